@@ -1,0 +1,223 @@
+"""The frames of the stream-json protocol that this package acts on; all others are `Other`.
+
+Frames keep the raw object: the CLI adds fields with every version, and what is not understood must still reach
+the subscribers unharmed.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Raw: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class StreamEvent:
+    """A raw event of the Messages API, forwarded while the model writes."""
+
+    raw: Raw
+    size: int
+
+
+@dataclass(slots=True)
+class Conversation:
+    """An `assistant` or `user` frame: one content block or a list of tool results."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def role(self) -> str:
+        return str(self.raw["type"])
+
+    @property
+    def from_subagent(self) -> bool:
+        return self.raw.get("parent_tool_use_id") is not None
+
+    @property
+    def content(self) -> list[Raw]:
+        """The content blocks; text content counts as one text block, anything malformed as none."""
+        message = self.raw.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, str):
+            return [{"type": "text", "text": content}]
+        return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+@dataclass(slots=True)
+class Result:
+    """The end of a turn."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def message_ids(self) -> list[str]:
+        """The user messages that this result answers."""
+        ids = self.raw.get("user_message_uuids")
+        return [str(one) for one in ids] if isinstance(ids, list) else []
+
+
+@dataclass(slots=True)
+class Lifecycle:
+    """What became of a user message: queued, started, completed or cancelled."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def message_id(self) -> str:
+        return str(self.raw.get("command_uuid", ""))
+
+    @property
+    def state(self) -> str:
+        return str(self.raw.get("state", ""))
+
+
+@dataclass(slots=True)
+class System:
+    """A `system` frame: init, status, api_retry, background tasks and many more."""
+
+    raw: Raw
+    size: int
+
+    @property
+    def subtype(self) -> str:
+        return str(self.raw.get("subtype", ""))
+
+
+@dataclass(slots=True)
+class ControlRequest:
+    """The CLI asks the host for something and waits for the answer."""
+
+    id: str
+    subtype: str
+    request: Raw
+
+
+@dataclass(slots=True)
+class ControlCancel:
+    """The CLI no longer wants an answer to one of its requests."""
+
+    id: str
+
+
+@dataclass(slots=True)
+class ControlResponse:
+    """The CLI's answer to a request of ours."""
+
+    id: str
+    response: Raw
+    error: str | None
+
+
+@dataclass(slots=True)
+class Other:
+    """A frame of a type unknown to us."""
+
+    raw: Raw
+    size: int
+
+
+@dataclass(slots=True)
+class Garbage:
+    """A line that is not a JSON object, cut to a readable length."""
+
+    text: str
+    size: int
+
+
+Frame: TypeAlias = (
+    StreamEvent
+    | Conversation
+    | Result
+    | Lifecycle
+    | System
+    | ControlRequest
+    | ControlCancel
+    | ControlResponse
+    | Other
+    | Garbage
+)
+
+_CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle | System]] = {
+    "stream_event": StreamEvent,
+    "assistant": Conversation,
+    "user": Conversation,
+    "result": Result,
+    "command_lifecycle": Lifecycle,
+    "system": System,
+}
+
+
+def parse_frame(line: bytes) -> Frame:
+    """The frame on one line. Never raises: what cannot be read is Garbage."""
+    size = len(line)
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError):
+        return Garbage(line[:2000].decode("utf-8", "replace"), size)
+    if raw.__class__ is not dict:
+        return Garbage(line[:2000].decode("utf-8", "replace"), size)
+    kind = raw.get("type")
+    known = _CONTENT_FRAMES.get(kind) if kind.__class__ is str else None
+    if known is not None:
+        return known(raw, size)
+    return _parse_control(raw, size) if isinstance(kind, str) and kind.startswith("control_") else Other(raw, size)
+
+
+def _parse_control(raw: Raw, size: int) -> Frame:
+    match raw:
+        case {
+            "type": "control_request",
+            "request_id": str(id_),
+            "request": {"subtype": str(subtype)} as request,
+        }:
+            return ControlRequest(id_, subtype, request)
+        case {"type": "control_cancel_request", "request_id": str(id_)}:
+            return ControlCancel(id_)
+        case {
+            "type": "control_response",
+            "response": {"request_id": str(id_), "subtype": "error", "error": error},
+        }:
+            return ControlResponse(id_, {}, str(error))
+        case {"type": "control_response", "response": {"request_id": str(id_)} as response}:
+            answer = response.get("response")
+            return ControlResponse(id_, answer if isinstance(answer, dict) else {}, None)
+    return Other(raw, size)
+
+
+def encode(frame: Raw) -> bytes:
+    """One frame as the CLI reads it."""
+    return json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def user_message(text: str, message_id: str, *, later: bool = False) -> Raw:
+    """A message of the user; `later` makes it a turn of its own instead of part of the running one."""
+    frame: Raw = {
+        "type": "user",
+        "message": {"role": "user", "content": text},
+        "parent_tool_use_id": None,
+        "session_id": "",
+        "uuid": message_id,
+    }
+    return {**frame, "priority": "later"} if later else frame
+
+
+def control_request(request_id: str, subtype: str, fields: Raw) -> Raw:
+    """A request of ours to the CLI."""
+    return {"type": "control_request", "request_id": request_id, "request": {"subtype": subtype, **fields}}
+
+
+def control_success(request_id: str, response: Raw) -> Raw:
+    """Our answer to a request of the CLI."""
+    body = {"subtype": "success", "request_id": request_id, "response": response}
+    return {"type": "control_response", "response": body}
+
+
+def control_error(request_id: str, error: str) -> Raw:
+    """Our refusal of a request of the CLI."""
+    return {
+        "type": "control_response",
+        "response": {"subtype": "error", "request_id": request_id, "error": error},
+    }

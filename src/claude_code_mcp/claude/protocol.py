@@ -1,0 +1,107 @@
+"""The stream-json and control protocol without I/O: bytes in, frames out, and frames in, bytes out.
+
+Keeps what must be remembered between the two directions: our requests that wait for an answer, the CLI's
+requests that we still owe one, and the user messages whose turn has not ended.
+"""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from .frames import (
+    ControlCancel,
+    ControlRequest,
+    ControlResponse,
+    Frame,
+    Garbage,
+    Lifecycle,
+    Raw,
+    Result,
+    StreamEvent,
+    control_error,
+    control_request,
+    control_success,
+    encode,
+    parse_frame,
+    user_message,
+)
+from .framing import LineSplitter, Oversized
+
+_MESSAGE_ENDS = frozenset({"completed", "cancelled"})
+
+
+class Protocol:
+    """One end of the conversation with one process: ours."""
+
+    def __init__(self) -> None:
+        self._lines = LineSplitter()
+        self.awaited: set[str] = set()
+        """Our requests without an answer yet."""
+        self.owed: set[str] = set()
+        """Requests of the CLI that wait for our answer; stdin must stay open while there are any."""
+        self.unfinished: set[str] = set()
+        """User messages whose turn has not ended."""
+
+    def receive(self, data: bytes) -> Iterator[Frame]:
+        """The frames that this data completes, in order, each noted only when it is taken."""
+        frame = self._frame
+        for line in self._lines.feed(data):
+            yield frame(line)
+
+    def end(self) -> Iterator[Frame]:
+        """The frames that are complete only because the stream ended."""
+        for line in self._lines.close():
+            yield self._frame(line)
+
+    def _frame(self, line: bytes | Oversized) -> Frame:
+        if line.__class__ is Oversized:
+            return Garbage(line.head.decode("utf-8", "replace"), line.length)
+        frame = parse_frame(line)  # type: ignore[arg-type]  # an exact class check is cheaper than isinstance here
+        if frame.__class__ is not StreamEvent:
+            self._note(frame)
+        return frame
+
+    def _note(self, frame: Frame) -> None:
+        match frame:
+            case ControlRequest():
+                self.owed.add(frame.id)
+            case ControlCancel():
+                self.owed.discard(frame.id)
+            case ControlResponse():
+                self.awaited.discard(frame.id)
+            case Lifecycle() if frame.state in _MESSAGE_ENDS:
+                self.unfinished.discard(frame.message_id)
+            case Result():
+                self._note_result(frame)
+
+    def _note_result(self, result: Result) -> None:
+        answered = result.message_ids
+        if answered:
+            self.unfinished.difference_update(answered)
+        elif not result.raw.get("queued_turn_count"):
+            self.unfinished.clear()
+
+    def message(self, text: str, message_id: str, *, later: bool = False) -> bytes:
+        """A user message."""
+        self.unfinished.add(message_id)
+        return encode(user_message(text, message_id, later=later))
+
+    def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
+        """A request of ours: its id and its bytes."""
+        request_id = uuid.uuid4().hex
+        self.awaited.add(request_id)
+        return request_id, encode(control_request(request_id, subtype, fields))
+
+    def answer(self, request_id: str, response: Raw) -> bytes | None:
+        """Our answer to a request of the CLI, or None when it no longer wants one."""
+        return self._settle(request_id, control_success(request_id, response))
+
+    def refuse(self, request_id: str, error: str) -> bytes | None:
+        """Our refusal of a request of the CLI, or None when it no longer wants an answer."""
+        return self._settle(request_id, control_error(request_id, error))
+
+    def _settle(self, request_id: str, frame: Raw) -> bytes | None:
+        if request_id not in self.owed:
+            return None
+        self.owed.discard(request_id)
+        return encode(frame)

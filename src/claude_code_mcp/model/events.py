@@ -1,0 +1,144 @@
+"""What happens in a session, as the event log keeps it and subscribers see it.
+
+The log gives every event a sequence number that only grows, and the time (Unix seconds). Frames of the CLI
+that this version has no name for pass through as `Message` with their raw content, so nothing is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .question import Question, Resolution
+from .states import State
+from .turn import Outcome
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """The common part of all events."""
+
+    seq: int = 0
+    at: float = 0.0
+    size: int = 256
+
+
+@dataclass(slots=True)
+class StateChanged(Event):
+    """The session moved to another state; `detail` says why when that is not plain from the state."""
+
+    state: State
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Message(Event):
+    """A whole frame of the CLI (assistant, user, system, result or one unknown to us), as it came."""
+
+    raw: Mapping[str, Any]
+
+    @property
+    def type(self) -> str:
+        return str(self.raw.get("type", "unknown"))
+
+
+@dataclass(slots=True)
+class Partial(Event):
+    """A fragment of a message that is still being written. The log merges neighbours of the same block."""
+
+    text: str
+    kind: str = "text"
+    raw: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class PartialRun(Event):
+    """Neighbouring fragments in one log entry; `first` is the number of the first, `seq` of the last."""
+
+    first: int
+    kind: str = "text"
+    parts: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+@dataclass(slots=True)
+class Output(Event):
+    """One readable line: a line of Claude's text, a tool call, or its outcome."""
+
+    line: str
+    kind: str = "text"
+
+
+@dataclass(slots=True)
+class QuestionOpened(Event):
+    """The session waits for an answer to this question."""
+
+    question: Question
+
+
+@dataclass(slots=True)
+class QuestionSettled(Event):
+    """A question was answered, expired or was withdrawn."""
+
+    question: Question
+    resolution: Resolution
+
+
+@dataclass(slots=True)
+class TurnStarted(Event):
+    """A turn began; `number` counts from 1 over the session's time in this server."""
+
+    number: int
+    message_id: str
+    prompt: str
+
+
+@dataclass(slots=True)
+class TurnEnded(Event):
+    """A turn came to its outcome."""
+
+    number: int
+    outcome: Outcome
+
+
+@dataclass(slots=True)
+class Retrying(Event):
+    """The API refused or failed and the CLI will try again."""
+
+    attempt: int
+    of: int | None
+    delay_ms: float
+    status: int | None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Stalled(Event):
+    """Nothing was heard for `seconds`. The turn goes on; the next frame ends the stall."""
+
+    seconds: float
+
+
+@dataclass(slots=True)
+class ProcessChanged(Event):
+    """The Claude Code process started, was parked (closed but resumable) or ended by itself."""
+
+    change: str
+    pid: int | None = None
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Noise(Event):
+    """A line of the CLI that was not valid JSON, or too long to keep."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Gap(Event):
+    """Events `first` to `seq` are no longer to be had: the log or a slow subscriber's queue was full."""
+
+    first: int

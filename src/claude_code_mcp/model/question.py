@@ -1,0 +1,123 @@
+"""Questions a session asks and the answers it takes: permission, plan review and user question as one model."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+
+class QuestionKind(StrEnum):
+    """What sort of decision is wanted."""
+
+    PERMISSION = "permission"
+    PLAN_REVIEW = "plan_review"
+    USER_QUESTION = "user_question"
+
+
+class Scope(StrEnum):
+    """How far an allowance reaches."""
+
+    ONCE = "once"
+    SESSION = "session"
+
+
+_KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionKind.USER_QUESTION}
+
+
+def kind_of(tool_name: str) -> QuestionKind:
+    """Plan reviews and user questions are tools of their own; every other tool asks for permission."""
+    return _KINDS.get(tool_name, QuestionKind.PERMISSION)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the questions inside a user question, with its options."""
+
+    question: str
+    header: str = ""
+    options: tuple[tuple[str, str], ...] = ()
+    several: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(label for label, _ in self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pending question. `id` is unguessable and never reused; times are Unix seconds."""
+
+    id: str
+    session_id: str
+    kind: QuestionKind
+    tool_name: str
+    tool_input: Mapping[str, Any]
+    description: str
+    tool_use_id: str | None = None
+    suggestions: Sequence[Mapping[str, Any]] = ()
+    reason: str | None = None
+    blocked_path: str | None = None
+    opened_at: float = 0.0
+    deadline: float | None = None
+
+    @property
+    def choices(self) -> tuple[Choice, ...]:
+        """The parts of a user question; empty for the other kinds."""
+        if self.kind is not QuestionKind.USER_QUESTION:
+            return ()
+        raw = self.tool_input.get("questions")
+        return tuple(_choice(part) for part in raw if isinstance(part, Mapping)) if isinstance(raw, list) else ()
+
+
+def _choice(raw: Mapping[str, Any]) -> Choice:
+    options = raw.get("options")
+    return Choice(
+        question=str(raw.get("question", "")),
+        header=str(raw.get("header", "")),
+        options=tuple(_option(option) for option in options) if isinstance(options, list) else (),
+        several=bool(raw.get("multiSelect")),
+    )
+
+
+def _option(raw: Any) -> tuple[str, str]:
+    if isinstance(raw, Mapping):
+        return str(raw.get("label", "")), str(raw.get("description", ""))
+    return str(raw), ""
+
+
+GivenAnswers: TypeAlias = Mapping[str, str | Sequence[str]] | Sequence[str | Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A decision. `message` is the reason of a denial or the feedback on a plan.
+
+    `answers` (for user questions) maps question text to a label, several labels or free text, or lists
+    them in the order of the questions. `updated_input` replaces the tool's input on an allowance.
+    """
+
+    allow: bool
+    message: str | None = None
+    scope: Scope = Scope.ONCE
+    updated_input: Mapping[str, Any] | None = None
+    answers: GivenAnswers | None = None
+    interrupt: bool = False
+
+
+class Closure(StrEnum):
+    """Why a question is no longer open."""
+
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """How a question ended: the answer if there was one, and which channel it came through."""
+
+    closure: Closure
+    by: str
+    answer: Answer | None = None
+    detail: str = ""
+    at: float = field(default=0.0)

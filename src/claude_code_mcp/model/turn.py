@@ -1,0 +1,121 @@
+"""A turn: from the message that starts it to the one outcome that ends it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from .states import State
+from .usage import Usage, read_usage
+
+
+class OutcomeCode(StrEnum):
+    """How a turn ended, for programs. Only `COMPLETED` is a success."""
+
+    COMPLETED = "completed"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"
+    MAX_TURNS = "max_turns"
+    MAX_BUDGET = "max_budget"
+    API_ERROR = "api_error"
+    STRUCTURED_OUTPUT_MISSING = "structured_output_missing"
+    EXECUTION_ERROR = "execution_error"
+    CRASHED = "crashed"
+    START_FAILED = "start_failed"
+
+
+_STATE_AFTER = {
+    OutcomeCode.COMPLETED: State.IDLE,
+    OutcomeCode.INTERRUPTED: State.INTERRUPTED,
+    OutcomeCode.CANCELLED: State.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a turn came to. `result` is the final text, `detail` explains anything that went wrong."""
+
+    code: OutcomeCode
+    result: str = ""
+    detail: str = ""
+    subtype: str | None = None
+    terminal_reason: str | None = None
+    api_status: int | None = None
+    stop_reason: str | None = None
+    structured_output: Any = None
+    usage: Usage = field(default_factory=Usage)
+    raw_usage: Mapping[str, Any] = field(default_factory=dict)
+    num_turns: int = 0
+    duration_ms: int = 0
+    duration_api_ms: int = 0
+    permission_denials: tuple[Mapping[str, Any], ...] = ()
+    exit_code: int | None = None
+    error_code: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.code is OutcomeCode.COMPLETED
+
+    @property
+    def state(self) -> State:
+        """Where the session stands after it."""
+        return _STATE_AFTER.get(self.code, State.ERROR)
+
+
+_SUBTYPE_CODES = {
+    "error_max_turns": OutcomeCode.MAX_TURNS,
+    "error_max_budget_usd": OutcomeCode.MAX_BUDGET,
+    "error_max_structured_output_retries": OutcomeCode.STRUCTURED_OUTPUT_MISSING,
+}
+
+
+def read_outcome(result: Mapping[str, Any], *, wants_structure: bool, interrupted: bool) -> Outcome:
+    """The outcome that a result frame of the CLI stands for.
+
+    `interrupted` says that we asked for the interruption; `wants_structure` that a schema was given,
+    so that a success without structured output is a failure the caller must hear of.
+    """
+    code = _code_of(result, wants_structure, interrupted)
+    return Outcome(
+        code=code,
+        result=str(result.get("result") or ""),
+        detail="" if code is OutcomeCode.COMPLETED else _detail(result, code),
+        subtype=result.get("subtype"),
+        terminal_reason=result.get("terminal_reason"),
+        api_status=result.get("api_error_status"),
+        stop_reason=result.get("stop_reason"),
+        structured_output=result.get("structured_output"),
+        usage=read_usage(result.get("model_usage_since_last_result")),
+        raw_usage=result.get("usage") or {},
+        num_turns=int(result.get("num_turns") or 0),
+        duration_ms=int(result.get("duration_ms") or 0),
+        duration_api_ms=int(result.get("duration_api_ms") or 0),
+        permission_denials=tuple(result.get("permission_denials") or ()),
+    )
+
+
+def _code_of(result: Mapping[str, Any], wants_structure: bool, interrupted: bool) -> OutcomeCode:
+    subtype, failed = str(result.get("subtype")), bool(result.get("is_error"))
+    if subtype in _SUBTYPE_CODES:
+        return _SUBTYPE_CODES[subtype]
+    if str(result.get("terminal_reason")).startswith("aborted") or (interrupted and failed):
+        return OutcomeCode.INTERRUPTED
+    if result.get("terminal_reason") == "api_error" or result.get("api_error_status"):
+        return OutcomeCode.API_ERROR
+    if failed or subtype != "success":
+        return OutcomeCode.EXECUTION_ERROR
+    if wants_structure and result.get("structured_output") is None:
+        return OutcomeCode.STRUCTURED_OUTPUT_MISSING
+    return OutcomeCode.COMPLETED
+
+
+def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
+    errors = [str(error) for error in result.get("errors") or () if not str(error).startswith("[ede_diagnostic]")]
+    if errors:
+        return "; ".join(errors)
+    if code is OutcomeCode.INTERRUPTED:
+        return "The turn was interrupted."
+    if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
+        return "The model finished without giving the structured output that was asked for."
+    return str(result.get("result") or "Claude Code reported an error without saying which.")

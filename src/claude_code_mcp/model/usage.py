@@ -1,0 +1,80 @@
+"""Tokens and money: what one turn used, added up per session and per model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUsage:
+    """What one model consumed."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: "ModelUsage") -> "ModelUsage":
+        return ModelUsage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_creation_tokens + other.cache_creation_tokens,
+            self.cost_usd + other.cost_usd,
+        )
+
+    def __sub__(self, other: "ModelUsage") -> "ModelUsage":
+        return ModelUsage(
+            max(0, self.input_tokens - other.input_tokens),
+            max(0, self.output_tokens - other.output_tokens),
+            max(0, self.cache_read_tokens - other.cache_read_tokens),
+            max(0, self.cache_creation_tokens - other.cache_creation_tokens),
+            max(0.0, self.cost_usd - other.cost_usd),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Consumption by model; the sum is what it cost."""
+
+    models: Mapping[str, ModelUsage] = field(default_factory=dict)
+
+    @property
+    def cost_usd(self) -> float:
+        return sum(usage.cost_usd for usage in self.models.values())
+
+    @property
+    def total(self) -> ModelUsage:
+        return sum(self.models.values(), ModelUsage())
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage({name: self._of(name) + other._of(name) for name in {**self.models, **other.models}})
+
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage({name: usage - other._of(name) for name, usage in self.models.items()})
+
+    def _of(self, name: str) -> ModelUsage:
+        return self.models.get(name, ModelUsage())
+
+
+def read_usage(raw: object) -> Usage:
+    """Usage from the CLI's `modelUsage` shape; anything unreadable in it counts as nothing."""
+    if not isinstance(raw, dict):
+        return Usage()
+    return Usage({str(name): _read_model(value) for name, value in raw.items() if isinstance(value, dict)})
+
+
+def _read_model(raw: dict[str, Any]) -> ModelUsage:
+    return ModelUsage(
+        int(_number(raw, "inputTokens")),
+        int(_number(raw, "outputTokens")),
+        int(_number(raw, "cacheReadInputTokens")),
+        int(_number(raw, "cacheCreationInputTokens")),
+        _number(raw, "costUSD"),
+    )
+
+
+def _number(raw: dict[str, Any], key: str) -> float:
+    value = raw.get(key, 0)
+    return value if isinstance(value, int | float) else 0

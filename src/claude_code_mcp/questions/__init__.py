@@ -1,0 +1,1 @@
+"""Pending questions: how they read, who may answer, what the answer means to the CLI."""

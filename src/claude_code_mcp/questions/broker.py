@@ -1,0 +1,154 @@
+"""The broker: holds every pending question and offers it to all channels at once; the first answer wins.
+
+The queue that a caller polls is `pending`; other channels (a dialog in the client, the terminal, a chat) register
+themselves. Everything here is synchronous, so an answer reaches the process without waiting for anybody.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..errors import QuestionClosed
+from ..model.question import Answer, Closure, Question, Resolution, kind_of
+from .describe import describe
+from .reply import reply
+
+log = logging.getLogger(__name__)
+
+_REMEMBERED = 2000
+
+
+class Channel(Protocol):
+    """A way to a person. `offer` and `withdraw` must not block."""
+
+    @property
+    def name(self) -> str: ...
+
+    def offer(self, question: Question) -> None:
+        """A question opened; the channel may answer it through the broker."""
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        """The question is closed, whoever closed it."""
+
+
+Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
+"""Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
+
+
+class Broker:
+    """All pending questions of a server."""
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._open: dict[str, tuple[Question, Settle, asyncio.TimerHandle]] = {}
+        self._closed: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
+        self._channels: tuple[Channel, ...] = ()
+
+    def add_channel(self, channel: Channel) -> None:
+        """From now on the channel is offered every question, those that are open first."""
+        self._channels = (*self._channels, channel)
+        for question, _, _ in list(self._open.values()):
+            _tell(channel.offer, question)
+
+    def remove_channel(self, channel: Channel) -> None:
+        """The channel hears nothing more; its questions stay open for the others."""
+        self._channels = tuple(one for one in self._channels if one is not channel)
+
+    def open(
+        self,
+        session_id: str,
+        tool_name: str,
+        tool_input: Mapping[str, Any],
+        settle: Settle,
+        *,
+        tool_use_id: str | None = None,
+        suggestions: Sequence[Mapping[str, Any]] = (),
+        reason: str | None = None,
+        blocked_path: str | None = None,
+    ) -> Question:
+        """Opens a question and offers it to every channel; `settle` is called when it closes."""
+        now = time.time()
+        question = Question(
+            id=f"q-{secrets.token_hex(8)}",
+            session_id=session_id,
+            kind=kind_of(tool_name),
+            tool_name=tool_name,
+            tool_input=tool_input,
+            description=describe(tool_name, tool_input),
+            tool_use_id=tool_use_id,
+            suggestions=suggestions,
+            reason=reason,
+            blocked_path=blocked_path,
+            opened_at=now,
+            deadline=now + self._timeout,
+        )
+        timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, question.id)
+        self._open[question.id] = (question, settle, timer)
+        for channel in self._channels:
+            _tell(channel.offer, question)
+        return question
+
+    def pending(self, session_id: str | None = None) -> list[Question]:
+        """The open questions, oldest first; of one session or of all."""
+        questions = (question for question, _, _ in self._open.values())
+        return [question for question in questions if session_id in (None, question.session_id)]
+
+    def answer(self, session_id: str, question_id: str, answer: Answer, by: str) -> Question:
+        """Answers a question. QuestionClosed tells who was faster; InvalidArgument leaves it open."""
+        found = self._open.get(question_id)
+        if found is None or found[0].session_id != session_id:
+            raise self._why_closed(session_id, question_id)
+        body = reply(found[0], answer)
+        self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time()), body)
+        return found[0]
+
+    def withdraw(self, question_id: str, detail: str) -> None:
+        """Nobody needs an answer any more; a no-op for a question that is closed."""
+        if question_id in self._open:
+            self._close(question_id, Resolution(Closure.WITHDRAWN, "claude", None, detail, time.time()), None)
+
+    def withdraw_all(self, session_id: str, detail: str) -> None:
+        """Withdraws every open question of a session."""
+        for question in self.pending(session_id):
+            self.withdraw(question.id, detail)
+
+    def _expire(self, question_id: str) -> None:
+        question = self._open[question_id][0]
+        minutes = f"{self._timeout / 60:g} minutes" if self._timeout >= 60 else f"{self._timeout:g} seconds"
+        denial = Answer(allow=False, message=f"Nobody answered within {minutes}, so this was denied.")
+        resolution = Resolution(Closure.EXPIRED, "deadline", denial, denial.message or "", time.time())
+        self._close(question_id, resolution, reply(question, denial))
+
+    def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
+        question, settle, timer = self._open.pop(question_id)
+        timer.cancel()
+        self._closed[question_id] = (question.session_id, resolution)
+        if len(self._closed) > _REMEMBERED:
+            self._closed.popitem(last=False)
+        settle(question, resolution, body)
+        for channel in self._channels:
+            _tell(channel.withdraw, question, resolution)
+
+    def _why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
+        owner, resolution = self._closed.get(question_id, ("", None))
+        if resolution is None or owner != session_id:
+            return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")
+        told = {
+            Closure.ANSWERED: f"was already answered by {resolution.by}",
+            Closure.EXPIRED: "expired and was denied",
+            Closure.WITHDRAWN: f"was withdrawn: {resolution.detail}",
+        }[resolution.closure]
+        return QuestionClosed(
+            f"Question {question_id!r} {told}.", closed=str(resolution.closure), by=resolution.by
+        )
+
+
+def _tell(call: Callable[..., None], *about: object) -> None:
+    try:
+        call(*about)
+    except Exception:
+        log.exception("a channel failed")

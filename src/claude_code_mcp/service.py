@@ -1,0 +1,207 @@
+"""The façade: everything that a frontend does with sessions goes through here.
+
+    async with Service() as service:
+        session = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
+        await service.wait(session.id)
+
+All frontends share one service, so a session made by one is visible to all.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from .claude.environment import config_directory
+from .claude.leftovers import sweep_stale
+from .config import Settings, load_settings
+from .errors import InvalidArgument, SessionBusy, SessionNotFound
+from .model.options import SessionOptions
+from .model.question import Answer, Question
+from .model.turn import Outcome
+from .questions.broker import Broker
+from .sessions.delivery import Delivery
+from .sessions.launch import Launcher
+from .sessions.registry import Sessions
+from .sessions.session import Session, Surroundings
+from .sessions.slots import Slots
+from .store.lease import Leases
+from .store.log import Subscription
+from .store.transcripts import Transcripts
+
+log = logging.getLogger(__name__)
+
+LOCAL = "local"
+"""The owner of sessions where there is only one user."""
+
+
+class Service:
+    """Runs sessions between `__aenter__` and `__aexit__`, which ends every process it started."""
+
+    def __init__(self, settings: Settings | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self.settings = settings or load_settings()
+        self._environment = dict(os.environ if environment is None else environment)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> "Service":
+        settings, config_dir = self.settings, config_directory(self._environment)
+        self.broker = Broker(settings.permission_timeout)
+        self._around = Surroundings(
+            settings=settings,
+            launcher=Launcher(self._environment, settings.claude_path, settings.start_timeout),
+            broker=self.broker,
+            leases=Leases(settings.state_dir, config_dir),
+            transcripts=Transcripts(config_dir),
+            slots=Slots(settings.max_sessions, settings.spawn_limit),
+            start_task=self._start_task,
+        )
+        self._sessions = Sessions(self._around)
+        self._start_task(_sweep_quietly())
+        self._cleaner = self._start_task(self._sessions.clean_up_regularly())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.shield(self._close())
+
+    async def _close(self) -> None:
+        self._cleaner.cancel()
+        await self._sessions.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10 * self.settings.stop_timeout)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_done)
+        return task
+
+    def _task_done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a task of the service failed", exc_info=task.exception())
+
+    # -- sessions ---------------------------------------------------------------------------------------------
+
+    async def create(
+        self, prompt: str, options: SessionOptions | None = None, *, owner: str = LOCAL
+    ) -> "tuple[Session, Delivery]":
+        """A new session with its first message. Returns at once; the id is final."""
+        _require_text("prompt", prompt)
+        session = await self._sessions.create(options or SessionOptions(), owner)
+        delivery = await session.send(prompt)
+        self._sessions.keep(session)
+        return session, delivery
+
+    async def send(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        owner: str = LOCAL,
+        options: SessionOptions | None = None,
+        later: bool = False,
+        timeout: float | None = None,
+        only_idle: bool = False,
+    ) -> "tuple[Session, Delivery]":
+        """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
+
+        `options` apply to a session that is only on disk; one in memory keeps its own.
+        """
+        _require_text("message", text)
+        session = await self._owned(session_id, owner, options)
+        if only_idle and session.busy:
+            raise SessionBusy(f"Session {session_id} is still working on its last message.", session_id=session_id)
+        return session, await session.send(text, later=later, timeout=timeout)
+
+    async def fork(
+        self,
+        session_id: str,
+        text: str,
+        *,
+        owner: str = LOCAL,
+        at_message: str | None = None,
+        options: SessionOptions | None = None,
+        timeout: float | None = None,
+    ) -> "tuple[Session, Delivery]":
+        """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
+        _require_text("message", text)
+        source = await self._owned(session_id, owner)
+        session = await self._sessions.fork(source, owner, at_message=at_message, options=options)
+        delivery = await session.send(text, timeout=timeout)
+        self._sessions.keep(session)
+        return session, delivery
+
+    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> Session:
+        """Ends the running turn; the session stays usable."""
+        session = await self._owned(session_id, owner)
+        await session.interrupt()
+        return session
+
+    async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
+        """Ends the session for good."""
+        session = self.session(session_id, owner=owner)
+        session.cancel()
+        return session
+
+    async def wait(
+        self, session_id: str, timeout: float | None = None, *, owner: str = LOCAL, for_questions: bool = True
+    ) -> Session:
+        """Waits until the session is at rest or has a question."""
+        session = self.session(session_id, owner=owner)
+        await session.wait(timeout, for_questions=for_questions)
+        return session
+
+    def session(self, session_id: str, *, owner: str = LOCAL) -> Session:
+        """A session in memory."""
+        session = self._sessions.known(session_id)
+        if session is None or session.owner != owner:
+            raise SessionNotFound(f"This server does not run a session {session_id}.", session_id=session_id)
+        return session
+
+    def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
+        """Those in memory, most recently used first; of one owner, or of all."""
+        return [session for session in self._sessions.all() if owner in (None, session.owner)]
+
+    def watch(self, session_id: str, *, owner: str = LOCAL, after: int | None = None) -> Subscription:
+        """The events of a session as they happen, from behind `after` on."""
+        return self.session(session_id, owner=owner).log.subscribe(after)
+
+    async def _owned(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
+        session = await self._sessions.find(session_id, owner, options)
+        if session.owner != owner:
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        return session
+
+    # -- questions --------------------------------------------------------------------------------------------
+
+    def questions(self, session_id: str, *, owner: str = LOCAL) -> list[Question]:
+        """The open questions of a session, oldest first."""
+        return self.session(session_id, owner=owner).questions
+
+    def respond(
+        self, session_id: str, question_id: str, answer: Answer, *, owner: str = LOCAL, by: str = "respond"
+    ) -> Session:
+        """Answers a question through the queue."""
+        session = self.session(session_id, owner=owner)
+        self.broker.answer(session_id, question_id, answer, by)
+        return session
+
+
+async def _sweep_quietly() -> None:
+    with contextlib.suppress(OSError):
+        ended = await sweep_stale()
+        if ended:
+            log.warning("ended %d processes that a killed server had left behind", ended)
+
+
+def _require_text(field: str, text: str) -> None:
+    if not text.strip():
+        raise InvalidArgument(f"{field} must not be empty.", field=field)
+
+
+async def outcome_of(delivery: Delivery) -> Outcome:
+    """The outcome of the turn that took the message up. Cancelling the wait leaves the turn alone."""
+    return await asyncio.shield(delivery.outcome)

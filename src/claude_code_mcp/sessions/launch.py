@@ -1,0 +1,88 @@
+"""From options to a process that is ready for its first message."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..claude.argv import Command, Opening, build_command
+from ..claude.dialect import check_values
+from ..claude.environment import build_environment
+from ..claude.executable import find_executable
+from ..claude.leftovers import new_mark, scratch_directory
+from ..claude.process import ClaudeProcess, Owner
+from ..errors import InvalidArgument
+from ..model.options import SessionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Starts Claude Code processes in one environment."""
+
+    environment: Mapping[str, str]
+    executable: str | None
+    start_timeout: float
+
+    async def check(self, options: SessionOptions, cwd: str) -> None:
+        """Raises what would make a start fail for certain, before anything is spawned."""
+        executable = self._executable(options)
+        _check_directory("cwd", cwd)
+        for directory in options.additional_directories:
+            _check_directory("additional_directories", os.path.join(cwd, directory))
+        build_command(options, Opening(""), Path())
+        _check_environment(options.env)
+        _check_root(options, {**self.environment, **options.env})
+        await check_values(options, executable, self.environment)
+
+    def _executable(self, options: SessionOptions) -> str:
+        return find_executable(options.executable or self.executable, self.environment)
+
+    async def start(
+        self, owner: Owner, options: SessionOptions, opening: Opening, cwd: str, budget: float | None
+    ) -> ClaudeProcess:
+        """Spawns the process; it is not yet initialised."""
+        mark = new_mark()
+        command, scratch = await asyncio.to_thread(_prepare, options, opening, budget, mark)
+        environment = build_environment(self.environment, {**options.env, **command.variables}, mark)
+        argv = [self._executable(options), *command.arguments]
+        return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+
+    async def initialize(self, process: ClaudeProcess) -> None:
+        """Waits until it says that it is ready."""
+        await process.request("initialize", timeout=self.start_timeout)
+
+
+def _prepare(
+    options: SessionOptions, opening: Opening, budget: float | None, mark: str
+) -> tuple[Command, Path | None]:
+    if not build_command(options, opening, Path(), budget=budget).files:
+        return build_command(options, opening, Path(), budget=budget), None
+    scratch = scratch_directory(mark)
+    command = build_command(options, opening, scratch, budget=budget)
+    for path, content in command.files.items():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(content)
+    return command, scratch
+
+
+def _check_directory(field: str, path: str) -> None:
+    if "\0" in path or not os.path.isdir(path):
+        raise InvalidArgument(f"{field}: {path!r} is not a directory.", field=field)
+
+
+def _check_environment(variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
+
+
+def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None:
+    bypass = options.dangerously_skip_permissions or options.permission_mode == "bypassPermissions"
+    if bypass and hasattr(os, "geteuid") and os.geteuid() == 0 and environment.get("IS_SANDBOX") != "1":
+        raise InvalidArgument(
+            "Claude Code refuses to bypass permissions when it runs as root. Run this server as another user, "
+            "or set IS_SANDBOX=1 if the machine is a throw-away sandbox.",
+            field="permission_mode",
+        )

@@ -1,0 +1,191 @@
+"""The event log of one session: sequenced, bounded by count and by bytes, replayable, subscribable.
+
+The log never waits for a reader. Whoever falls behind, or asks for what is already gone, is told so by a `Gap`.
+Fragments of a message that is being written are handed to subscribers one by one but share one entry in the log,
+so that a long answer does not push everything else out.
+"""
+
+import asyncio
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+
+from ..model.events import Event, Gap, Message, Partial, PartialRun
+
+_RUN_PARTS = 2000
+_RUN_SIZE = 256
+_LARGE = 1 << 20
+
+
+class EventLog:
+    """Appends are cheap and synchronous; reading is by sequence number."""
+
+    def __init__(self, max_events: int, max_bytes: int) -> None:
+        self._max_events = max_events
+        self._max_bytes = max_bytes
+        self._entries: deque[Event] = deque()
+        self._bytes = 0
+        self._counted = 0
+        self._subscribers: tuple[Subscription, ...] = ()
+        self.last_seq = 0
+        """The number of the newest event, 0 when there was none."""
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the oldest event that can still be had."""
+        if not self._entries:
+            return self.last_seq + 1
+        oldest = self._entries[0]
+        return oldest.first if isinstance(oldest, PartialRun) else oldest.seq
+
+    @property
+    def size(self) -> int:
+        """Bytes held, roughly."""
+        return self._bytes
+
+    def append(self, event: Event) -> None:
+        """Numbers and dates the event, keeps it and hands it to every subscriber."""
+        self.last_seq += 1
+        event.seq = self.last_seq
+        event.at = time.time()
+        if event.__class__ is Partial:
+            self._merge(event)
+        else:
+            self._keep(event)
+        for subscriber in self._subscribers:
+            subscriber._offer(event)
+
+    def _merge(self, event: Partial) -> None:
+        run = self._entries[-1] if self._entries else None
+        if (
+            run.__class__ is PartialRun
+            and (run.kind == event.kind or not event.text)
+            and len(run.parts) < _RUN_PARTS
+        ):
+            run.parts.append(event.text)
+            run.seq = event.seq
+            self._bytes += len(event.text)
+            run.size += len(event.text)
+            if self._bytes > self._max_bytes:
+                self._evict()
+            return
+        self._keep(
+            PartialRun(
+                first=event.seq,
+                kind=event.kind,
+                parts=[event.text],
+                seq=event.seq,
+                at=event.at,
+                size=_RUN_SIZE + len(event.text),
+            )
+        )
+
+    def _keep(self, event: Event) -> None:
+        kept = _shortened(event) if event.size > min(_LARGE, self._max_bytes // 2) else event
+        self._entries.append(kept)
+        self._bytes += kept.size
+        self._counted += kept.__class__ is not PartialRun
+        if self._bytes > self._max_bytes or self._counted > self._max_events:
+            self._evict()
+
+    def _evict(self) -> None:
+        entries = self._entries
+        while len(entries) > 1 and (self._bytes > self._max_bytes or self._counted > self._max_events):
+            oldest = entries.popleft()
+            self._bytes -= oldest.size
+            self._counted -= oldest.__class__ is not PartialRun
+
+    def after(self, seq: int) -> Iterator[Event]:
+        """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
+        if seq + 1 < self.first_seq:
+            yield Gap(first=seq + 1, seq=self.first_seq - 1)
+        newer = itertools.takewhile(lambda event: event.seq > seq, reversed(self._entries))
+        for event in reversed(list(newer)):
+            yield _rest(event, seq)
+
+    def latest(self, kind: type[Event], count: int) -> list[Event]:
+        """The last `count` events of a kind, oldest first."""
+        matching = (event for event in reversed(self._entries) if isinstance(event, kind))
+        return list(itertools.islice(matching, count))[::-1]
+
+    def subscribe(self, after: int | None = None, capacity: int = 10_000) -> "Subscription":
+        """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
+        subscription = Subscription(self, capacity)
+        self._subscribers = (*self._subscribers, subscription)
+        if after is not None:
+            for event in self.after(after):
+                subscription._offer(event)
+        return subscription
+
+    def _unsubscribe(self, subscription: "Subscription") -> None:
+        self._subscribers = tuple(one for one in self._subscribers if one is not subscription)
+
+    def close(self) -> None:
+        """Ends every subscription after what it still holds."""
+        for subscriber in self._subscribers:
+            subscriber.close()
+
+
+class Subscription:
+    """An asynchronous iterator over events. A reader that falls behind by `capacity` loses the oldest."""
+
+    def __init__(self, log: EventLog, capacity: int) -> None:
+        self._log = log
+        self._capacity = capacity
+        self._queue: deque[Event] = deque()
+        self._wake = asyncio.Event()
+        self._lost: Gap | None = None
+        self._closed = False
+
+    def _offer(self, event: Event) -> None:
+        if len(self._queue) >= self._capacity:
+            oldest = self._queue.popleft()
+            first = oldest.first if isinstance(oldest, Gap | PartialRun) else oldest.seq
+            self._lost = Gap(first=self._lost.first if self._lost else first, seq=oldest.seq, at=oldest.at)
+        self._queue.append(event)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ends the iteration once the queue is empty, and takes no more events."""
+        self._closed = True
+        self._log._unsubscribe(self)
+        self._wake.set()
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        while True:
+            while self._lost or self._queue:
+                yield self.take()
+            if self._closed:
+                return
+            self._wake.clear()
+            await self._wake.wait()
+
+    def take(self) -> Event:
+        """The next event that is already here; IndexError if there is none."""
+        if self._lost is not None:
+            lost, self._lost = self._lost, None
+            return lost
+        return self._queue.popleft()
+
+
+def _rest(event: Event, seq: int) -> Event:
+    """The part of a run of fragments that lies behind `seq`; other events are whole or not there."""
+    if not isinstance(event, PartialRun) or event.first > seq:
+        return event
+    parts = event.parts[seq + 1 - event.first :]
+    return PartialRun(first=seq + 1, kind=event.kind, parts=parts, seq=event.seq, at=event.at, size=event.size)
+
+
+def _shortened(event: Event) -> Event:
+    """What the log keeps of an event that is too large for it; subscribers still get the whole."""
+    if not isinstance(event, Message):
+        return event
+    about = {name: event.raw[name] for name in ("type", "subtype", "uuid", "session_id") if name in event.raw}
+    return Message({**about, "omitted_bytes": event.size}, seq=event.seq, at=event.at)

@@ -1,0 +1,23 @@
+"""Test an orchestration of Claude Code with no account and no network.
+
+`ScriptedModel` stands in for the Messages API: the real Claude Code CLI runs against it, and the prompt
+itself says what the model answers (see `claude_code_mcp.testing.script`). `Sandbox` gives that CLI a home
+of its own. `install_misbehaving_cli` replaces the CLI where a fault is wanted that the real one will not
+produce.
+
+Standard library only; nothing here knows the rest of the package.
+"""
+
+from claude_code_mcp.testing.misbehaving_cli import install_misbehaving_cli
+from claude_code_mcp.testing.records import RequestRecord, ToolResult
+from claude_code_mcp.testing.sandbox import Sandbox
+from claude_code_mcp.testing.scripted_model import ScriptedModel, ScriptedModelThread
+
+__all__ = [
+    "RequestRecord",
+    "Sandbox",
+    "ScriptedModel",
+    "ScriptedModelThread",
+    "ToolResult",
+    "install_misbehaving_cli",
+]

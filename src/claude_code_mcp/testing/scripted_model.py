@@ -1,0 +1,259 @@
+"""A Messages API on loopback that plays the scripts it finds in the prompts.
+
+It keeps no conversations, so any number of sessions can share one. The only thing it counts is how often a
+step that fails a limited number of times has failed.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections import Counter, deque
+from types import TracebackType
+from typing import Any, Self
+
+from claude_code_mcp.testing.answers import Answer, Fault
+from claude_code_mcp.testing.loopback_http import Request, chunk, read_request, stream_head, write_json
+from claude_code_mcp.testing.reading import answer_to
+from claude_code_mcp.testing.records import RequestRecord, record_of
+from claude_code_mcp.testing.wire import error_body, message_of, pieces_of
+
+BAD_KEY = "sk-bad"
+"""The API key that is refused with 401; any other is accepted."""
+
+_FAILURES_KEPT = 10_000
+
+
+class ScriptedModel:
+    """The scripted Messages API: `async with ScriptedModel() as model:` and point the CLI at `model.url`."""
+
+    def __init__(self, port: int = 0, *, keep_bodies: bool = False, remember: int = 1000) -> None:
+        """Port 0 takes a free one. The last `remember` requests are kept, with bodies if asked for."""
+        self._port = port
+        self._keep_bodies = keep_bodies
+        self._records: deque[RequestRecord] = deque(maxlen=remember)
+        self._failures: Counter[str] = Counter()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._arrival = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """What to put into ANTHROPIC_BASE_URL."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """The requests so far, oldest first."""
+        return list(self._records)
+
+    async def wait_for_requests(self, count: int) -> list[RequestRecord]:
+        """The requests, as soon as there are at least this many."""
+        while len(self._records) < count:
+            self._arrival.clear()
+            await self._arrival.wait()
+        return self.requests
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self._port, backlog=1024)
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening and drop every open stream at once."""
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        await self._server.wait_closed()
+        self._server = None
+
+    async def __aenter__(self) -> Self:
+        """Listen."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.close()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            while (request := await read_request(reader)) and await self._respond(request, reader, writer):
+                pass
+        except ConnectionError:
+            pass  # the client went away: nobody is left to tell
+        finally:
+            writer.transport.abort()
+
+    async def _respond(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; False when the connection must end."""
+        path = request.path.partition("?")[0]
+        if request.method != "POST" or not path.startswith("/v1/messages"):
+            await _respond_elsewhere(request.method, path, writer)
+            return True
+        body = _decoded(request.body)
+        if (refusal := _refusal(request, body)) is not None:
+            self._remember(request, refusal.status, None, body)
+            await _write_error(writer, refusal)
+            return True
+        if path.endswith("/count_tokens"):
+            self._remember(request, 200, None, body)
+            await write_json(writer, 200, {"input_tokens": len(request.body) // 4})
+            return True
+        return await self._answer(request, body, reader, writer)
+
+    async def _answer(
+        self,
+        request: Request,
+        body: dict[str, Any],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        answer = answer_to(body)
+        fault = self._fault_now(answer)
+        refused = fault is not None and fault.kind == "error"
+        self._remember(request, fault.status if fault and refused else 200, answer.step, body)
+        await asyncio.sleep(answer.delay)
+        if fault and refused:
+            await _write_error(writer, fault)
+        else:
+            await _write_answer(writer, answer, body, fault)
+        if fault and fault.kind == "stall":
+            await reader.read()  # until the client gives up
+        return fault is None or refused
+
+    def _fault_now(self, answer: Answer) -> Fault | None:
+        """The fault of this attempt, if the step has not yet failed as often as it should."""
+        if answer.fault is None or answer.fault.times is None:
+            return answer.fault
+        if len(self._failures) > _FAILURES_KEPT:
+            self._failures.clear()
+        self._failures[answer.key] += 1
+        return answer.fault if self._failures[answer.key] <= answer.fault.times else None
+
+    def _remember(self, request: Request, status: int, step: int | None, body: dict[str, Any]) -> None:
+        record = record_of(
+            request.path, request.headers, body, status=status, step=step, keep_body=self._keep_bodies
+        )
+        self._records.append(record)
+        self._arrival.set()
+
+
+class ScriptedModelThread:
+    """A scripted model on a thread and loop of its own: for code that is not async, or shares no loop."""
+
+    def __init__(self, port: int = 0, *, keep_bodies: bool = False, remember: int = 1000) -> None:
+        """The arguments of `ScriptedModel`."""
+        self._model = ScriptedModel(port, keep_bodies=keep_bodies, remember=remember)
+        self._thread = threading.Thread(target=self._run, name="scripted-model", daemon=True)
+        self._ready = threading.Event()
+        self._problem: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        """What to put into ANTHROPIC_BASE_URL."""
+        return self._model.url
+
+    @property
+    def requests(self) -> list[RequestRecord]:
+        """The requests so far, oldest first."""
+        return self._model.requests
+
+    def __enter__(self) -> Self:
+        """Listen; raises what kept it from listening."""
+        self._thread.start()
+        self._ready.wait()
+        if self._problem is not None:
+            self._thread.join()
+            raise self._problem
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop, and wait until the thread has ended."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as problem:
+            self._problem = problem
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        async with self._model:
+            self._ready.set()
+            await self._stop.wait()
+
+
+def _decoded(raw: bytes) -> dict[str, Any]:
+    """The body, or nothing if it is not a JSON object."""
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _refusal(request: Request, body: dict[str, Any]) -> Fault | None:
+    if BAD_KEY in (request.headers.get("x-api-key"), request.headers.get("authorization", "")[7:]):
+        return Fault("error", None, 401, "authentication_error", "invalid x-api-key")
+    if not body:
+        return Fault("error", None, 400, "invalid_request_error", "the body is not a JSON object")
+    return None
+
+
+async def _respond_elsewhere(method: str, path: str, writer: asyncio.StreamWriter) -> None:
+    if method == "HEAD":
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+    elif path == "/v1/models":
+        await write_json(writer, 200, {"data": [], "has_more": False, "first_id": None, "last_id": None})
+    else:
+        await write_json(writer, 404, error_body("not_found_error", path))
+
+
+async def _write_error(writer: asyncio.StreamWriter, fault: Fault) -> None:
+    headers = {} if fault.retry_after is None else {"retry-after": f"{fault.retry_after:g}"}
+    await write_json(writer, fault.status, error_body(fault.error_type, fault.message), headers)
+
+
+async def _write_answer(
+    writer: asyncio.StreamWriter, answer: Answer, body: dict[str, Any], fault: Fault | None
+) -> None:
+    model = str(body.get("model", "scripted"))
+    if body.get("stream"):
+        await _write_stream(writer, answer, model, fault)
+    elif fault is None:
+        await write_json(writer, 200, message_of(answer, model))
+
+
+async def _write_stream(writer: asyncio.StreamWriter, answer: Answer, model: str, fault: Fault | None) -> None:
+    head = stream_head()
+    for piece in pieces_of(answer, model, fault):
+        writer.write(head + chunk(piece.data))
+        head = b""
+        await writer.drain()
+        if piece.pause:
+            await asyncio.sleep(piece.pause)
+    if fault is None:
+        writer.write(chunk(b""))
+        await writer.drain()
