@@ -1,0 +1,83 @@
+"""Shared parts: one scripted model for the whole run, a private HOME for every test, and a last look for leftovers.
+
+Everything that the tests start inherits the variable RUN, so that what is left at the end is found by it alone.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+
+RUN = "CLAUDE_CODE_MCP_TEST_RUN"
+os.environ.setdefault(RUN, uuid.uuid4().hex)
+for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
+    del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def model() -> Iterator[ScriptedModelThread]:
+    with ScriptedModelThread(keep_bodies=True) as running:
+        yield running
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, model: ScriptedModelThread) -> Sandbox:
+    return Sandbox(tmp_path, model.url)
+
+
+@pytest.fixture
+def environment(sandbox: Sandbox) -> dict[str, str]:
+    """A clean environment for the CLI, marked as belonging to this run."""
+    return sandbox.environment(**{RUN: os.environ[RUN]})
+
+
+StartService = Callable[..., Any]
+
+
+@pytest.fixture
+async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIterator[StartService]:
+    """Starts services on the private HOME; keyword arguments are settings, `extra` adds variables."""
+    async with AsyncExitStack() as stack:
+
+        async def start(extra: dict[str, str] | None = None, **settings: Any) -> Service:
+            given = {"state_dir": sandbox.root / "state", **settings}
+            service = Service(load_settings({}, **given), {**environment, **(extra or {})})
+            return await stack.enter_async_context(service)
+
+        yield start
+
+
+@pytest.fixture
+async def service(start_service: StartService) -> Service:
+    started = await start_service()
+    assert isinstance(started, Service)
+    return started
+
+
+def _started_by_this_run(process: psutil.Process) -> bool:
+    try:
+        return process.environ().get(RUN) == os.environ[RUN] and process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, OSError):
+        return False
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Nothing that this run started may be left running. Under xdist the controller looks, when workers are gone."""
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        return
+    family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    left = [one for one in psutil.process_iter() if one.pid not in family and _started_by_this_run(one)]
+    strangers = [one for one in left if psutil.Process().pid not in [parent.pid for parent in one.parents()]]
+    if strangers:
+        told = ", ".join(f"{one.pid} {' '.join(one.cmdline()[:6])}" for one in strangers)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        print(f"\nLEFT RUNNING AFTER THE TESTS: {told}")
