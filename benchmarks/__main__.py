@@ -1,0 +1,48 @@
+"""`make bench`: runs every benchmark (or those named on the command line) and prints one table."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from . import crowd, events, memory, permission, turns  # noqa: F401 - each adds its benchmarks to the list
+from .common import BENCHMARKS, Figure, place
+
+_HEADINGS = ("", "against", "engine", "measured", "goal", "")
+
+
+def main(wanted: Sequence[str]) -> int:
+    """Always exits with 0: a missed goal is a finding, not a failure of the run."""
+    began = time.perf_counter()
+    figures = asyncio.run(_run(wanted))
+    _print_table([_HEADINGS, *(_cells(figure) for figure in figures)])
+    missed = [figure.name for figure in figures if not figure.met]
+    print(f"\n{time.perf_counter() - began:.0f} s, {os.cpu_count()} cores; medians with their middle half.")
+    print(f"Goals missed: {'; '.join(missed)}." if missed else "All goals met.")
+    return 0
+
+
+async def _run(wanted: Sequence[str]) -> list[Figure]:
+    figures: list[Figure] = []
+    with place() as here:
+        for one in BENCHMARKS:
+            if not wanted or one.__name__ in wanted:
+                print(f"… {one.__doc__}", file=sys.stderr, flush=True)
+                figures += await one(here)
+    return figures
+
+
+def _cells(figure: Figure) -> tuple[str, ...]:
+    verdict = "met" if figure.met else "MISSED"
+    return (figure.name, figure.base, figure.engine, figure.measured, figure.goal, verdict)
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

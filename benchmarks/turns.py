@@ -1,0 +1,85 @@
+"""Turns: the first one with everything it takes to start a process, and the next one in the same session."""
+
+import time
+from collections.abc import Sequence
+
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.testing.script import script
+
+from .common import Figure, Place, benchmark, no_collection, pairs, ratio
+from .raw import RawSession
+
+_PROMPT = script("Say something.", "Something, in a few words.")
+_STARTS = 24
+_TURNS = 60
+
+
+@benchmark
+async def first_turn(place: Place) -> Sequence[Figure]:
+    """From nothing to the result of the first turn."""
+    bare: list[float] = []
+    engine: list[float] = []
+    _bare_start(place)
+    async with place.service() as service:
+        await _engine_start(service, place)
+        with no_collection():
+            for engine_first in pairs(_STARTS):
+                if engine_first:
+                    engine.append(await _engine_start(service, place))
+                bare.append(_bare_start(place))
+                if not engine_first:
+                    engine.append(await _engine_start(service, place))
+    return [ratio("a first turn, with the start", bare, engine, 1.05)]
+
+
+def _bare_start(place: Place) -> float:
+    began = time.perf_counter()
+    with RawSession(place) as session:
+        session.turn(_PROMPT)
+        return (time.perf_counter() - began) * 1000
+
+
+async def _engine_start(service: Service, place: Place) -> float:
+    began = time.perf_counter()
+    session, delivery = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
+    outcome = await outcome_of(delivery)
+    took = (time.perf_counter() - began) * 1000
+    assert outcome.ok, outcome
+    session.cancel()
+    await session.closed()
+    return took
+
+
+@benchmark
+async def next_turn(place: Place) -> Sequence[Figure]:
+    """A turn in a session whose process is already there."""
+    bare: list[float] = []
+    engine: list[float] = []
+    with RawSession(place) as raw:
+        async with place.service() as service:
+            session, delivery = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
+            await outcome_of(delivery)
+            raw.turn(_PROMPT)
+            with no_collection():
+                for engine_first in pairs(_TURNS):
+                    if engine_first:
+                        engine.append(await _engine_turn(service, session.id))
+                    bare.append(_bare_turn(raw))
+                    if not engine_first:
+                        engine.append(await _engine_turn(service, session.id))
+    return [ratio("a next turn, same process", bare, engine, 1.1)]
+
+
+def _bare_turn(raw: RawSession) -> float:
+    began = time.perf_counter()
+    raw.turn(_PROMPT)
+    return (time.perf_counter() - began) * 1000
+
+
+async def _engine_turn(service: Service, session_id: str) -> float:
+    began = time.perf_counter()
+    _, delivery = await service.send(session_id, _PROMPT)
+    outcome = await outcome_of(delivery)
+    assert outcome.ok, outcome
+    return (time.perf_counter() - began) * 1000
