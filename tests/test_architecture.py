@@ -1,0 +1,280 @@
+"""The shape of the package: who may import whom, what is public, and what no module may do."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+PACKAGE = "claude_code_mcp"
+ROOT = Path(__file__).parent.parent / "src" / PACKAGE
+
+# A layer is a module or package right below the root. Each imports only from the rows above its own; those in one
+# row never import each other. Rows and layers that do not exist yet are promises to keep once they do.
+ROWS: list[set[str]] = [
+    {"model"},
+    {"errors"},
+    {"config"},
+    {"claude", "store", "policy", "questions", "hub"},
+    {"sessions"},
+    {"service"},
+    {"observers"},
+    {"server", "tui"},
+    {"testing"},
+    {"app"},
+    {"cli", "__main__"},
+]
+
+# Layers with a narrower rule than their row: all that each may import of ours.
+NARROW: dict[str, set[str]] = {
+    "model": set(),
+    "errors": set(),
+    "testing": set(),  # stands in for the outside world, and must not know what it tests
+    "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it
+    "manifest": set(),
+    "greeting": {"manifest"},  # answers before anything heavy is loaded
+    "front": {"manifest", "greeting"},
+}
+
+# Layers that only some others may know.
+ONLY_FOR: dict[str, set[str]] = {"claude": {"sessions", "service"}}
+
+# What the `__init__` of each package offers. Everything else is imported from its own module.
+PUBLIC: dict[str, set[str]] = {
+    "": {"__version__"},
+    "testing": {
+        "RequestRecord",
+        "Sandbox",
+        "ScriptedModel",
+        "ScriptedModelThread",
+        "ToolResult",
+        "install_misbehaving_cli",
+    },
+}
+
+# A task must have an owner that keeps it and hears of its failure: these modules are such owners.
+MAY_START_TASKS = {
+    "service",
+    "claude.process",  # the two tasks of a process end with it, and `stop` awaits them
+    "sessions.session",
+    "sessions.incarnation",  # one: the start of a process is awaited where it is made, even when that is cancelled
+    "testing.scripted_model",
+}
+
+# Standard output belongs to the protocol; a command may write to it.
+MAY_PRINT = {"cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
+
+LONGEST_FILE = 600
+
+
+@dataclass(frozen=True)
+class Module:
+    """A source file; `name` is relative to the package: `sessions.launch`, `sessions` or "" for the root."""
+
+    name: str
+    path: Path
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.name == "__init__.py"
+
+    @property
+    def layer(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+
+
+def _module(path: Path) -> Module:
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path)
+
+
+MODULES = {module.name: module for module in map(_module, sorted(ROOT.rglob("*.py")))}
+
+
+def imports_of(module: Module) -> set[str]:
+    """The modules of ours that a module imports, wherever in its code it does so."""
+    found: set[str] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            found.update(_ours(alias.name) for alias in node.names if _is_ours(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            source = _source_of(node, module)
+            if _is_ours(source):
+                found.update(_imported(_ours(source), alias.name) for alias in node.names)
+    return found - {module.name}
+
+
+def _source_of(node: ast.ImportFrom, module: Module) -> str:
+    if not node.level:
+        return node.module or ""
+    here = [PACKAGE, *filter(None, module.name.split("."))]
+    up = node.level - 1 if module.is_package else node.level
+    return ".".join([*here[: len(here) - up], *filter(None, [node.module])])
+
+
+def _is_ours(name: str) -> bool:
+    return name == PACKAGE or name.startswith(f"{PACKAGE}.")
+
+
+def _ours(name: str) -> str:
+    return name.removeprefix(PACKAGE).removeprefix(".")
+
+
+def _imported(source: str, name: str) -> str:
+    """`from package import name` means the module of that name if there is one, else the package."""
+    candidate = f"{source}.{name}" if source else name
+    return candidate if candidate in MODULES else source
+
+
+IMPORTS = {name: imports_of(module) for name, module in MODULES.items()}
+
+
+def layer_imports() -> Iterator[tuple[str, str, str]]:
+    """Every import across layers: the importing module, its layer, and the layer it imports."""
+    for name, imported in IMPORTS.items():
+        layer = MODULES[name].layer
+        for other in sorted({MODULES[one].layer for one in imported} - {layer, ""}):
+            yield name, layer, other
+
+
+def allowed(layer: str) -> set[str]:
+    """The layers that a layer may import."""
+    if layer in NARROW:
+        return NARROW[layer]
+    above = [row for row in ROWS[: _row(layer)] if layer not in row]
+    return set().union(*above) | (
+        {"greeting", "front", "manifest"} if layer in {"server", "app", "cli"} else set()
+    )
+
+
+def _row(layer: str) -> int:
+    return next(number for number, row in enumerate(ROWS) if layer in row)
+
+
+def test_every_module_belongs_to_a_layer() -> None:
+    known = set().union(*ROWS, NARROW) | {""}
+    assert {module.layer for module in MODULES.values()} <= known
+
+
+def test_layers_import_only_those_above_them() -> None:
+    wrong = [f"{name} imports {other}" for name, layer, other in layer_imports() if other not in allowed(layer)]
+    assert wrong == []
+
+
+def test_only_sessions_and_the_service_know_the_process() -> None:
+    wrong = [
+        f"{name} imports {other}"
+        for name, layer, other in layer_imports()
+        if other in ONLY_FOR and layer not in ONLY_FOR[other]
+    ]
+    assert wrong == []
+
+
+def test_the_root_imports_nothing_of_ours() -> None:
+    assert IMPORTS[""] == set()
+
+
+def test_there_are_no_import_cycles() -> None:
+    try:
+        TopologicalSorter(IMPORTS).prepare()
+    except CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize(
+    ("source", "module", "found"),
+    [
+        ("from ..model.turn import Outcome", "sessions.session", {"model.turn"}),
+        ("from ..model import turn, states", "sessions.session", {"model.turn", "model.states"}),
+        ("from .. import config", "sessions.session", {"config"}),
+        ("from .session import Session", "sessions.registry", {"sessions.session"}),
+        ("from . import session", "sessions", {"sessions.session"}),
+        ("from .. import __version__", "sessions.session", {""}),
+        ("import claude_code_mcp.service as s", "sessions.session", {"service"}),
+        ("from claude_code_mcp import service", "sessions.session", {"service"}),
+        ("def later():\n    from ..service import Service", "sessions.session", {"service"}),
+        ("import json, claude_code_mcp_other", "sessions.session", set()),
+    ],
+)
+def test_the_walk_sees_every_form_of_import(source: str, module: str, found: set[str], tmp_path: Path) -> None:
+    path = tmp_path / ("__init__.py" if MODULES[module].is_package else "module.py")
+    path.write_text(source)
+    assert imports_of(Module(module, path)) == found
+
+
+def test_the_rules_refuse_an_upward_and_a_sideways_import() -> None:
+    assert "service" not in allowed("sessions")
+    assert "store" not in allowed("questions")
+    assert "tui" not in allowed("server")
+    assert {"model", "errors", "config"} == allowed("store")
+    assert {"sessions", "claude"} <= allowed("service")
+
+
+def _public(module: Module) -> set[str]:
+    offered = vars(importlib.import_module(f"{PACKAGE}.{module.name}".rstrip(".")))
+    listed = offered.get("__all__")
+    if listed is not None:
+        return set(listed)
+    submodules = {name.rpartition(".")[2] for name in MODULES}
+    names = {name for name in offered if not name.startswith("_") and name not in submodules}
+    return names | ({"__version__"} & set(offered))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, module in MODULES.items() if module.is_package))
+def test_packages_offer_only_what_is_listed(name: str) -> None:
+    assert _public(MODULES[name]) == PUBLIC.get(name, set())
+
+
+def test_importing_the_package_loads_nothing_but_itself() -> None:
+    """Whoever asks only for the version, or starts the greeting, must not pay for the engine."""
+    loaded = set(_modules_after(f"import {PACKAGE}")) - set(_modules_after("pass"))
+    assert loaded == {PACKAGE}
+
+
+def test_the_scripted_model_needs_only_the_standard_library() -> None:
+    loaded = set(_modules_after(f"import {PACKAGE}.testing")) - set(_modules_after("pass"))
+    foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {PACKAGE}
+    assert foreign == set()
+
+
+def _modules_after(statement: str) -> list[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+
+
+def _callers(banned: str, except_in: set[str]) -> list[str]:
+    """Where something is called whose dotted name matches, in modules that may not."""
+    return [
+        f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
+        for module in MODULES.values()
+        if module.name not in except_in
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and re.fullmatch(banned, ast.unparse(node.func))
+    ]
+
+
+def test_tasks_are_started_only_by_their_owners() -> None:
+    """A task that nobody keeps can vanish in mid-air, and its failure with it. A task group keeps its own."""
+    banned = (
+        r"(.*\.)?(asyncio|loop|get_running_loop\(\)|get_event_loop\(\))\.create_task|(asyncio\.)?ensure_future"
+    )
+    assert _callers(banned, MAY_START_TASKS) == []
+
+
+def test_only_commands_print() -> None:
+    assert _callers("print|sys.stdout.write", MAY_PRINT) == []
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_files_stay_short(name: str) -> None:
+    assert len(MODULES[name].path.read_text(encoding="utf-8").splitlines()) < LONGEST_FILE
