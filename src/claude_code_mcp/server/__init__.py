@@ -1,0 +1,1 @@
+"""The MCP surface: tools, questions as dialogs, and the transports that carry them."""

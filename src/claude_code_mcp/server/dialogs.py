@@ -1,0 +1,141 @@
+"""Questions reach the person through the client's own dialogs.
+
+On connections of the 2025 protocol a question is pushed as soon as it opens, on the stream of a call that is open or
+else on the connection's own. On 2026-07-28 a server may not ask by itself: there a waiting call returns the question
+and the client repeats the call with the answer. The queue stays open beside both; whoever is first, wins.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from ..errors import InvalidArgument
+from ..model.question import Question, Resolution
+from ..questions.broker import Broker
+from .forms import answer_of, form_of
+
+log = logging.getLogger(__name__)
+
+_WITH_ARRAYS = "2025-11-25"
+NAME = "elicitation"
+
+StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+class Dialogs:
+    """The dialogs of one connection: a channel for the questions of the sessions that this client has used."""
+
+    name = NAME
+
+    def __init__(self, broker: Broker, session: ServerSession, *, pushes: bool, start_task: StartTask) -> None:
+        self._broker = broker
+        self._session = session
+        self._pushes = pushes
+        self._start_task = start_task
+        self._followed: set[str] = set()
+        self._calls: dict[types.RequestId, ServerSession] = {}
+        self._shown: dict[str, asyncio.Task[None]] = {}
+        self._put_away: set[str] = set()
+        if pushes:
+            broker.add_channel(self)
+
+    def close(self) -> None:
+        """The client is gone: nothing more is shown, and what is shown is taken back."""
+        self._broker.remove_channel(self)
+        for task in self._shown.values():
+            task.cancel()
+
+    def follow(self, session_id: str) -> None:
+        """From now on the questions of this session are shown here, those that are open already too."""
+        if session_id in self._followed:
+            return
+        self._followed.add(session_id)
+        if self._pushes:
+            for question in self._broker.pending(session_id):
+                self.offer(question)
+
+    @contextmanager
+    def during(self, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
+        """Dialogs may ride on the stream of this call while it is open."""
+        if request_id is None:
+            yield
+            return
+        self._calls[request_id] = session
+        try:
+            yield
+        finally:
+            del self._calls[request_id]
+
+    # -- pushing ----------------------------------------------------------------------------------------------
+
+    def offer(self, question: Question) -> None:
+        if question.session_id in self._followed and question.id not in self._shown:
+            self._shown[question.id] = self._start_task(self._show(question))
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        self._put_away.discard(question.id)
+        task = self._shown.pop(question.id, None)
+        if task is not None and resolution.by != self.name:
+            task.cancel()
+
+    async def _show(self, question: Question) -> None:
+        message, schema = form_of(question, arrays=self._session.protocol_version >= _WITH_ARRAYS)
+        request_id, session = next(reversed(self._calls.items()), (None, self._session))
+        try:
+            result = await session.elicit_form(message, schema, related_request_id=request_id)
+        except (MCPError, ValidationError) as error:
+            log.info("question %s could not be shown: %s", question.id, error)
+            return
+        self.take(question.session_id, question.id, result.action, result.content)
+
+    # -- returning and taking answers -------------------------------------------------------------------------
+
+    def unshown(self, session_id: str) -> list[Question]:
+        """Open questions that the person has not put away."""
+        return [question for question in self._broker.pending(session_id) if question.id not in self._put_away]
+
+    def as_result(self, session_id: str, questions: list[Question]) -> types.InputRequiredResult:
+        """The questions as the result of a call, to be repeated with the answers."""
+        return types.InputRequiredResult(
+            input_requests={question.id: _request(question) for question in questions},
+            request_state=json.dumps({"session": session_id}),
+        )
+
+    def take_all(self, session_id: str, responses: Mapping[str, Any]) -> None:
+        """The answers that a repeated call brought; what was answered elsewhere meanwhile is passed over."""
+        for question_id, response in responses.items():
+            if isinstance(response, types.ElicitResult):
+                self.take(session_id, question_id, response.action, response.content)
+
+    def take(self, session_id: str, question_id: str, action: str, content: Mapping[str, Any] | None) -> None:
+        """One filled-in form."""
+        question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
+        if question is None:
+            return
+        answer = answer_of(question, action, content)
+        if answer is None:
+            self._put_away.add(question_id)
+            return
+        try:
+            self._broker.answer(session_id, question_id, answer, self.name)
+        except InvalidArgument as error:
+            log.info("the answer to %s does not fit: %s", question_id, error.message)
+
+
+def _request(question: Question) -> types.ElicitRequest:
+    message, schema = form_of(question)
+    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+
+
+def is_modern(protocol_version: str) -> bool:
+    """Whether this is a revision in which the server may not send requests."""
+    return protocol_version in MODERN_PROTOCOL_VERSIONS

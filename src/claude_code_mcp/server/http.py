@@ -1,0 +1,125 @@
+"""MCP over Streamable HTTP: bearer tokens, Host and Origin checks, a health endpoint."""
+
+import ipaddress
+import logging
+from dataclasses import dataclass
+
+import uvicorn
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from .. import __version__
+from ..config import Settings
+from ..errors import InvalidArgument
+from .surface import Surface
+from .tokens import SCOPE, StaticTokens, load_tokens
+
+log = logging.getLogger(__name__)
+
+PATH = "/mcp"
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def netloc(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.netloc}{PATH}"
+
+
+def read_address(text: str) -> Address:
+    """`HOST:PORT`, `[IPv6]:PORT` or `:PORT`, which is loopback."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"{text!r} is not HOST:PORT.", field="http")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    return Address(host, int(port))
+
+
+def check_exposure(address: Address, tokens: dict[str, str]) -> None:
+    """A server that others can reach must know who is calling."""
+    if not address.loopback and not tokens:
+        raise InvalidArgument(
+            f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
+            "Set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE, or listen on 127.0.0.1."
+        )
+
+
+def http_app(surface: Surface, settings: Settings, address: Address) -> Starlette:
+    """The ASGI application."""
+    tokens = load_tokens(settings)
+    check_exposure(address, tokens)
+    auth = _auth(address) if tokens else None
+    return surface.server().streamable_http_app(
+        streamable_http_path=PATH,
+        host=address.host,
+        transport_security=_security(settings, address),
+        auth=auth,
+        token_verifier=StaticTokens(tokens, address.url) if tokens else None,
+        custom_starlette_routes=[Route("/health", _health)],
+    )
+
+
+def _auth(address: Address) -> AuthSettings:
+    url = AnyHttpUrl(address.url)
+    return AuthSettings(
+        issuer_url=AnyHttpUrl(f"http://{address.netloc}"),
+        resource_server_url=url,
+        required_scopes=[SCOPE],
+        validate_token_resource=False,
+    )
+
+
+def _security(settings: Settings, address: Address) -> TransportSecuritySettings:
+    names = {address.netloc, *settings.http_allowed_hosts}
+    if address.loopback:
+        names |= {f"{name}:*" for name in _LOCAL_NAMES}
+    origins = {f"http://{name}" for name in names} | set(settings.http_allowed_origins)
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=sorted(names), allowed_origins=sorted(origins)
+    )
+
+
+async def _health(_: Request) -> Response:
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def serve_http(app: Starlette, address: Address) -> None:
+    """Serves until it is told to stop by SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="none",
+    )
+    server = uvicorn.Server(config)
+    log.info("serving MCP on %s", address.url)
+    await server.serve()

@@ -1,0 +1,22 @@
+"""The private corners of the MCP SDK that this server needs, in one place so that an upgrade has one place to look."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from .call import Context
+from .dialogs import Dialogs
+
+ClosableT = TypeVar("ClosableT", bound=Dialogs)
+
+_KEY = "claude-code-mcp"
+
+
+def once_per_connection(context: Context, make: Callable[[], ClosableT]) -> ClosableT:
+    """What `make` makes, once for the connection of this request, closed when the connection ends."""
+    connection = context.session._connection
+    if _KEY not in connection.state:
+        made = make()
+        connection.state[_KEY] = made
+        connection.exit_stack.callback(made.close)
+    found: ClosableT = connection.state[_KEY]
+    return found

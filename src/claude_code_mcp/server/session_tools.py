@@ -1,0 +1,258 @@
+"""The six session tools: start, message, watch, answer, interrupt, list."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+import mcp_types as types
+from pydantic import Field
+
+from ..model.options import SessionOptions
+from ..model.question import Answer, Scope
+from ..model.states import SESSION_TOOL_STATUS
+from ..sessions.session import Session
+from .call import Call
+from .status import Acknowledgement, Problem, SessionReport, Status, report, status_of
+from .tool import Arguments, Outcome, Reply, Tool
+
+Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
+Text = Annotated[str, Field(min_length=1)]
+MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
+
+
+class CreateSession(Arguments):
+    prompt: Text
+    working_directory: str | None = None
+    model: str | None = None
+    permission_mode: str | None = Field(None, json_schema_extra={"enum": list(MODES)})
+    allowed_tools: list[str] | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
+    disallowed_tools: list[str] | None = None
+    max_turns: int | None = Field(None, gt=0)
+    max_budget_usd: float | None = Field(None, gt=0)
+    system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
+    dangerously_skip_permissions: bool | None = None
+    wait_seconds: Wait | None = None
+
+
+class SendMessage(Arguments):
+    session_id: str
+    message: Text
+    wait_seconds: Wait | None = None
+
+
+class GetStatus(Arguments):
+    session_id: str
+    output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50")
+    cursor: int | None = Field(None, ge=0, description="nextCursor of the last call")
+    wait_seconds: Wait | None = None
+
+
+class Respond(Arguments):
+    session_id: str
+    input_id: str
+    decision: Literal["allow", "deny"]
+    reason: str | None = Field(None, description="Why denied, or feedback on a plan")
+    scope: Literal["once", "session"] | None = None
+    answers: dict[str, str | list[str]] | list[str | list[str]] | None = Field(
+        None, description="For user_question: labels or free text, by question or in order"
+    )
+    updated_input: dict[str, Any] | None = Field(None, description="Changed tool input, with allow")
+    wait_seconds: Wait | None = None
+
+
+class Interrupt(Arguments):
+    session_id: str
+
+
+class ListSessions(Arguments):
+    project_directory: str | None = None
+    limit: int | None = Field(None, gt=0, le=500, description="Default 50")
+    text: str | None = Field(
+        None, min_length=1, description="Only sessions that contain this in title, prompt or path"
+    )
+
+
+class ListedSession(Outcome):
+    session_id: str
+    project_directory: str | None = None
+    display_text: str
+    timestamp: str
+    branch: str | None = None
+    is_active: bool
+    active_status: Status | None = None
+
+
+class SessionList(Outcome):
+    sessions: list[ListedSession] | None = None
+    error: Problem | None = None
+
+    def text(self) -> str:
+        lines = [
+            f"{one.session_id}  {one.timestamp[:16]}  {one.active_status or '-'}  {one.project_directory}  {one.display_text}"
+            for one in self.sessions or []
+        ]
+        return "\n".join(lines) or "No sessions."
+
+
+async def create_session(call: Call, given: CreateSession) -> Reply:
+    if call.resumed_session is None:
+        session, _ = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+    else:
+        session = call.service.session(call.resumed_session, owner=call.principal)
+    return await _went_on(call, session, given.wait_seconds)
+
+
+def _options(call: Call, given: CreateSession) -> SessionOptions:
+    return SessionOptions(
+        cwd=given.working_directory or call.service.settings.default_cwd,
+        model=given.model,
+        permission_mode=given.permission_mode,
+        allowed_tools=tuple(given.allowed_tools or ()),
+        disallowed_tools=tuple(given.disallowed_tools or ()),
+        max_turns=given.max_turns,
+        max_budget_usd=given.max_budget_usd,
+        append_system_prompt=given.system_prompt,
+        dangerously_skip_permissions=bool(given.dangerously_skip_permissions),
+    )
+
+
+async def send_message(call: Call, given: SendMessage) -> Reply:
+    if call.resumed_session is None:
+        session, _ = await call.service.send(given.session_id, given.message, owner=call.principal)
+    else:
+        session = call.service.session(call.resumed_session, owner=call.principal)
+    return await _went_on(call, session, given.wait_seconds)
+
+
+async def get_status(call: Call, given: GetStatus) -> Reply:
+    session = await call.service.find(given.session_id, owner=call.principal)
+    asked = await _waited(call, session, given.wait_seconds)
+    if asked is not None:
+        return asked
+    return report(session, lines=50 if given.output_lines is None else given.output_lines, cursor=given.cursor)
+
+
+async def respond(call: Call, given: Respond) -> Reply:
+    session = call.service.session(given.session_id, owner=call.principal)
+    if call.resumed_session is None:
+        answer = Answer(
+            allow=given.decision == "allow",
+            message=given.reason,
+            scope=Scope(given.scope or "once"),
+            updated_input=given.updated_input,
+            answers=given.answers,
+        )
+        call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
+    return await _went_on(call, session, given.wait_seconds)
+
+
+async def interrupt(call: Call, given: Interrupt) -> Reply:
+    session = await call.service.interrupt(given.session_id, owner=call.principal)
+    return Acknowledgement(session_id=session.id, status=status_of(session))
+
+
+async def list_sessions(call: Call, given: ListSessions) -> Reply:
+    entries = await call.service.catalogue(
+        owner=call.principal, project=given.project_directory, limit=given.limit or 50, text=given.text
+    )
+    return SessionList(sessions=[_listed(call, entry) for entry in entries])
+
+
+def _listed(call: Call, entry: Any) -> ListedSession:
+    running = {session.id: session for session in call.service.sessions(owner=call.principal)}.get(
+        entry.session_id
+    )
+    return ListedSession(
+        session_id=entry.session_id,
+        project_directory=entry.project,
+        display_text=entry.title or entry.first_prompt or "",
+        timestamp=datetime.fromtimestamp(entry.last_used, UTC).isoformat(timespec="seconds"),
+        branch=entry.branch,
+        is_active=bool(running and running.live),
+        active_status=SESSION_TOOL_STATUS[running.state] if running else None,  # type: ignore[arg-type]
+    )
+
+
+async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
+    """What a call returns that set something going: at once, or a report after a wait."""
+    call.dialogs.follow(session.id)
+    if not seconds:
+        return Acknowledgement(session_id=session.id, status=status_of(session))
+    asked = await _waited(call, session, seconds)
+    return asked or report(session)
+
+
+async def _waited(call: Call, session: Session, seconds: float | None) -> types.InputRequiredResult | None:
+    """Waits; gives back the open questions where the client takes them as the result of a call."""
+    call.dialogs.follow(session.id)
+    call.dialogs.take_all(session.id, call.responses)
+    if not seconds:
+        return None
+    await session.wait(seconds)
+    questions = call.dialogs.unshown(session.id) if call.returns_questions else []
+    return call.dialogs.as_result(session.id, questions) if questions else None
+
+
+_READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+_WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
+_STEERS = types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
+
+TOOLS: Mapping[str, Tool[Any]] = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "claude_create_session",
+            "Start a Claude Code session on a task. Returns sessionId at once and works on in the background. Then call "
+            "claude_get_status with waitSeconds until status is no longer running: on waiting_for_input answer each "
+            "pendingInputs entry with claude_respond; on completed read result, and continue with "
+            "claude_send_message. With waitSeconds, returns like claude_get_status.",
+            CreateSession,
+            Acknowledgement,
+            create_session,
+            _WORKS,
+        ),
+        Tool(
+            "claude_send_message",
+            "Send a message to a session: into the running turn, or as a new turn. Any session on this machine is "
+            "resumed by its id, finished and interactive ones too. With waitSeconds, returns like claude_get_status.",
+            SendMessage,
+            Acknowledgement,
+            send_message,
+            _WORKS,
+        ),
+        Tool(
+            "claude_get_status",
+            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait instead of "
+            "polling; it returns as soon as the turn ends or a question opens.",
+            GetStatus,
+            SessionReport,
+            get_status,
+            _READS,
+        ),
+        Tool(
+            "claude_respond",
+            "Answer a pending input. permission: allow (scope session: stop asking for the like) or deny with reason. "
+            "plan_review: allow, or deny with feedback as reason. user_question: allow with answers.",
+            Respond,
+            Acknowledgement,
+            respond,
+            _WORKS,
+        ),
+        Tool(
+            "claude_interrupt",
+            "Stop the running turn, like Escape in the terminal. The session stays usable.",
+            Interrupt,
+            Acknowledgement,
+            interrupt,
+            _STEERS,
+        ),
+        Tool(
+            "claude_list_sessions",
+            "Claude Code sessions on this machine, newest first, interactive ones too.",
+            ListSessions,
+            SessionList,
+            list_sessions,
+            _READS,
+        ),
+    )
+}

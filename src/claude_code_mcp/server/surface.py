@@ -1,0 +1,118 @@
+"""The MCP server itself: tools listed and called, every failure mapped once, connections told apart."""
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.lowlevel import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+
+from .. import __version__
+from ..errors import ClaudeCodeError
+from ..service import LOCAL, Service
+from . import sdk
+from .call import Call, Context, can_be_asked, read_state
+from .dialogs import Dialogs, is_modern
+from .session_tools import TOOLS as SESSION_TOOLS
+from .tool import Outcome, Tool
+
+log = logging.getLogger(__name__)
+
+NAME = "claude-code-mcp"
+INSTRUCTIONS = (
+    "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with waitSeconds "
+    "waits for its end or a question; claude_respond answers questions; claude_send_message goes on with any session."
+)
+
+
+class Surface:
+    """The tools of one service, for any number of connections."""
+
+    def __init__(self, service: Service, disconnect: str = "keep") -> None:
+        self.service = service
+        self._disconnect = disconnect
+        self._tools: Mapping[str, Tool[Any]] = SESSION_TOOLS
+        self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
+        self._shared: dict[str, Dialogs] = {}
+
+    def server(self) -> Server[Any]:
+        """A lowlevel server of the SDK with our handlers."""
+        server: Server[Any] = Server(
+            NAME,
+            version=__version__,
+            title="Claude Code",
+            instructions=INSTRUCTIONS,
+            lifespan=self._lifespan,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+        )
+        server.middleware[:] = [RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME)]
+        return server
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Server[Any]) -> AsyncIterator[Service]:
+        yield self.service
+
+    async def _list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return self._listing
+
+    async def _call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        try:
+            dialogs = self._dialogs(context)
+            call = Call(
+                self.service, dialogs, principal(), context, params.input_responses or {}, read_state(params)
+            )
+            with dialogs.during(context.request_id, context.session):
+                reply = await tool.call(call, params.arguments or {})
+        except ClaudeCodeError as error:
+            return refusal(error)
+        except Exception:
+            log.exception("tool %s failed", params.name)
+            return refusal(
+                ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
+            )
+        return reply if isinstance(reply, types.InputRequiredResult) else success(reply)
+
+    def _dialogs(self, context: Context) -> Dialogs:
+        if is_modern(context.protocol_version):
+            owner = principal()
+            if owner not in self._shared:
+                self._shared[owner] = self._new_dialogs(context, pushes=False)
+            return self._shared[owner]
+        return sdk.once_per_connection(context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)))
+
+    def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
+        return Dialogs(self.service.broker, context.session, pushes=pushes, start_task=self.service.start_task)
+
+
+def principal() -> str:
+    """Who is calling: the name behind the bearer token, or the one local user."""
+    token = get_access_token()
+    return token.client_id if token is not None else LOCAL
+
+
+def success(outcome: Outcome) -> types.CallToolResult:
+    """A result: structured content and its short rendering."""
+    structured = outcome.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=outcome.text())], structured_content=structured
+    )
+
+
+def refusal(error: ClaudeCodeError) -> types.CallToolResult:
+    """A failure: the code for programs, a sentence for people, no more."""
+    problem = {"code": error.code, "message": error.message}
+    return types.CallToolResult(
+        is_error=True,
+        content=[types.TextContent(type="text", text=f"Error [{error.code}]: {error.message}")],
+        structured_content={"error": problem},
+    )

@@ -1,0 +1,80 @@
+"""Bearer tokens: read once at the start, refused when weak, compared in constant time."""
+
+import hmac
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mcp.server.auth.provider import AccessToken, TokenVerifier
+
+from ..config import Settings
+from ..errors import InvalidArgument
+
+_SHORTEST = 24
+_FEWEST_DIFFERENT = 10
+SCOPE = "claude-code"
+
+
+def load_tokens(settings: Settings) -> dict[str, str]:
+    """Names by token, from the settings and the file they name."""
+    tokens: dict[str, str] = {}
+    if settings.http_token is not None:
+        _add(tokens, "default", settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
+    if settings.http_tokens_file is not None:
+        for name, token in _read_file(settings.http_tokens_file).items():
+            _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
+    return tokens
+
+
+def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
+    if len(token) < _SHORTEST or len(set(token)) < _FEWEST_DIFFERENT:
+        raise InvalidArgument(
+            f"{where} is too weak: use at least {_SHORTEST} random characters, for example from "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
+        )
+    if token in tokens:
+        raise InvalidArgument(f"{where} is used twice; every caller needs a token of its own.")
+    tokens[token] = name
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        _check_mode(path)
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(f"The tokens file {path} cannot be read: {error}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0] in found:
+            raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
+        found[words[0]] = words[1]
+    if not found:
+        raise InvalidArgument(f"The tokens file {path} holds no token.")
+    return found
+
+
+def _check_mode(path: Path) -> None:
+    if sys.platform != "win32" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+        raise InvalidArgument(f"The tokens file {path} can be read by others; `chmod 600` it.")
+
+
+class StaticTokens(TokenVerifier):
+    """Knows a fixed set of tokens. Every candidate is compared, so that time tells nothing about which one fits."""
+
+    def __init__(self, names: Mapping[str, str], resource: str) -> None:
+        self._names = [(token.encode(), name) for token, name in names.items()]
+        self._resource = resource
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        given, caller = token.encode("utf-8", "surrogateescape"), None
+        for known, name in self._names:
+            if hmac.compare_digest(given, known):
+                caller = name
+        if caller is None:
+            return None
+        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)

@@ -1,0 +1,74 @@
+"""What a tool is: its name, its typed arguments and result, and the function behind it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import mcp_types as types
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from ..errors import InvalidArgument
+from .call import Call
+from .schema import compact_schema
+
+
+class Arguments(BaseModel):
+    """Arguments of a tool: camelCase on the wire, nothing unknown, no silent conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+
+
+class Outcome(BaseModel):
+    """The structured result of a tool: camelCase on the wire, absent fields left out."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+
+    def text(self) -> str:
+        """A short rendering for readers of the text content."""
+        return self.model_dump_json(by_alias=True, exclude_none=True)
+
+
+ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
+Reply = Outcome | types.InputRequiredResult
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[ArgumentsT]):
+    """One tool of the server."""
+
+    name: str
+    description: str
+    arguments: type[ArgumentsT]
+    outcome: type[Outcome]
+    run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
+    hints: types.ToolAnnotations
+
+    def listing(self) -> types.Tool:
+        """How it appears in `tools/list`."""
+        return types.Tool(
+            name=self.name,
+            description=self.description,
+            input_schema=compact_schema(self.arguments),
+            output_schema=compact_schema(self.outcome),
+            annotations=self.hints,
+        )
+
+    async def call(self, call: Call, given: Mapping[str, Any]) -> Reply:
+        """Validates what was given and runs the tool."""
+        try:
+            arguments = self.arguments.model_validate(given)
+        except ValidationError as error:
+            raise _readable(error) from None
+        return await self.run(call, arguments)
+
+
+def _readable(error: ValidationError) -> InvalidArgument:
+    """One line that names every wrong field; values are not repeated, they may be secret or huge."""
+    problems = []
+    for one in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(str(part) for part in one["loc"]) or "arguments"
+        said = {"extra_forbidden": "unknown field", "missing": "required"}.get(one["type"], one["msg"])
+        problems.append(f"{where[:100]}: {said}")
+    shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
+    return InvalidArgument(shown, field=problems[0].split(":", 1)[0])
