@@ -25,8 +25,9 @@ from .questions.broker import Broker
 from .sessions.delivery import Delivery
 from .sessions.launch import Launcher
 from .sessions.registry import Sessions
-from .sessions.session import Session, Surroundings
+from .sessions.session import Session
 from .sessions.slots import Slots
+from .sessions.surroundings import Surroundings
 from .store.lease import Leases
 from .store.log import Subscription
 from .store.transcripts import Transcripts
@@ -55,11 +56,11 @@ class Service:
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
             slots=Slots(settings.max_sessions, settings.spawn_limit),
-            start_task=self._start_task,
+            start_task=self.start_task,
         )
         self._sessions = Sessions(self._around)
-        self._start_task(_sweep_quietly())
-        self._cleaner = self._start_task(self._sessions.clean_up_regularly())
+        self.start_task(_sweep_quietly())
+        self._cleaner = self.start_task(self._sessions.clean_up_regularly())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -71,7 +72,7 @@ class Service:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10 * self.settings.stop_timeout)
 
-    def _start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -90,10 +91,8 @@ class Service:
     ) -> "tuple[Session, Delivery]":
         """A new session with its first message. Returns at once; the id is final."""
         _require_text("prompt", prompt)
-        session = await self._sessions.create(options or SessionOptions(), owner)
-        delivery = await session.send(prompt)
-        self._sessions.keep(session)
-        return session, delivery
+        with self._sessions.keeping(self._sessions.create(options or SessionOptions(), owner)) as session:
+            return session, await session.send(prompt)
 
     async def send(
         self,
@@ -105,16 +104,20 @@ class Service:
         later: bool = False,
         timeout: float | None = None,
         only_idle: bool = False,
+        at_message: str | None = None,
     ) -> "tuple[Session, Delivery]":
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk; one in memory keeps its own.
+        `at_message` takes the conversation back to that message first; the session must be at rest.
         """
         _require_text("message", text)
-        session = await self._owned(session_id, owner, options)
-        if only_idle and session.busy:
+        found = await self._owned(session_id, owner, options)
+        if only_idle and found.busy:
             raise SessionBusy(f"Session {session_id} is still working on its last message.", session_id=session_id)
-        return session, await session.send(text, later=later, timeout=timeout)
+        await self._sessions.check_message(session_id, at_message)
+        with self._sessions.keeping(found) as session:
+            return session, await session.send(text, later=later, timeout=timeout, at_message=at_message)
 
     async def fork(
         self,
@@ -129,10 +132,10 @@ class Service:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
         source = await self._owned(session_id, owner)
-        session = await self._sessions.fork(source, owner, at_message=at_message, options=options)
-        delivery = await session.send(text, timeout=timeout)
-        self._sessions.keep(session)
-        return session, delivery
+        await self._sessions.check_message(session_id, at_message)
+        fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
+        with self._sessions.keeping(fork) as session:
+            return session, await session.send(text, timeout=timeout)
 
     async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """Ends the running turn; the session stays usable."""
@@ -160,6 +163,10 @@ class Service:
         if session is None or session.owner != owner:
             raise SessionNotFound(f"This server does not run a session {session_id}.", session_id=session_id)
         return session
+
+    async def find(self, session_id: str, *, owner: str = LOCAL) -> Session:
+        """A session in memory or on disk; one from disk is at rest until it is sent a message."""
+        return await self._owned(session_id, owner)
 
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""

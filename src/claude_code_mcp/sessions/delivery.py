@@ -1,8 +1,9 @@
-"""A message on its way into a session, and the turn that it starts or joins."""
+"""Messages on their way into a session, and the turn that they start or join."""
 
 import asyncio
 import time
 import uuid
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from ..model.turn import Outcome, OutcomeCode
@@ -21,6 +22,31 @@ class Delivery:
     def settle(self, outcome: Outcome) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
+
+
+class Mail:
+    """The messages that a session has accepted and that have no outcome yet, oldest first."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, Delivery] = {}
+        self._unsent: list[Delivery] = []
+
+    def accept(self, delivery: Delivery) -> None:
+        self._open[delivery.id] = delivery
+        self._unsent.append(delivery)
+
+    def take_unsent(self) -> list[Delivery]:
+        """Those that no process has been given; the caller gives them to one now."""
+        unsent, self._unsent = self._unsent, []
+        return unsent
+
+    def settle(self, outcome: Outcome, except_for: Set[str] = frozenset()) -> Delivery | None:
+        """Gives the outcome to all but those in `except_for`, of which it returns the oldest."""
+        for delivery in [one for one in self._open.values() if one.id not in except_for]:
+            del self._open[delivery.id]
+            delivery.settle(outcome)
+        self._unsent = [one for one in self._unsent if one.id in self._open]
+        return next(iter(self._open.values()), None)
 
 
 @dataclass(slots=True, eq=False)

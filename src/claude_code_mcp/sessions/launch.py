@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..claude.argv import Command, Opening, build_command
+from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
 from ..claude.environment import build_environment
 from ..claude.executable import find_executable
-from ..claude.leftovers import new_mark, scratch_directory
+from ..claude.leftovers import new_mark
 from ..claude.process import ClaudeProcess, Owner
+from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 
@@ -43,28 +44,15 @@ class Launcher:
     ) -> ClaudeProcess:
         """Spawns the process; it is not yet initialised."""
         mark = new_mark()
-        command, scratch = await asyncio.to_thread(_prepare, options, opening, budget, mark)
+        executable = self._executable(options)
+        command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget)
         environment = build_environment(self.environment, {**options.env, **command.variables}, mark)
-        argv = [self._executable(options), *command.arguments]
+        argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
     async def initialize(self, process: ClaudeProcess) -> None:
         """Waits until it says that it is ready."""
         await process.request("initialize", timeout=self.start_timeout)
-
-
-def _prepare(
-    options: SessionOptions, opening: Opening, budget: float | None, mark: str
-) -> tuple[Command, Path | None]:
-    if not build_command(options, opening, Path(), budget=budget).files:
-        return build_command(options, opening, Path(), budget=budget), None
-    scratch = scratch_directory(mark)
-    command = build_command(options, opening, scratch, budget=budget)
-    for path, content in command.files.items():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(content)
-    return command, scratch
 
 
 def _check_directory(field: str, path: str) -> None:

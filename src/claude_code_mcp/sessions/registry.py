@@ -4,12 +4,17 @@ import asyncio
 import logging
 import os
 import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from ..errors import InvalidArgument, SessionNotFound
+from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
 from ..store.transcripts import is_session_id
-from .session import Origin, Session, Surroundings
+from .origin import Origin
+from .session import Session
+from .surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
@@ -20,22 +25,40 @@ class Sessions:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._known: dict[str, Session] = {}
+        self._senders: Counter[str] = Counter()
+        self._closed = False
 
     def all(self) -> list[Session]:
-        """Those in memory, most recently used first."""
-        return sorted(self._known.values(), key=lambda session: session.used_at, reverse=True)
+        """Those in memory that have taken a message, most recently used first."""
+        begun = (session for session in self._known.values() if session.turns)
+        return sorted(begun, key=lambda session: session.used_at, reverse=True)
 
     def known(self, session_id: str) -> Session | None:
         return self._known.get(session_id)
 
-    async def create(self, options: SessionOptions, owner: str) -> Session:
-        """A new session with an id of our choosing. Refused before anything happens if it cannot start."""
-        cwd = os.path.abspath(options.cwd or os.getcwd())  # noqa: ASYNC240 - reads no disk
+    def create(self, options: SessionOptions, owner: str) -> Session:
+        """A new session with an id of our choosing."""
+        cwd = os.path.abspath(options.cwd or os.getcwd())
         return Session(str(uuid.uuid4()), options, cwd, owner, self._around)
 
-    def keep(self, session: Session) -> None:
-        """Remembers a session whose first message was accepted."""
-        self._known[session.id] = session
+    @contextmanager
+    def keeping(self, session: Session) -> Iterator[Session]:
+        """Keeps a session in memory while it is given a message, and from then on if it took one.
+
+        Of two that are the same session, found on disk at the same moment, the first is kept and given to both.
+        """
+        if self._closed:
+            raise Cancelled("The server is stopping.", session_id=session.id)
+        kept = self._known.setdefault(session.id, session)
+        self._senders[kept.id] += 1
+        try:
+            yield kept
+        finally:
+            self._senders[kept.id] -= 1
+            if not self._senders[kept.id]:
+                del self._senders[kept.id]
+                if not kept.turns:
+                    del self._known[kept.id]
 
     async def find(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
         """The session in memory, or one on disk that can be resumed; `options` are for the latter."""
@@ -49,8 +72,14 @@ class Sessions:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         options = options or SessionOptions()
         cwd = options.cwd or transcript.cwd or os.getcwd()
-        found = Session(session_id, options, cwd, owner, self._around, usage=transcript.usage)
-        return self._known.setdefault(session_id, found)
+        return Session(session_id, options, cwd, owner, self._around, usage=transcript.usage)
+
+    async def check_message(self, session_id: str, message_id: str | None) -> None:
+        """InvalidArgument if the session's transcript has no such message; None is always fine."""
+        if message_id is not None and not await asyncio.to_thread(
+            self._around.transcripts.holds, session_id, message_id
+        ):
+            raise InvalidArgument(f"Session {session_id} has no message {message_id!r}.", field="at_message")
 
     async def fork(
         self,
@@ -65,9 +94,9 @@ class Sessions:
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
         origin = Origin(source.id, at_message)
-        return Session(
-            str(uuid.uuid4()), options or source.options, source.cwd, owner, self._around, origin=origin
-        )
+        options = options or source.options
+        cwd = options.cwd or source.cwd
+        return Session(str(uuid.uuid4()), options, cwd, owner, self._around, origin=origin)
 
     async def clean_up_regularly(self) -> None:
         """Parks idle processes, ends stuck turns and forgets sessions that nobody used for long. Never returns."""
@@ -83,7 +112,7 @@ class Sessions:
             if (session.turn_seconds or 0) > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
                 around.start_task(session.interrupt(OutcomeCode.TIMEOUT))
-        elif session.idle_seconds > settings.session_ttl:
+        elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
             self._forget(session)
         elif session.evictable and session.idle_seconds > settings.idle_park:
             session.evict()
@@ -94,7 +123,8 @@ class Sessions:
         session.log.close()
 
     async def close(self) -> None:
-        """Ends every process and waits for that."""
+        """Ends every process and waits for that; no message is taken any more."""
+        self._closed = True
         sessions = list(self._known.values())
         for session in sessions:
             session.release()

@@ -1,8 +1,7 @@
 """Room for live processes: how many at once, how many starting at once, and who makes way."""
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -11,6 +10,10 @@ from ..errors import LimitReached
 
 class Occupant(Protocol):
     """Whoever holds a slot."""
+
+    @property
+    def used_at(self) -> float:
+        """When it was last in use."""
 
     @property
     def evictable(self) -> bool:
@@ -26,7 +29,7 @@ class Slots:
     def __init__(self, limit: int, spawns: int) -> None:
         self._limit = limit
         self._spawning = asyncio.Semaphore(spawns)
-        self._occupants: OrderedDict[Occupant, None] = OrderedDict()
+        self._occupants: set[Occupant] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -38,11 +41,11 @@ class Slots:
         """Takes a slot, from the least recently used idle occupant if none is free; else LimitReached."""
         if newcomer not in self._occupants and len(self._occupants) >= self._limit:
             self._make_room()
-        self._occupants[newcomer] = None
-        self._occupants.move_to_end(newcomer)
+        self._occupants.add(newcomer)
 
     def _make_room(self) -> None:
-        victim = next(self._evictable(), None)
+        evictable = (occupant for occupant in self._occupants if occupant.evictable)
+        victim = min(evictable, key=lambda occupant: occupant.used_at, default=None)
         if victim is None:
             raise LimitReached(
                 f"All {self._limit} sessions are busy (MAX_SESSIONS); wait for one to finish or cancel one.",
@@ -50,12 +53,9 @@ class Slots:
             )
         victim.evict()
 
-    def _evictable(self) -> Iterator[Occupant]:
-        return (occupant for occupant in self._occupants if occupant.evictable)
-
     def leave(self, occupant: Occupant, closing: asyncio.Task[None] | None = None) -> None:
         """Gives the slot back; `closing` is still at work on the old process."""
-        self._occupants.pop(occupant, None)
+        self._occupants.discard(occupant)
         if closing is not None and not closing.done():
             self._leaving.add(closing)
             closing.add_done_callback(self._leaving.discard)

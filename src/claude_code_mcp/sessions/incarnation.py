@@ -1,0 +1,151 @@
+"""One process of a session with everything it occupies: the lease on the session, a slot, a task that starts it.
+
+An incarnation is made when all of that is certain, and left once. Behind its back the process is then stopped and
+the lease given back, in this order, so that a second writer can never come in between. Whatever the process still
+says after it was left reaches nobody, except for what it cost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from ..claude.argv import Opening
+from ..claude.frames import Frame, Result
+from ..claude.process import ClaudeProcess, Exit
+from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.options import SessionOptions
+from .slots import Occupant
+from .surroundings import Surroundings
+
+log = logging.getLogger(__name__)
+
+
+class Tenant(Occupant, Protocol):
+    """The session side. Calls come from the event loop, only until the incarnation is left."""
+
+    id: str
+    options: SessionOptions
+    cwd: str
+
+    @property
+    def budget_left(self) -> float | None: ...
+
+    def process_started(self, pid: int) -> None:
+        """A process runs; it is not ready yet."""
+
+    def process_ready(self) -> None:
+        """It takes messages from now on."""
+
+    def start_failed(self, error: ClaudeCodeError) -> None:
+        """It will never be ready."""
+
+    def frame_received(self, frame: Frame) -> None:
+        """Every frame, in order."""
+
+    def process_ended(self, exit_: Exit) -> None:
+        """It was ready, and ended by itself."""
+
+    def late_result(self, frame: Result) -> None:
+        """A turn that nobody waits for any more has ended; it may have cost something."""
+
+
+class Incarnation:
+    """Made by a session that has no other one; `gone` when nothing of it is left."""
+
+    def __init__(self, tenant: Tenant, around: Surroundings, opening: Callable[[], Opening]) -> None:
+        """Takes the lease and the slot; SessionBusy or LimitReached if they are not to be had."""
+        self._tenant = tenant
+        self._around = around
+        self._opening = opening
+        self._lease = around.leases.take(tenant.id)
+        try:
+            around.slots.take(tenant)
+        except BaseException:
+            self._lease.release()
+            raise
+        self._leaving: asyncio.Task[None] | None = None
+        self.process: ClaudeProcess | None = None
+        self.ready = False
+        self._starting = around.start_task(self._start())
+
+    # -- coming up --------------------------------------------------------------------------------------------
+
+    async def _start(self) -> None:
+        try:
+            async with self._around.slots.spawning():
+                process = await self._spawn()
+                await self._around.launcher.initialize(process)
+        except ClaudeCodeError as error:
+            self._failed(error)
+        except Exception:
+            log.exception("session %s could not be started", self._tenant.id)
+            self._failed(ProcessFailed("Claude Code could not be started."))
+        else:
+            self._came_up(process)
+
+    async def _spawn(self) -> ClaudeProcess:
+        around, tenant = self._around, self._tenant
+        opening = await asyncio.to_thread(self._opening)
+        starting = asyncio.ensure_future(
+            around.launcher.start(self, tenant.options, opening, tenant.cwd, tenant.budget_left)
+        )
+        try:
+            self.process = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self.process = await starting  # it is a matter of milliseconds, and must not run unseen
+            raise
+        self._tenant.process_started(self.process.pid)
+        return self.process
+
+    def _failed(self, error: ClaudeCodeError) -> None:
+        if self._leaving is None:
+            self._tenant.start_failed(error)
+
+    def _came_up(self, process: ClaudeProcess) -> None:
+        if self._leaving is not None:
+            return
+        if process.exited.done():
+            self._failed(ProcessFailed(process.exited.result().reason))
+            return
+        self.ready = True
+        self._tenant.process_ready()
+
+    # -- what the process reports -----------------------------------------------------------------------------
+
+    def frame_received(self, frame: Frame) -> None:
+        """A frame for the session, while it listens."""
+        if self._leaving is None:
+            self._tenant.frame_received(frame)
+        elif isinstance(frame, Result):
+            self._tenant.late_result(frame)
+
+    def process_ended(self, exit_: Exit) -> None:
+        """The end of a process that came up; that of one which did not fails its start."""
+        if self.ready and self._leaving is None:
+            self._tenant.process_ended(exit_)
+
+    # -- going ------------------------------------------------------------------------------------------------
+
+    def leave(self) -> None:
+        """Lets go of it; it is closed in the background. Once is enough."""
+        if self._leaving is None:
+            self.ready = False
+            self._leaving = self._around.start_task(self._close())
+            self._around.slots.leave(self._tenant, self._leaving)
+
+    async def _close(self) -> None:
+        try:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+            if self.process is not None:
+                await self.process.stop(self._around.settings.stop_timeout)
+        except ProcessFailed as error:
+            log.error("session %s: %s", self._tenant.id, error.message)
+        finally:
+            self._lease.release()
+
+    async def gone(self) -> None:
+        """Waits until nothing of it is left. Cancelling the wait changes nothing."""
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])

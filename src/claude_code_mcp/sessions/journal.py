@@ -1,0 +1,75 @@
+"""Writes down what a process says: frames → events in the log, readable lines, and what they tell of its health."""
+
+from ..claude.frames import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
+from ..model.events import Message, Noise, Output, Partial, Retrying
+from ..store.log import EventLog
+from .narrator import Narrator
+
+_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+
+
+class Journal:
+    """The record of one session. Knows nothing of turns and states."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.narrator = Narrator()
+        self.retrying: Retrying | None = None
+        """The last refusal of the API, until the model is heard again."""
+        self.background_tasks = 0
+
+    def write(self, frame: Frame) -> None:
+        """Notes a frame. Control frames are not for the record: what they lead to is."""
+        if frame.__class__ is StreamEvent:
+            self._stream_event(frame)
+            return
+        match frame:
+            case Conversation():
+                self._conversation(frame)
+            case System():
+                self._system(frame)
+            case Result() | Lifecycle() | Other():
+                self._log.append(Message(frame.raw, size=frame.size))
+            case Garbage():
+                self._log.append(Noise(frame.text, size=min(frame.size, 2000)))
+
+    def _stream_event(self, frame: StreamEvent) -> None:
+        event = frame.raw.get("event") or {}
+        delta = event.get("delta") or {}
+        field = _DELTAS.get(delta.get("type", ""))
+        if field is None:
+            self._log.append(Partial("", raw=frame.raw))
+            self.retrying = None
+            if event.get("type") == "content_block_start":
+                self.narrator.block_started()
+            return
+        text = delta.get(field, "")
+        self._log.append(Partial(text, field, frame.raw))
+        if field == "text" and frame.raw.get("parent_tool_use_id") is None:
+            for line in self.narrator.fragment(text):
+                self._log.append(Output(line, size=len(line)))
+
+    def _conversation(self, frame: Conversation) -> None:
+        self.retrying = None
+        self._log.append(Message(frame.raw, size=frame.size))
+        for kind, line in self.narrator.conversation(frame):
+            self._log.append(Output(line, kind, size=len(line)))
+
+    def _system(self, frame: System) -> None:
+        self._log.append(Message(frame.raw, size=frame.size))
+        if frame.subtype == "api_retry":
+            self.retrying = _retry(frame.raw)
+            self._log.append(self.retrying)
+        elif frame.subtype == "background_tasks_changed":
+            tasks = frame.raw.get("tasks")
+            self.background_tasks = len(tasks) if isinstance(tasks, list) else 0
+
+
+def _retry(raw: Raw) -> Retrying:
+    return Retrying(
+        attempt=int(raw.get("attempt") or 0),
+        of=raw.get("max_retries"),
+        delay_ms=float(raw.get("retry_delay_ms") or 0),
+        status=raw.get("error_status"),
+        detail=str(raw.get("error") or ""),
+    )

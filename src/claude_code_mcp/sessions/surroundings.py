@@ -1,0 +1,27 @@
+"""What all sessions of a service share."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import Settings
+from ..questions.broker import Broker
+from ..store.lease import Leases
+from ..store.transcripts import Transcripts
+from .launch import Launcher
+from .slots import Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The parts of a service that its sessions use."""
+
+    settings: Settings
+    launcher: Launcher
+    broker: Broker
+    leases: Leases
+    transcripts: Transcripts
+    slots: Slots
+    start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    """Runs work that belongs to the service, never to a caller."""
