@@ -98,9 +98,7 @@ def spread(values: Sequence[float], unit: str = "ms") -> str:
 def ratio(name: str, base: Sequence[float], engine: Sequence[float], goal: float, unit: str = "ms") -> Figure:
     """The median ratio of pairs that were measured side by side."""
     measured = statistics.median(ours / theirs for theirs, ours in zip(base, engine, strict=True))
-    return Figure(
-        name, spread(base, unit), spread(engine, unit), f"{measured:.2f}×", f"≤ {goal:g}×", measured <= goal
-    )
+    return Figure(name, spread(base, unit), spread(engine, unit), f"{measured:.2f}×", f"≤ {goal:g}×", measured <= goal)
 
 
 def difference(name: str, base: Sequence[float], engine: Sequence[float], goal: float, unit: str = "ms") -> Figure:

@@ -6,6 +6,7 @@ is looked up in the `--help` of the executable at hand before it is refused, sin
 
 import asyncio
 import re
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,18 +76,23 @@ def _quoted(text: str, pattern: str) -> list[str]:
 
 
 async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
-    process = await asyncio.create_subprocess_exec(
-        executable,
-        "--help",
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env=dict(environment),
-    )
+    """Empty if it does not tell; then what is known of the tested one must do."""
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), _HELP_TIMEOUT)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+        return await asyncio.to_thread(_ask_for_help, executable, environment)
+    except (OSError, subprocess.SubprocessError):
         return ""
-    return output.decode("utf-8", "replace")
+
+
+def _ask_for_help(executable: str, environment: Mapping[str, str]) -> str:
+    # In a thread and not on the loop: a caller who is cancelled must not leave a process behind.
+    command, quiet = [executable, "--help"], subprocess.DEVNULL
+    answer = subprocess.run(
+        command,
+        stdin=quiet,
+        stdout=subprocess.PIPE,
+        stderr=quiet,
+        env=dict(environment),
+        timeout=_HELP_TIMEOUT,
+        check=False,
+    )
+    return answer.stdout.decode("utf-8", "replace")

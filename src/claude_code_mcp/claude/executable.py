@@ -41,4 +41,5 @@ def _explicit(given: str, environment: Mapping[str, str] | None) -> str:
 
 
 def _on_path(name: str, environment: Mapping[str, str] | None) -> str | None:
-    return shutil.which(name, path=None if environment is None else environment.get("PATH", os.defpath))
+    found = shutil.which(name, path=None if environment is None else environment.get("PATH", os.defpath))
+    return os.path.abspath(found) if found else None  # it will be run in another directory

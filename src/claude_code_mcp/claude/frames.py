@@ -198,8 +198,8 @@ def _parse_control(raw: Raw, size: int) -> Frame:
 
 
 def encode(frame: Raw) -> bytes:
-    """One frame as the CLI reads it."""
-    return json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+    """One frame as the CLI reads it: plain ASCII, so that half a surrogate pair cannot spoil the encoding."""
+    return json.dumps(frame, separators=(",", ":")).encode("ascii") + b"\n"
 
 
 def user_message(text: str, message_id: str, *, later: bool = False) -> Raw:

@@ -1,13 +1,15 @@
 """Finds and ends what a Claude Code process leaves behind, by the mark in its environment and by nothing else.
 
-A mark is `owner.created.unique`: the process that started it, when that one was created, and one process of the
-CLI. Children inherit it. Whatever carries the mark of an owner that no longer lives may be ended by anyone.
+A mark is `owner.born.space.unique`: the process that started it, when that one was born, in which space of process
+ids these numbers count, and one process of the CLI. Children inherit it. Whatever carries the mark of an owner that
+no longer lives may be ended by anyone in the same space.
 """
 
 import asyncio
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,13 +20,27 @@ import psutil
 from .environment import MARK
 
 _ROUNDS = 5
-_SAME_MOMENT = 2.0
+_SAME_MOMENT = 2
 _PREFIX = "claude-code-mcp-"
 
 
 def new_mark() -> str:
     """A mark for one new process of this owner."""
-    return f"{os.getpid()}.{int(psutil.Process().create_time())}.{uuid.uuid4().hex}"
+    return f"{os.getpid()}.{_born(os.getpid())}.{_space()}.{uuid.uuid4().hex}"
+
+
+def _born(pid: int) -> int:
+    """When a process was born, in a count that no later change of the clock moves."""
+    if sys.platform == "linux":
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    else:
+        return int(psutil.Process(pid).create_time())
+
+
+def _space() -> int:
+    """The namespace of process ids: what runs in a container has an owner that cannot be seen from outside."""
+    return os.stat("/proc/self/ns/pid").st_ino if sys.platform == "linux" else 0
 
 
 def scratch_directory(mark: str) -> Path:
@@ -67,7 +83,7 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
 
 def _sweep_stale() -> int:
     ended = _end_all(_owner_is_gone)
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.*.*-*"):
+    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.*.*.*-*"):
         if _owner_is_gone(directory.name.removeprefix(_PREFIX)):
             shutil.rmtree(directory, ignore_errors=True)
     return ended
@@ -75,9 +91,9 @@ def _sweep_stale() -> int:
 
 def _owner_is_gone(mark: str) -> bool:
     try:
-        pid, created, _ = mark.split(".", 2)
-        return abs(psutil.Process(int(pid)).create_time() - int(created)) > _SAME_MOMENT
-    except psutil.NoSuchProcess:
+        pid, born, space, _ = mark.split(".", 3)
+        return int(space) == _space() and abs(_born(int(pid)) - int(born)) > _SAME_MOMENT
+    except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
-    except (ValueError, psutil.Error):
+    except (ValueError, OSError, psutil.Error):
         return False

@@ -96,7 +96,7 @@ class ClaudeProcess:
         process = cls(owner, mark, scratch)
         loop = asyncio.get_running_loop()
         try:
-            transport, _ = await loop.subprocess_exec(
+            await loop.subprocess_exec(
                 lambda: _Pipes(process),
                 *tether(list(argv)),
                 cwd=cwd,
@@ -107,8 +107,11 @@ class ClaudeProcess:
             if scratch is not None:
                 await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
-        process._transport = transport
         return process
+
+    def connected(self, transport: asyncio.SubprocessTransport) -> None:
+        """The process runs. It may have ended again before `start` returns."""
+        self._transport = transport
 
     @property
     def pid(self) -> int:
@@ -162,8 +165,10 @@ class ClaudeProcess:
 
     def _write(self, data: bytes) -> None:
         stdin = self._stdin
-        if stdin is None or stdin.is_closing() or self.exited.done():
-            raise ProcessFailed("Claude Code is no longer running.")
+        if self.exited.done():
+            raise ProcessFailed(self.exited.result().reason)
+        if stdin is None or stdin.is_closing():
+            raise ProcessFailed("Claude Code takes no more input.")
         if stdin.get_write_buffer_size() > _MAX_UNSENT:
             raise ProcessFailed("Claude Code does not read what it is sent.")
         stdin.write(data)
@@ -228,23 +233,29 @@ class ClaudeProcess:
             self._deliver(frame)
         assert self._transport is not None
         code = self._transport.get_returncode()
-        exit_ = Exit(-1 if code is None else code, self.stderr)
+        assert code is not None
+        exit_ = Exit(code, self.stderr)
         self.exited.set_result(exit_)
         self._settled.set()
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(ProcessFailed(exit_.reason))
-        self._owner.process_ended(exit_)
+        try:
+            self._owner.process_ended(exit_)
+        except Exception:
+            log.exception("the end of process %s could not be handled", self._mark)
 
     async def _clean_up(self) -> None:
-        await asyncio.wait([self.exited], timeout=_DRAIN)
-        self.pipes_closed()
         assert self._transport is not None
-        self._transport.close()
-        await sweep(self._mark)
-        if self._scratch is not None:
-            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
-        self.cleaned.set()
+        try:
+            await sweep(self._mark)  # first, since a child may hold the pipes open
+            await asyncio.wait([self.exited], timeout=_DRAIN)
+            self.pipes_closed()
+            self._transport.close()
+            if self._scratch is not None:
+                await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+        finally:
+            self.cleaned.set()
 
     async def settled(self, timeout: float) -> bool:
         """Waits until no user message is unfinished; tells whether that came about."""
@@ -301,7 +312,9 @@ class ClaudeProcess:
 
     def _signal(self, name: str) -> None:
         assert self._transport is not None
-        with contextlib.suppress(ProcessLookupError):
+        if self._transport.get_returncode() is not None:
+            return  # only its pipes are left, and its number may belong to somebody else by now
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform != "win32":
                 os.killpg(self.pid, getattr(signal, name))
             else:
@@ -327,6 +340,10 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def __init__(self, process: ClaudeProcess) -> None:
         self._process = process
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._process.connected(transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:

@@ -1,7 +1,7 @@
 """The stream-json and control protocol without I/O: bytes in, frames out, and frames in, bytes out.
 
-Keeps what must be remembered between the two directions: our requests that wait for an answer, the CLI's
-requests that we still owe one, and the user messages whose turn has not ended.
+Keeps what must be remembered between the two directions: the CLI's requests that we still owe an answer, and the
+user messages whose turn has not ended.
 """
 
 import uuid
@@ -11,7 +11,6 @@ from typing import Any
 from .frames import (
     ControlCancel,
     ControlRequest,
-    ControlResponse,
     Frame,
     Garbage,
     Lifecycle,
@@ -35,8 +34,6 @@ class Protocol:
 
     def __init__(self) -> None:
         self._lines = LineSplitter()
-        self.awaited: set[str] = set()
-        """Our requests without an answer yet."""
         self.owed: set[str] = set()
         """Requests of the CLI that wait for our answer; stdin must stay open while there are any."""
         self.unfinished: set[str] = set()
@@ -67,8 +64,6 @@ class Protocol:
                 self.owed.add(frame.id)
             case ControlCancel():
                 self.owed.discard(frame.id)
-            case ControlResponse():
-                self.awaited.discard(frame.id)
             case Lifecycle() if frame.state in _MESSAGE_ENDS:
                 self.unfinished.discard(frame.message_id)
             case Result():
@@ -89,7 +84,6 @@ class Protocol:
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
         """A request of ours: its id and its bytes."""
         request_id = uuid.uuid4().hex
-        self.awaited.add(request_id)
         return request_id, encode(control_request(request_id, subtype, fields))
 
     def answer(self, request_id: str, response: Raw) -> bytes | None:

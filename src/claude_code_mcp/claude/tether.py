@@ -30,7 +30,10 @@ def _launcher() -> tuple[str, ...]:
 
 
 def _is_util_linux(setpriv: str) -> bool:
-    answer = subprocess.run([setpriv, "--version"], capture_output=True, text=True, timeout=5, check=False)
+    try:
+        answer = subprocess.run([setpriv, "--version"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
     return "util-linux" in answer.stdout
 
 

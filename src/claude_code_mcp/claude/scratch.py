@@ -1,0 +1,33 @@
+"""The private files of one process: what is too long or too secret for a command line."""
+
+import os
+import shutil
+from pathlib import Path
+
+from ..model.options import SessionOptions
+from .argv import Command, Opening, build_command
+from .leftovers import scratch_directory
+
+
+def prepare_command(
+    options: SessionOptions, opening: Opening, mark: str, *, budget: float | None = None
+) -> tuple[Command, Path | None]:
+    """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
+    command = build_command(options, opening, Path(), budget=budget)
+    if not command.files:
+        return command, None
+    directory = scratch_directory(mark)
+    try:
+        command = build_command(options, opening, directory, budget=budget)
+        for path, content in command.files.items():
+            _write_private(path, content)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return command, directory
+
+
+def _write_private(path: Path, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content.encode("utf-8", "replace"))
