@@ -1,0 +1,158 @@
+"""One process at a time: a listener that records what it says, and ways to start the real and the misbehaving CLI."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+from claude_code_mcp.claude.argv import Opening
+from claude_code_mcp.claude.environment import build_environment
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.claude.frames import ControlRequest, Frame, Result
+from claude_code_mcp.claude.leftovers import new_mark
+from claude_code_mcp.claude.process import ClaudeProcess, Exit
+from claude_code_mcp.claude.scratch import prepare_command
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+
+# A busy machine must not fail a property.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("patient")
+
+PATIENCE = 30.0
+F = TypeVar("F")
+
+
+class Listener:
+    """An owner that keeps every frame and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+        self.exit: Exit | None = None
+        self._news = asyncio.Event()
+
+    def frame_received(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        self._tell()
+
+    def process_ended(self, exit_: Exit) -> None:
+        self.exit = exit_
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def of(self, kind: type[F]) -> list[F]:
+        return [frame for frame in self.frames if isinstance(frame, kind)]
+
+    async def first(self, kind: type[F], number: int = 1) -> F:
+        """Waits for the first (or a later) frame of a kind."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.of(kind)) < number:
+                await self._news.wait()
+        return self.of(kind)[number - 1]
+
+    async def ended(self) -> Exit:
+        async with asyncio.timeout(PATIENCE):
+            while self.exit is None:
+                await self._news.wait()
+        return self.exit
+
+    async def result(self, number: int = 1) -> dict[str, Any]:
+        return (await self.first(Result, number)).raw
+
+    async def question(self) -> ControlRequest:
+        return await self.first(ControlRequest)
+
+
+class Started:
+    """A process with its listener and its mark."""
+
+    def __init__(self, process: ClaudeProcess, listener: Listener, mark: str) -> None:
+        self.process = process
+        self.listener = listener
+        self.mark = mark
+
+    async def initialize(self) -> None:
+        await self.process.request("initialize", timeout=PATIENCE)
+
+
+Start = Callable[..., Awaitable[Started]]
+
+
+@pytest.fixture
+async def start(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> AsyncIterator[Start]:
+    """Starts the misbehaving CLI with the given ways; every process is stopped at the end."""
+    cli = install_misbehaving_cli(tmp_path / "bin")
+    running: list[ClaudeProcess] = []
+
+    async def start(listener: Listener | None = None, *, initialized: bool = True, **ways: Any) -> Started:
+        mark, listener = new_mark(), listener or Listener()
+        env = build_environment(environment, {"MISBEHAVE": json.dumps(ways)}, mark)
+        process = await ClaudeProcess.start(listener, [str(cli)], cwd=str(sandbox.project), environment=env, mark=mark)
+        running.append(process)
+        started = Started(process, listener, mark)
+        if initialized:
+            await started.initialize()
+        return started
+
+    yield start
+    await asyncio.gather(*(process.stop(1.0) for process in running))
+
+
+@pytest.fixture
+async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIterator[Start]:
+    """Starts the real CLI with the given options; every process is stopped at the end."""
+    running: list[ClaudeProcess] = []
+
+    async def start(session_id: str, **options: Any) -> Started:
+        mark, listener = new_mark(), Listener()
+        command, scratch = prepare_command(SessionOptions(**options), Opening(session_id), mark)
+        process = await ClaudeProcess.start(
+            listener,
+            [find_executable(), *command.arguments],
+            cwd=str(sandbox.project),
+            environment=build_environment(environment, command.variables, mark),
+            mark=mark,
+            scratch=scratch,
+        )
+        running.append(process)
+        started = Started(process, listener, mark)
+        await started.initialize()
+        return started
+
+    yield start
+    await asyncio.gather(*(process.stop(3.0) for process in running))
+
+
+async def gone(*pids: int) -> None:
+    """Waits until none of these processes runs any more; their corpses do not count."""
+    async with asyncio.timeout(PATIENCE):
+        while any(map(runs, pids)):  # noqa: ASYNC110 - the end of a stranger is no event of ours
+            await asyncio.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def number_in(path: Path) -> int:
+    """Waits for a file with a number in it, written by a process of the test."""
+    async with asyncio.timeout(PATIENCE):
+        while (number := _number(path)) is None:
+            await asyncio.sleep(0.02)
+    return number
+
+
+def _number(path: Path) -> int | None:
+    words = path.read_text().split() if path.exists() else []
+    return int(words[0]) if words else None
