@@ -1,18 +1,26 @@
-"""Every setting, from the environment, a TOML file and keyword arguments, in that rising order of strength
-reversed: an argument beats a variable, a variable beats the file, the file beats the default.
+"""Every setting. An argument beats an environment variable, which beats the TOML file, which beats the default.
 
-The variables that other servers of this kind made familiar keep their names; new ones start with
-`CLAUDE_CODE_MCP_`.
+Variables that other servers of this kind made familiar keep their names; new ones start with `CLAUDE_CODE_MCP_`.
+The file may use the name of a variable or that of a field.
 """
 
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
 
 from .errors import InvalidArgument
 
@@ -20,54 +28,77 @@ _OWN = "CLAUDE_CODE_MCP_"
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
 
 
-def _named(variable: str) -> AliasChoices:
-    return AliasChoices(variable)
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], BeforeValidator(_lower)]
+UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 class Settings(BaseModel):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    claude_path: str | None = Field(None, validation_alias=_named("CLAUDE_CODE_PATH"))
-    """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
-    permission_timeout_ms: int = Field(300_000, gt=0, validation_alias=_named("PERMISSION_TIMEOUT_MS"))
-    """How long a question stays open before it counts as denied."""
-    max_sessions: int = Field(10, gt=0, validation_alias=_named("MAX_SESSIONS"))
-    """How many Claude Code processes may live at once."""
-    log_level: Literal["debug", "info", "warn", "warning", "error"] = Field(
-        "info", validation_alias=_named("LOG_LEVEL")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False, use_attribute_docstrings=True
     )
+
+    claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
+    """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
+    permission_timeout_ms: int = Field(300_000, gt=0, validation_alias="PERMISSION_TIMEOUT_MS")
+    """How long a question stays open before it counts as denied."""
+    max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
+    """How many Claude Code processes may live at once."""
+    log_level: LogLevel = Field("info", validation_alias="LOG_LEVEL")
     """What the server writes to stderr."""
-    event_buffer_size: int = Field(500, gt=0, validation_alias=_named("EVENT_BUFFER_SIZE"))
+    event_buffer_size: int = Field(500, gt=0, validation_alias="EVENT_BUFFER_SIZE")
     """Events kept per session."""
-    event_buffer_bytes: int = Field(4 << 20, gt=0, validation_alias=_named(f"{_OWN}EVENT_BUFFER_BYTES"))
+    event_buffer_bytes: int = Field(4 << 20, gt=0, validation_alias=f"{_OWN}EVENT_BUFFER_BYTES")
     """Bytes of events kept per session."""
-    session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=_named(f"{_OWN}SESSION_TTL_MS"))
+    session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=f"{_OWN}SESSION_TTL_MS")
     """How long a session that does nothing stays in memory. Its transcript stays on disk."""
-    running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=_named(f"{_OWN}RUNNING_SESSION_MAX_MS"))
+    running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=f"{_OWN}RUNNING_SESSION_MAX_MS")
     """How long one turn may run before it is taken for stuck and ended."""
-    cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=_named(f"{_OWN}CLEANUP_INTERVAL_MS"))
+    cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}CLEANUP_INTERVAL_MS")
     """How often idle and stuck sessions are looked for."""
-    idle_park_ms: int = Field(600_000, gt=0, validation_alias=_named(f"{_OWN}IDLE_PARK_MS"))
+    idle_park_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}IDLE_PARK_MS")
     """How long the process of a finished turn is kept warm for the next one."""
-    stall_ms: int = Field(120_000, gt=0, validation_alias=_named(f"{_OWN}STALL_MS"))
+    stall_ms: int = Field(120_000, gt=0, validation_alias=f"{_OWN}STALL_MS")
     """Silence after which a running turn is reported as stalled."""
-    start_timeout_ms: int = Field(60_000, gt=0, validation_alias=_named(f"{_OWN}START_TIMEOUT_MS"))
+    start_timeout_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}START_TIMEOUT_MS")
     """How long a new process may take to say that it is ready."""
-    stop_timeout_ms: int = Field(3_000, gt=0, validation_alias=_named(f"{_OWN}STOP_TIMEOUT_MS"))
+    stop_timeout_ms: int = Field(3_000, gt=0, validation_alias=f"{_OWN}STOP_TIMEOUT_MS")
     """How long each step of stopping a process may take before the next, harder one."""
     spawn_limit: int = Field(
         default_factory=lambda: max(2, os.cpu_count() or 2),
         gt=0,
-        validation_alias=_named(f"{_OWN}SPAWN_LIMIT"),
+        validation_alias=f"{_OWN}SPAWN_LIMIT",
     )
     """How many processes may be starting up at the same time."""
-    state_dir: Path = Field(
+    state_dir: UserPath = Field(
         default_factory=lambda: Path(platformdirs.user_state_dir("claude-code-mcp")),
-        validation_alias=_named(f"{_OWN}STATE_DIR"),
+        validation_alias=f"{_OWN}STATE_DIR",
     )
     """Where locks live. All servers of one user must share it."""
+
+    default_cwd: str | None = Field(None, validation_alias="CLAUDE_CODE_DEFAULT_CWD")
+    """Where sessions work that name no directory; unset, where the server was started."""
+    on_disconnect: Literal["keep", "interrupt", "stop"] | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
+    """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
+    processes too. Unset: `stop` on stdio, `keep` on HTTP."""
+    http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
+    """The bearer token that HTTP clients must show; whoever has it is called `default`."""
+    http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
+    """A file with one `name token` per line, for several callers that must not see each other's sessions."""
+    http_allowed_hosts: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_HOSTS")
+    """Host headers that HTTP clients may send beside the address that is served, separated by commas."""
+    http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
+    """Origins that browsers may call from, separated by commas."""
+
+    @field_validator("http_allowed_hosts", "http_allowed_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
     @property
     def permission_timeout(self) -> float:
@@ -105,13 +136,11 @@ class Settings(BaseModel):
 def variable_of(field: str) -> str:
     """The environment variable that sets a field."""
     alias = Settings.model_fields[field].validation_alias
-    assert isinstance(alias, AliasChoices)
-    return str(alias.choices[0])
+    assert isinstance(alias, str)
+    return alias
 
 
-def load_settings(
-    environment: Mapping[str, str] | None = None, file: Path | None = None, **given: Any
-) -> Settings:
+def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **given: Any) -> Settings:
     """Settings from a TOML file (`file`, or the one CLAUDE_CODE_MCP_CONFIG names), the environment, arguments.
 
     Raises InvalidArgument with one line that names what does not parse.
@@ -126,7 +155,7 @@ def load_settings(
 
 def _config_file(environment: Mapping[str, str], file: Path | None) -> Path | None:
     named = environment.get(CONFIG_FILE_VARIABLE)
-    return file or (Path(named) if named else None)
+    return file or (Path(named).expanduser() if named else None)
 
 
 def _from_file(file: Path | None) -> dict[str, Any]:
@@ -137,6 +166,9 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"The configuration file {file} cannot be read: {error}") from None
     by_variable = {variable_of(name): name for name in Settings.model_fields}
+    twice = next((key for key in raw if by_variable.get(key) in raw), None)
+    if twice is not None:
+        raise InvalidArgument(f"The configuration file {file} has both {twice} and {by_variable[twice]}.")
     return {by_variable.get(key, key): value for key, value in raw.items()}
 
 
@@ -150,6 +182,9 @@ def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgum
     field = str(first["loc"][0]) if first["loc"] else "settings"
     if first["type"] == "extra_forbidden":
         return InvalidArgument(f"There is no setting named {field!r}.", field=field)
-    name = variable_of(field) if field in Settings.model_fields else field
-    given = values.get(field)
-    return InvalidArgument(f"{name}={given!r} is not valid: {first['msg']}.", field=field)
+    given = "" if _is_secret(field) else f"={values.get(field)!r}"
+    return InvalidArgument(f"{variable_of(field)}{given} is not valid: {first['msg']}.", field=field)
+
+
+def _is_secret(field: str) -> bool:
+    return "Secret" in str(Settings.model_fields[field].annotation)

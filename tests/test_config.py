@@ -1,0 +1,180 @@
+"""Settings: where they come from, which source wins, and what a mistake looks like."""
+
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.config import CONFIG_FILE_VARIABLE, Settings, load_settings, variable_of
+from claude_code_mcp.errors import InvalidArgument
+
+FAMILIAR = {
+    "CLAUDE_CODE_PATH": ("claude_path", "/opt/claude", "/opt/claude"),
+    "PERMISSION_TIMEOUT_MS": ("permission_timeout_ms", "1500", 1500),
+    "MAX_SESSIONS": ("max_sessions", "3", 3),
+    "LOG_LEVEL": ("log_level", "debug", "debug"),
+    "EVENT_BUFFER_SIZE": ("event_buffer_size", "7", 7),
+    "CLAUDE_CODE_DEFAULT_CWD": ("default_cwd", "/srv/app", "/srv/app"),
+    "CLAUDE_CODE_MCP_SESSION_TTL_MS": ("session_ttl_ms", "1000", 1000),
+    "CLAUDE_CODE_MCP_RUNNING_SESSION_MAX_MS": ("running_session_max_ms", "2000", 2000),
+    "CLAUDE_CODE_MCP_CLEANUP_INTERVAL_MS": ("cleanup_interval_ms", "3000", 3000),
+}
+ENGINE = {
+    "CLAUDE_CODE_MCP_EVENT_BUFFER_BYTES": ("event_buffer_bytes", "4096", 4096),
+    "CLAUDE_CODE_MCP_IDLE_PARK_MS": ("idle_park_ms", "4000", 4000),
+    "CLAUDE_CODE_MCP_STALL_MS": ("stall_ms", "5000", 5000),
+    "CLAUDE_CODE_MCP_START_TIMEOUT_MS": ("start_timeout_ms", "6000", 6000),
+    "CLAUDE_CODE_MCP_STOP_TIMEOUT_MS": ("stop_timeout_ms", "7000", 7000),
+    "CLAUDE_CODE_MCP_SPAWN_LIMIT": ("spawn_limit", "8", 8),
+    "CLAUDE_CODE_MCP_STATE_DIR": ("state_dir", "/var/state", Path("/var/state")),
+}
+VARIABLES = [(variable, *rest) for variable, rest in {**FAMILIAR, **ENGINE}.items()]
+
+
+def config_file(directory: Path, text: str) -> Path:
+    path = directory / "config.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(*arguments: object, **given: object) -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        load_settings(*arguments, **given)  # type: ignore[arg-type]
+    assert "\n" not in caught.value.message
+    return caught.value.message
+
+
+def test_the_defaults_are_the_documented_ones() -> None:
+    settings = load_settings({})
+    assert settings.claude_path is None
+    assert settings.permission_timeout_ms == 300_000
+    assert settings.max_sessions == 10
+    assert settings.log_level == "info"
+    assert settings.event_buffer_size == 500
+    assert settings.session_ttl_ms == 1_800_000
+    assert settings.running_session_max_ms == 14_400_000
+    assert settings.cleanup_interval_ms == 60_000
+
+
+@pytest.mark.parametrize(("variable", "field", "text", "value"), VARIABLES)
+def test_a_variable_sets_its_field(variable: str, field: str, text: str, value: object) -> None:
+    assert getattr(load_settings({variable: text}), field) == value
+    assert variable_of(field) == variable
+
+
+@pytest.mark.parametrize(("variable", "field", "text", "value"), VARIABLES)
+def test_the_file_takes_the_name_of_the_variable_or_of_the_field(
+    variable: str, field: str, text: str, value: object, tmp_path: Path
+) -> None:
+    for name in (variable, field):
+        assert getattr(load_settings({}, config_file(tmp_path, f'{name} = "{text}"')), field) == value
+
+
+@pytest.mark.parametrize("field", sorted(Settings.model_fields))
+def test_every_field_is_documented_and_has_a_variable_of_its_own(field: str) -> None:
+    assert (Settings.model_fields[field].description or "").endswith(".")
+    assert [variable_of(one) for one in Settings.model_fields].count(variable_of(field)) == 1
+
+
+@pytest.mark.parametrize("field", [field for field in Settings.model_fields if field.endswith("_ms")])
+def test_every_time_can_be_had_in_seconds(field: str) -> None:
+    assert getattr(load_settings({variable_of(field): "1500"}), field.removesuffix("_ms")) == 1.5
+
+
+def test_an_argument_beats_a_variable_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    file = config_file(tmp_path, "MAX_SESSIONS = 2\nLOG_LEVEL = 'error'")
+    environment = {"MAX_SESSIONS": "3"}
+    assert load_settings({}).max_sessions == 10
+    assert load_settings({}, file).max_sessions == 2
+    assert load_settings(environment, file).max_sessions == 3
+    assert load_settings(environment, file, max_sessions=4).max_sessions == 4
+    assert load_settings(environment, file, max_sessions=4).log_level == "error"
+
+
+def test_a_variable_names_the_file_and_an_argument_beats_it(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    named = config_file(tmp_path, "MAX_SESSIONS = 2")
+    given = config_file(tmp_path / "other", "MAX_SESSIONS = 3")
+    environment = {CONFIG_FILE_VARIABLE: str(named)}
+    assert load_settings(environment).max_sessions == 2
+    assert load_settings(environment, given).max_sessions == 3
+
+
+def test_without_an_argument_the_environment_of_the_process_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_SESSIONS", "6")
+    assert load_settings().max_sessions == 6
+
+
+def test_an_empty_variable_is_an_unset_one() -> None:
+    assert load_settings({"MAX_SESSIONS": "", "CLAUDE_CODE_PATH": ""}) == load_settings({})
+
+
+def test_variables_of_others_do_no_harm() -> None:
+    assert load_settings({"MAX_SESSION": "nonsense", "PATH": "/bin"}) == load_settings({})
+
+
+def test_levels_are_read_in_any_case() -> None:
+    assert load_settings({"LOG_LEVEL": "WARN"}).log_level == "warn"
+
+
+def test_a_tilde_means_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config_file(tmp_path, "CLAUDE_CODE_MCP_STATE_DIR = '~/state'")
+    assert load_settings({CONFIG_FILE_VARIABLE: "~/config.toml"}).state_dir == tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [(variable, text) for variable, field, *_ in VARIABLES if field.endswith("_ms") for text in ("0", "-1", "soon")]
+    + [("MAX_SESSIONS", text) for text in ("0", "-3", "ten", "1.5", "1e3")]
+    + [("EVENT_BUFFER_SIZE", "0"), ("CLAUDE_CODE_MCP_SPAWN_LIMIT", "0"), ("LOG_LEVEL", "loud")],
+)
+def test_a_bad_value_is_one_line_that_names_variable_and_value(variable: str, text: str) -> None:
+    assert refusal({variable: text}).startswith(f"{variable}={text!r} is not valid: ")
+
+
+def test_a_bad_value_in_the_file_is_named_by_its_variable(tmp_path: Path) -> None:
+    told = refusal({}, config_file(tmp_path, "max_sessions = [1]"))
+    assert told.startswith("MAX_SESSIONS=[1] is not valid")
+
+
+def test_a_bad_argument_is_named_too() -> None:
+    assert refusal({}, max_sessions="many").startswith("MAX_SESSIONS='many' is not valid")
+
+
+def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
+    told = refusal({}, config_file(tmp_path, "CLAUDE_CODE_MCP_TOKEN = 987654321"))
+    assert told.startswith("CLAUDE_CODE_MCP_TOKEN is not valid")
+    assert "987654321" not in told
+    assert "hush" not in repr(load_settings({"CLAUDE_CODE_MCP_TOKEN": "hush"}))
+
+
+@pytest.mark.parametrize("text", ["MAX_SESSION = 1", "[claude]\npath = 'x'"])
+def test_an_unknown_name_in_the_file_is_refused(text: str, tmp_path: Path) -> None:
+    assert "There is no setting named" in refusal({}, config_file(tmp_path, text))
+
+
+def test_an_unknown_argument_is_refused() -> None:
+    assert refusal({}, speed=11) == "There is no setting named 'speed'."
+
+
+def test_one_setting_under_two_names_is_refused(tmp_path: Path) -> None:
+    told = refusal({}, config_file(tmp_path, "max_sessions = 1\nMAX_SESSIONS = 2"))
+    assert "both MAX_SESSIONS and max_sessions" in told
+
+
+@pytest.mark.parametrize("content", [b"MAX_SESSIONS =", b"\xff\xfe", b"A = 1\nA = 2"])
+def test_a_file_that_is_no_toml_is_named(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(content)
+    assert refusal({}, path).startswith(f"The configuration file {path} cannot be read")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert str(path) in refusal({CONFIG_FILE_VARIABLE: str(path)})
+
+
+def test_settings_do_not_change() -> None:
+    settings = load_settings({})
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(settings, "max_sessions", 5)  # noqa: B010 - the type checker forbids the plain form
