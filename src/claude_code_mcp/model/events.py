@@ -12,14 +12,21 @@ from .question import Question, Resolution
 from .states import State
 from .turn import Outcome
 
+_SHORT = 2000
+_ABOUT = ("type", "subtype", "uuid", "session_id")
+
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """The common part of all events."""
+    """The common part of all events. `size` is what it carries, in bytes, roughly."""
 
     seq: int = 0
     at: float = 0.0
-    size: int = 256
+    size: int = 0
+
+    def shortened(self) -> "Event":
+        """What a log keeps of it when it is too large; most kinds never are."""
+        return self
 
 
 @dataclass(slots=True)
@@ -39,6 +46,10 @@ class Message(Event):
     @property
     def type(self) -> str:
         return str(self.raw.get("type", "unknown"))
+
+    def shortened(self) -> "Message":
+        about = {name: str(self.raw[name])[:_SHORT] for name in _ABOUT if name in self.raw}
+        return Message({**about, "omitted_bytes": self.size}, seq=self.seq, at=self.at)
 
 
 @dataclass(slots=True)
@@ -70,12 +81,19 @@ class Output(Event):
     line: str
     kind: str = "text"
 
+    def shortened(self) -> "Output":
+        line = f"{self.line[:_SHORT]}…"
+        return Output(line, self.kind, seq=self.seq, at=self.at, size=len(line))
+
 
 @dataclass(slots=True)
 class QuestionOpened(Event):
     """The session waits for an answer to this question."""
 
     question: Question
+
+    def __post_init__(self) -> None:
+        self.size = _text_in(self.question.tool_input)
 
 
 @dataclass(slots=True)
@@ -94,6 +112,13 @@ class TurnStarted(Event):
     message_id: str
     prompt: str
 
+    def __post_init__(self) -> None:
+        self.size = len(self.prompt)
+
+    def shortened(self) -> "TurnStarted":
+        prompt = f"{self.prompt[:_SHORT]}…"
+        return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at)
+
 
 @dataclass(slots=True)
 class TurnEnded(Event):
@@ -101,6 +126,9 @@ class TurnEnded(Event):
 
     number: int
     outcome: Outcome
+
+    def __post_init__(self) -> None:
+        self.size = len(self.outcome.result) + _text_in(self.outcome.structured_output)
 
 
 @dataclass(slots=True)
@@ -142,3 +170,12 @@ class Gap(Event):
     """Events `first` to `seq` are no longer to be had: the log or a slow subscriber's queue was full."""
 
     first: int
+
+
+def _text_in(value: object) -> int:
+    """The length of all text in a JSON value: nearly all of its size."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(_text_in(key) + _text_in(part) for key, part in value.items())
+    return sum(map(_text_in, value)) if isinstance(value, list | tuple) else 0

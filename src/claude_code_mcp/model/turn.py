@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from .states import State
-from .usage import Usage, read_usage
+from .usage import Usage, read_number, read_usage
 
 
 class OutcomeCode(StrEnum):
@@ -79,19 +79,19 @@ def read_outcome(result: Mapping[str, Any], *, wants_structure: bool, interrupte
     code = _code_of(result, wants_structure, interrupted)
     return Outcome(
         code=code,
-        result=str(result.get("result") or ""),
+        result=_text(result, "result") or "",
         detail="" if code is OutcomeCode.COMPLETED else _detail(result, code),
-        subtype=result.get("subtype"),
-        terminal_reason=result.get("terminal_reason"),
-        api_status=result.get("api_error_status"),
-        stop_reason=result.get("stop_reason"),
+        subtype=_text(result, "subtype"),
+        terminal_reason=_text(result, "terminal_reason"),
+        api_status=int(read_number(result, "api_error_status")) or None,
+        stop_reason=_text(result, "stop_reason"),
         structured_output=result.get("structured_output"),
         usage=read_usage(result.get("model_usage_since_last_result")),
-        raw_usage=result.get("usage") or {},
-        num_turns=int(result.get("num_turns") or 0),
-        duration_ms=int(result.get("duration_ms") or 0),
-        duration_api_ms=int(result.get("duration_api_ms") or 0),
-        permission_denials=tuple(result.get("permission_denials") or ()),
+        raw_usage=_mapping(result, "usage"),
+        num_turns=int(read_number(result, "num_turns")),
+        duration_ms=int(read_number(result, "duration_ms")),
+        duration_api_ms=int(read_number(result, "duration_api_ms")),
+        permission_denials=tuple(one for one in _list(result, "permission_denials") if isinstance(one, dict)),
     )
 
 
@@ -111,11 +111,30 @@ def _code_of(result: Mapping[str, Any], wants_structure: bool, interrupted: bool
 
 
 def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
-    errors = [str(error) for error in result.get("errors") or () if not str(error).startswith("[ede_diagnostic]")]
+    errors = [str(error) for error in _list(result, "errors") if not str(error).startswith("[ede_diagnostic]")]
     if errors:
         return "; ".join(errors)
     if code is OutcomeCode.INTERRUPTED:
         return "The turn was interrupted."
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without giving the structured output that was asked for."
-    return str(result.get("result") or "Claude Code reported an error without saying which.")
+    return _text(result, "result") or "Claude Code reported an error without saying which."
+
+
+# A result must always end its turn, whatever another version of the CLI writes into it: what is not of the
+# expected type counts as absent.
+
+
+def _text(result: Mapping[str, Any], key: str) -> str | None:
+    value = result.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _list(result: Mapping[str, Any], key: str) -> list[Any]:
+    value = result.get(key)
+    return value if isinstance(value, list) else []
+
+
+def _mapping(result: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = result.get(key)
+    return value if isinstance(value, dict) else {}

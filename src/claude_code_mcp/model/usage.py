@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_ABSURD = 1 << 60
+
 
 @dataclass(frozen=True, slots=True)
 class ModelUsage:
@@ -25,6 +27,7 @@ class ModelUsage:
         )
 
     def __sub__(self, other: "ModelUsage") -> "ModelUsage":
+        """What is left, never less than nothing: totals that the CLI lost must not become a credit."""
         return ModelUsage(
             max(0, self.input_tokens - other.input_tokens),
             max(0, self.output_tokens - other.output_tokens),
@@ -67,14 +70,15 @@ def read_usage(raw: object) -> Usage:
 
 def _read_model(raw: dict[str, Any]) -> ModelUsage:
     return ModelUsage(
-        int(_number(raw, "inputTokens")),
-        int(_number(raw, "outputTokens")),
-        int(_number(raw, "cacheReadInputTokens")),
-        int(_number(raw, "cacheCreationInputTokens")),
-        _number(raw, "costUSD"),
+        int(read_number(raw, "inputTokens")),
+        int(read_number(raw, "outputTokens")),
+        int(read_number(raw, "cacheReadInputTokens")),
+        int(read_number(raw, "cacheCreationInputTokens")),
+        read_number(raw, "costUSD"),
     )
 
 
-def _number(raw: dict[str, Any], key: str) -> float:
-    value = raw.get(key, 0)
-    return value if isinstance(value, int | float) else 0
+def read_number(raw: Mapping[str, Any], key: str) -> float:
+    """A count or an amount; 0 for what cannot be one. JSON may hold NaN, infinities and numbers of any length."""
+    value = raw.get(key)
+    return value if isinstance(value, int | float) and 0 <= value < _ABSURD else 0
