@@ -1,6 +1,7 @@
 """One writer per session id among all servers of this user: the CLI has no lock of its own.
 
 A lease is an operating-system lock on a small file, so it ends with the process that holds it, however that ends.
+The empty files stay: to remove one could split two servers over an old and a new file of the same name.
 """
 
 import hashlib
@@ -9,28 +10,30 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from ..errors import SessionBusy
+from ..errors import ProcessFailed, SessionBusy
 
 
 class Leases:
     """The leases of one server. Servers that share transcripts share the directory."""
 
     def __init__(self, state_dir: Path, config_dir: str) -> None:
-        shared = hashlib.sha256(os.path.abspath(config_dir).encode()).hexdigest()[:16]
+        shared = hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
         self._directory = state_dir / "locks" / shared
 
     def take(self, session_id: str) -> "Lease":
-        """The lease on a session; SessionBusy if another server has it."""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self._directory / f"{session_id}.lock"
-        lock = FileLock(path, timeout=0, thread_local=False)
+        """The lease on a session; SessionBusy if somebody has it, another `Leases` of this process too."""
+        lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, thread_local=False)
         try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock.acquire()
         except Timeout:
             raise SessionBusy(
                 f"Session {session_id} is in use by another claude-code-mcp server on this machine.",
                 session_id=session_id,
             ) from None
+        except OSError as error:
+            # Without the lock two servers could write to one transcript, so nothing is started.
+            raise ProcessFailed(f"The lock of session {session_id} cannot be taken: {error}") from None
         return Lease(lock)
 
 
@@ -41,4 +44,5 @@ class Lease:
         self._lock = lock
 
     def release(self) -> None:
+        """Lets others write to the session. Harmless when it was done before."""
         self._lock.release()

@@ -11,11 +11,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 
-from ..model.events import Event, Gap, Message, Partial, PartialRun
+from ..model.events import Event, Gap, Partial, PartialRun
 
 _RUN_PARTS = 2000
-_RUN_SIZE = 256
 _LARGE = 1 << 20
+_ENTRY_COST = 256
+_PART_COST = 64
 
 
 class EventLog:
@@ -27,6 +28,7 @@ class EventLog:
         self._entries: deque[Event] = deque()
         self._bytes = 0
         self._counted = 0
+        self._closed = False
         self._subscribers: tuple[Subscription, ...] = ()
         self.last_seq = 0
         """The number of the newest event, 0 when there was none."""
@@ -63,88 +65,100 @@ class EventLog:
             and (run.kind == event.kind or not event.text)
             and len(run.parts) < _RUN_PARTS
         ):
+            added = _PART_COST + len(event.text)
             run.parts.append(event.text)
             run.seq = event.seq
-            self._bytes += len(event.text)
-            run.size += len(event.text)
+            run.size += added
+            self._bytes += added
             if self._bytes > self._max_bytes:
                 self._evict()
             return
+        size = _PART_COST + len(event.text)
         self._keep(
-            PartialRun(
-                first=event.seq,
-                kind=event.kind,
-                parts=[event.text],
-                seq=event.seq,
-                at=event.at,
-                size=_RUN_SIZE + len(event.text),
-            )
+            PartialRun(first=event.seq, kind=event.kind, parts=[event.text], seq=event.seq, at=event.at, size=size)
         )
 
     def _keep(self, event: Event) -> None:
-        kept = _shortened(event) if event.size > min(_LARGE, self._max_bytes // 2) else event
+        kept = event.shortened() if event.size > min(_LARGE, self._max_bytes // 2) else event
         self._entries.append(kept)
-        self._bytes += kept.size
+        self._bytes += _ENTRY_COST + kept.size
         self._counted += kept.__class__ is not PartialRun
         if self._bytes > self._max_bytes or self._counted > self._max_events:
             self._evict()
 
     def _evict(self) -> None:
+        """Drops the oldest. The newest stays, however large."""
         entries = self._entries
         while len(entries) > 1 and (self._bytes > self._max_bytes or self._counted > self._max_events):
             oldest = entries.popleft()
-            self._bytes -= oldest.size
+            self._bytes -= _ENTRY_COST + oldest.size
             self._counted -= oldest.__class__ is not PartialRun
 
     def after(self, seq: int) -> Iterator[Event]:
         """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
+        seq = max(0, seq)
         if seq + 1 < self.first_seq:
-            yield Gap(first=seq + 1, seq=self.first_seq - 1)
+            yield Gap(first=seq + 1, seq=self.first_seq - 1, at=self._entries[0].at)
         newer = itertools.takewhile(lambda event: event.seq > seq, reversed(self._entries))
         for event in reversed(list(newer)):
-            yield _rest(event, seq)
+            yield _behind(event, seq) if isinstance(event, PartialRun) else event
 
     def latest(self, kind: type[Event], count: int) -> list[Event]:
         """The last `count` events of a kind, oldest first."""
         matching = (event for event in reversed(self._entries) if isinstance(event, kind))
         return list(itertools.islice(matching, count))[::-1]
 
-    def subscribe(self, after: int | None = None, capacity: int = 10_000) -> "Subscription":
+    def subscribe(
+        self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20
+    ) -> "Subscription":
         """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
-        subscription = Subscription(self, capacity)
-        self._subscribers = (*self._subscribers, subscription)
-        if after is not None:
-            for event in self.after(after):
-                subscription._offer(event)
+        subscription = Subscription(self, capacity, max_bytes)
+        for event in self.after(after) if after is not None else ():
+            subscription._offer(event)
+        if self._closed:
+            subscription.close()
+        else:
+            self._subscribers = (*self._subscribers, subscription)
         return subscription
 
     def _unsubscribe(self, subscription: "Subscription") -> None:
         self._subscribers = tuple(one for one in self._subscribers if one is not subscription)
 
     def close(self) -> None:
-        """Ends every subscription after what it still holds."""
+        """Ends every subscription, those to come too, after what it still holds."""
+        self._closed = True
         for subscriber in self._subscribers:
             subscriber.close()
 
 
 class Subscription:
-    """An asynchronous iterator over events. A reader that falls behind by `capacity` loses the oldest."""
+    """An asynchronous iterator over events. A reader that falls behind loses the oldest, and is told so."""
 
-    def __init__(self, log: EventLog, capacity: int) -> None:
+    def __init__(self, log: EventLog, capacity: int, max_bytes: int) -> None:
         self._log = log
         self._capacity = capacity
+        self._max_bytes = max_bytes
+        self._bytes = 0
         self._queue: deque[Event] = deque()
         self._wake = asyncio.Event()
         self._lost: Gap | None = None
         self._closed = False
 
     def _offer(self, event: Event) -> None:
-        if len(self._queue) >= self._capacity:
-            oldest = self._queue.popleft()
-            first = oldest.first if isinstance(oldest, Gap | PartialRun) else oldest.seq
-            self._lost = Gap(first=self._lost.first if self._lost else first, seq=oldest.seq, at=oldest.at)
         self._queue.append(event)
+        self._bytes += event.size
+        while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
+            self._lose(self._next())
         self._wake.set()
+
+    def _lose(self, event: Event) -> None:
+        first = event.first if isinstance(event, Gap | PartialRun) else event.seq
+        self._lost = Gap(first=self._lost.first if self._lost else first, seq=event.seq, at=event.at)
+
+    def _next(self) -> Event:
+        event = self._queue.popleft()
+        self._bytes -= event.size
+        return event
 
     def close(self) -> None:
         """Ends the iteration once the queue is empty, and takes no more events."""
@@ -172,20 +186,12 @@ class Subscription:
         if self._lost is not None:
             lost, self._lost = self._lost, None
             return lost
-        return self._queue.popleft()
+        return self._next()
 
 
-def _rest(event: Event, seq: int) -> Event:
-    """The part of a run of fragments that lies behind `seq`; other events are whole or not there."""
-    if not isinstance(event, PartialRun) or event.first > seq:
-        return event
-    parts = event.parts[seq + 1 - event.first :]
-    return PartialRun(first=seq + 1, kind=event.kind, parts=parts, seq=event.seq, at=event.at, size=event.size)
-
-
-def _shortened(event: Event) -> Event:
-    """What the log keeps of an event that is too large for it; subscribers still get the whole."""
-    if not isinstance(event, Message):
-        return event
-    about = {name: event.raw[name] for name in ("type", "subtype", "uuid", "session_id") if name in event.raw}
-    return Message({**about, "omitted_bytes": event.size}, seq=event.seq, at=event.at)
+def _behind(run: PartialRun, seq: int) -> PartialRun:
+    """The part of a run that lies behind `seq`. Always a copy: the log may still add to its own."""
+    skipped = max(0, seq + 1 - run.first)
+    return PartialRun(
+        first=run.first + skipped, kind=run.kind, parts=run.parts[skipped:], seq=run.seq, at=run.at, size=run.size
+    )
