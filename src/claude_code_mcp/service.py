@@ -28,14 +28,15 @@ from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
 from .sessions.surroundings import Surroundings
+from .store.catalogue import Catalogue, Entries, Entry
 from .store.lease import Leases
 from .store.log import Subscription
+from .store.owners import LOCAL, Owners
 from .store.transcripts import Transcripts
 
 log = logging.getLogger(__name__)
 
-LOCAL = "local"
-"""The owner of sessions where there is only one user."""
+__all__ = ["LOCAL", "Service", "outcome_of"]
 
 
 class Service:
@@ -59,6 +60,8 @@ class Service:
             start_task=self.start_task,
         )
         self._sessions = Sessions(self._around)
+        self._catalogue = Catalogue(config_dir)
+        self._owners = Owners(settings.state_dir)
         self.start_task(_sweep_quietly())
         self._cleaner = self.start_task(self._sessions.clean_up_regularly())
         return self
@@ -92,6 +95,7 @@ class Service:
         """A new session with its first message. Returns at once; the id is final."""
         _require_text("prompt", prompt)
         with self._sessions.keeping(self._sessions.create(options or SessionOptions(), owner)) as session:
+            await asyncio.to_thread(self._owners.claim, session.id, owner)
             return session, await session.send(prompt)
 
     async def send(
@@ -135,6 +139,7 @@ class Service:
         await self._sessions.check_message(session_id, at_message)
         fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
         with self._sessions.keeping(fork) as session:
+            await asyncio.to_thread(self._owners.claim, session.id, owner)
             return session, await session.send(text, timeout=timeout)
 
     async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> Session:
@@ -176,9 +181,23 @@ class Service:
         """The events of a session as they happen, from behind `after` on."""
         return self.session(session_id, owner=owner).log.subscribe(after)
 
+    async def catalogue(
+        self, *, owner: str = LOCAL, project: str | None = None, limit: int = 50, text: str | None = None
+    ) -> Entries:
+        """Every session of the owner on this machine, newest first, those without a transcript yet included."""
+        only = None if owner == LOCAL else await asyncio.to_thread(self._owners.of, owner)
+        listed = await asyncio.to_thread(self._catalogue.list, project=project, limit=limit, text=text, only=only)
+        known = {entry.session_id for entry in listed}
+        fresh = [one for one in self.sessions(owner=owner) if one.id not in known and _matches(one, project, text)]
+        found = await asyncio.to_thread(lambda: [self._catalogue.find(session.id) for session in fresh])
+        untold = [_entry(session) for session, entry in zip(fresh, found, strict=True) if entry is None]
+        return sorted([*untold, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
+
     async def _owned(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
         session = await self._sessions.find(session_id, owner, options)
-        if session.owner != owner:
+        known = self._sessions.known(session_id) is not None
+        mine = session.owner == owner if known else await asyncio.to_thread(self._owners.may_use, session_id, owner)
+        if not mine:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         return session
 
@@ -195,6 +214,16 @@ class Service:
         session = self.session(session_id, owner=owner)
         self.broker.answer(session_id, question_id, answer, by)
         return session
+
+
+def _matches(session: Session, project: str | None, text: str | None) -> bool:
+    here = project is None or os.path.realpath(project) == os.path.realpath(session.cwd)
+    return here and (not text or text.casefold() in f"{session.first_prompt} {session.cwd}".casefold())
+
+
+def _entry(session: Session) -> Entry:
+    """A session that has no transcript yet."""
+    return Entry(session.id, session.cwd, None, session.first_prompt, session.used_at, None, 0)
 
 
 async def _sweep_quietly() -> None:

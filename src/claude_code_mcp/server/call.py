@@ -33,6 +33,12 @@ class Call:
         return session_id if isinstance(session_id, str) else None
 
     @property
+    def resumed_cursor(self) -> int | None:
+        """Where the report of the earlier round was to begin."""
+        since = self.state.get("since")
+        return since if isinstance(since, int) else None
+
+    @property
     def returns_questions(self) -> bool:
         """Whether questions go back as the result of the call, which the client then repeats with answers."""
         modern = self.context.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -45,6 +45,7 @@ class Dialogs:
         self._calls: dict[types.RequestId, ServerSession] = {}
         self._shown: dict[str, asyncio.Task[None]] = {}
         self._put_away: set[str] = set()
+        self._pulse = asyncio.Event()
         if pushes:
             broker.add_channel(self)
 
@@ -86,6 +87,15 @@ class Dialogs:
         task = self._shown.pop(question.id, None)
         if task is not None and resolution.by != self.name:
             task.cancel()
+        self._changed()
+
+    def _changed(self) -> None:
+        pulse, self._pulse = self._pulse, asyncio.Event()
+        pulse.set()
+
+    async def change(self) -> None:
+        """Returns when a question was settled or put away."""
+        await self._pulse.wait()
 
     async def _show(self, question: Question) -> None:
         message, schema = form_of(question, arrays=self._session.protocol_version >= _WITH_ARRAYS)
@@ -94,20 +104,30 @@ class Dialogs:
             result = await session.elicit_form(message, schema, related_request_id=request_id)
         except (MCPError, ValidationError) as error:
             log.info("question %s could not be shown: %s", question.id, error)
+            self._put_aside(question.id)
             return
         self.take(question.session_id, question.id, result.action, result.content)
 
     # -- returning and taking answers -------------------------------------------------------------------------
 
-    def unshown(self, session_id: str) -> list[Question]:
+    def _put_aside(self, question_id: str) -> None:
+        self._put_away.add(question_id)
+        self._changed()
+
+    def not_put_away(self, session_id: str) -> list[Question]:
         """Open questions that the person has not put away."""
         return [question for question in self._broker.pending(session_id) if question.id not in self._put_away]
 
-    def as_result(self, session_id: str, questions: list[Question]) -> types.InputRequiredResult:
+    def all_shown(self, session_id: str) -> bool:
+        """Whether a person has every open question of the session before them, so that no one else need answer."""
+        questions = self._broker.pending(session_id)
+        return bool(questions) and all(one.id in self._shown and one.id not in self._put_away for one in questions)
+
+    def as_result(self, session_id: str, questions: list[Question], since: int | None) -> types.InputRequiredResult:
         """The questions as the result of a call, to be repeated with the answers."""
         return types.InputRequiredResult(
             input_requests={question.id: _request(question) for question in questions},
-            request_state=json.dumps({"session": session_id}),
+            request_state=json.dumps({"session": session_id, "since": since}),
         )
 
     def take_all(self, session_id: str, responses: Mapping[str, Any]) -> None:
@@ -123,7 +143,7 @@ class Dialogs:
             return
         answer = answer_of(question, action, content)
         if answer is None:
-            self._put_away.add(question_id)
+            self._put_aside(question_id)
             return
         try:
             self._broker.answer(session_id, question_id, answer, self.name)

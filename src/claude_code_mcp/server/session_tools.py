@@ -1,5 +1,7 @@
 """The six session tools: start, message, watch, answer, interrupt, list."""
 
+import asyncio
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -67,9 +69,7 @@ class Interrupt(Arguments):
 class ListSessions(Arguments):
     project_directory: str | None = None
     limit: int | None = Field(None, gt=0, le=500, description="Default 50")
-    text: str | None = Field(
-        None, min_length=1, description="Only sessions that contain this in title, prompt or path"
-    )
+    text: str | None = Field(None, min_length=1, description="Only sessions that contain this in title, prompt or path")
 
 
 class ListedSession(Outcome):
@@ -88,7 +88,15 @@ class SessionList(Outcome):
 
     def text(self) -> str:
         lines = [
-            f"{one.session_id}  {one.timestamp[:16]}  {one.active_status or '-'}  {one.project_directory}  {one.display_text}"
+            "  ".join(
+                (
+                    one.session_id,
+                    one.timestamp[:16],
+                    one.active_status or "-",
+                    one.project_directory or "",
+                    one.display_text,
+                )
+            )
             for one in self.sessions or []
         ]
         return "\n".join(lines) or "No sessions."
@@ -159,38 +167,49 @@ async def list_sessions(call: Call, given: ListSessions) -> Reply:
 
 
 def _listed(call: Call, entry: Any) -> ListedSession:
-    running = {session.id: session for session in call.service.sessions(owner=call.principal)}.get(
-        entry.session_id
-    )
+    running = {session.id: session for session in call.service.sessions(owner=call.principal)}.get(entry.session_id)
     return ListedSession(
         session_id=entry.session_id,
         project_directory=entry.project,
         display_text=entry.title or entry.first_prompt or "",
         timestamp=datetime.fromtimestamp(entry.last_used, UTC).isoformat(timespec="seconds"),
         branch=entry.branch,
-        is_active=bool(running and running.live),
-        active_status=SESSION_TOOL_STATUS[running.state] if running else None,  # type: ignore[arg-type]
+        is_active=running is not None and running.live,
+        active_status=SESSION_TOOL_STATUS[running.state] if running else None,
     )
 
 
 async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
-    """What a call returns that set something going: at once, or a report after a wait."""
+    """What a call returns that set something going: at once, or a report of what came of it after a wait."""
+    since = call.resumed_cursor if call.resumed_session else session.log.last_seq
     call.dialogs.follow(session.id)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
-    asked = await _waited(call, session, seconds)
-    return asked or report(session)
+    asked = await _waited(call, session, seconds, since)
+    return asked or report(session, cursor=since)
 
 
-async def _waited(call: Call, session: Session, seconds: float | None) -> types.InputRequiredResult | None:
+async def _waited(
+    call: Call, session: Session, seconds: float | None, since: int | None = None
+) -> types.InputRequiredResult | None:
     """Waits; gives back the open questions where the client takes them as the result of a call."""
     call.dialogs.follow(session.id)
     call.dialogs.take_all(session.id, call.responses)
     if not seconds:
         return None
-    await session.wait(seconds)
-    questions = call.dialogs.unshown(session.id) if call.returns_questions else []
-    return call.dialogs.as_result(session.id, questions) if questions else None
+    await _rest_or_question(call, session, seconds)
+    questions = call.dialogs.not_put_away(session.id) if call.returns_questions else []
+    return call.dialogs.as_result(session.id, questions, since) if questions else None
+
+
+async def _rest_or_question(call: Call, session: Session, seconds: float) -> None:
+    """Waits for the turn's end or a question; one that a person has before them is left to that person."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await session.wait(None)
+            while session.busy and call.dialogs.all_shown(session.id):
+                await call.dialogs.change()
+                await session.wait(None)
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -202,7 +221,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
     for tool in (
         Tool(
             "claude_create_session",
-            "Start a Claude Code session on a task. Returns sessionId at once and works on in the background. Then call "
+            "Start a Claude Code session on a task. Returns sessionId at once and works in the background. Then call "
             "claude_get_status with waitSeconds until status is no longer running: on waiting_for_input answer each "
             "pendingInputs entry with claude_respond; on completed read result, and continue with "
             "claude_send_message. With waitSeconds, returns like claude_get_status.",

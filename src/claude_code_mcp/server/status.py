@@ -14,7 +14,7 @@ from .tool import Outcome
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
 
 OUTPUT_BUDGET = 24_000
-_LONGEST_RESULT = 48_000
+_LONGEST_RESULT = 24_000
 _LONGEST_INPUT_TEXT = 4_000
 _TOOLS_SHOWN = 20
 

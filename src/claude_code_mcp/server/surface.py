@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 NAME = "claude-code-mcp"
 INSTRUCTIONS = (
-    "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with waitSeconds "
-    "waits for its end or a question; claude_respond answers questions; claude_send_message goes on with any session."
+    "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with "
+    "waitSeconds waits for its end or a question; claude_respond answers questions; claude_send_message goes on "
+    "with any session."
 )
 
 
@@ -68,9 +69,7 @@ class Surface:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         try:
             dialogs = self._dialogs(context)
-            call = Call(
-                self.service, dialogs, principal(), context, params.input_responses or {}, read_state(params)
-            )
+            call = Call(self.service, dialogs, principal(), context, params.input_responses or {}, read_state(params))
             with dialogs.during(context.request_id, context.session):
                 reply = await tool.call(call, params.arguments or {})
         except ClaudeCodeError as error:
