@@ -148,7 +148,7 @@ def runs(pid: int) -> bool:
 async def number_in(path: Path) -> int:
     """Waits for a file with a number in it, written by a process of the test."""
     async with asyncio.timeout(PATIENCE):
-        while (number := _number(path)) is None:
+        while (number := _number(path)) is None:  # noqa: ASYNC110 - as above
             await asyncio.sleep(0.02)
     return number
 

@@ -1,0 +1,52 @@
+"""What a process inherits: nothing of a session around us, everything it is given, and the mark."""
+
+import os
+
+import pytest
+
+from claude_code_mcp.claude.environment import MARK, build_environment, config_directory
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.service import outcome_of
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+
+from ..conftest import StartService
+
+OUTER = (
+    "CLAUDECODE",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_SESSION_ACCESS_TOKEN",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_SSE_PORT",
+)
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_variables_of_an_outer_session_are_removed(name: str) -> None:
+    assert build_environment({name: "1", "PATH": "/bin"}, {}, "m") == {"PATH": "/bin", MARK: "m"}
+
+
+def test_the_caller_adds_and_replaces_but_cannot_take_the_mark() -> None:
+    built = build_environment({"A": "1", "B": "1"}, {"B": "2", MARK: "forged"}, "m")
+    assert built == {"A": "1", "B": "2", MARK: "m"}
+
+
+def test_an_outer_variable_that_the_caller_asks_for_is_set() -> None:
+    assert build_environment({"CLAUDE_CODE_ENTRYPOINT": "cli"}, {"CLAUDE_CODE_ENTRYPOINT": "mine"}, "m") == {
+        "CLAUDE_CODE_ENTRYPOINT": "mine",
+        MARK: "m",
+    }
+
+
+def test_transcripts_are_where_the_cli_looks_for_them() -> None:
+    assert config_directory({"CLAUDE_CONFIG_DIR": "/c", "HOME": "/h"}) == "/c"
+    assert config_directory({"HOME": "/h"}) == os.path.join("/h", ".claude")
+
+
+async def test_a_tool_of_the_real_cli_sees_the_clean_environment(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service(extra={"CLAUDE_CODE_SESSION_ACCESS_TOKEN": "outer", "KEPT": "yes"})
+    options = SessionOptions(cwd=str(sandbox.project), env={"GIVEN": "too"}, allowed_tools=("Bash",))
+    show = tool("Bash", command="echo token=$CLAUDE_CODE_SESSION_ACCESS_TOKEN kept=$KEPT given=$GIVEN")
+    _, delivery = await service.create(script("Look.", show, "${tool_result}"), options)
+    outcome = await outcome_of(delivery)
+    assert outcome.result == "token= kept=yes given=too"
