@@ -51,9 +51,13 @@ class Mail:
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """The turn that is running. `ending` is why we are ending it, once we are."""
+    """The turn that is running. `ending` is why we are ending it, once we are.
+
+    `message_id` is that of the message which started it, empty if it started by itself.
+    """
 
     number: int
+    message_id: str = ""
     started: float = field(default_factory=time.monotonic)
     ending: OutcomeCode | None = None
     timer: asyncio.TimerHandle | None = None

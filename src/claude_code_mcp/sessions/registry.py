@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
-from ..store.transcripts import is_session_id
+from ..store.transcripts import is_session_id, read_lines
 from .origin import Origin
 from .session import Session
 from .surroundings import Surroundings
@@ -76,10 +76,12 @@ class Sessions:
 
     async def check_message(self, session_id: str, message_id: str | None) -> None:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
-        if message_id is not None and not await asyncio.to_thread(
-            self._around.transcripts.holds, session_id, message_id
-        ):
+        if message_id is not None and not await asyncio.to_thread(self._holds, session_id, message_id):
             raise InvalidArgument(f"Session {session_id} has no message {message_id!r}.", field="at_message")
+
+    def _holds(self, session_id: str, message_id: str) -> bool:
+        path = self._around.transcripts.path_of(session_id)
+        return path is not None and any(line.get("uuid") == message_id for line in read_lines(path))
 
     async def fork(
         self,

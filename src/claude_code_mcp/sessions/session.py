@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from ..claude.frames import ControlCancel, ControlRequest, Frame, Raw, Result, StreamEvent, System
+from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, ProcessFailed, SessionBusy, SessionNotFound
 from ..model.events import Event, ProcessChanged, Retrying, Stalled, TurnEnded, TurnStarted
@@ -286,11 +286,11 @@ class Session:
 
     def _begin_turn(self, delivery: Delivery | None) -> None:
         self.turns += 1
-        self._turn = turn = Turn(self.turns)
+        message_id, prompt = (delivery.id, delivery.text) if delivery else ("", "")
+        self._turn = turn = Turn(self.turns, message_id)
         self._journal.retrying = None
         if delivery is not None and delivery.timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(delivery.timeout, self._out_of_time, turn)
-        message_id, prompt = (delivery.id, delivery.text) if delivery else ("", "")
         self._record(TurnStarted(turn.number, message_id, prompt))
         self._standing.move(State.RUNNING if self._ready else State.STARTING)
         self._silence.watch()
@@ -351,6 +351,8 @@ class Session:
                 self._control_request(frame)
             case ControlCancel():
                 self._inquiry.withdraw(frame.id)
+            case Lifecycle() if frame.state == "cancelled":
+                self._message_dropped(frame.message_id)
 
     def _result(self, frame: Result) -> None:
         if self._turn is None:
@@ -359,6 +361,12 @@ class Session:
         if outcome.code is OutcomeCode.INTERRUPTED and self._turn.ending is OutcomeCode.TIMEOUT:
             outcome = _timed_out(outcome)
         self._end_turn(outcome)
+
+    def _message_dropped(self, message_id: str) -> None:
+        """An interruption was faster than the message that started this turn: no result will come."""
+        if self._turn is not None and self._turn.message_id == message_id:
+            code = self._turn.ending or OutcomeCode.INTERRUPTED
+            self._end_turn(Outcome(code, detail="Ended before it had started."))
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None

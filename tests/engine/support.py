@@ -1,0 +1,122 @@
+"""What the tests of the engine share: waiting on events, and the moments in the life of a turn."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from claude_code_mcp.model.events import Event, Partial, PartialRun
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.states import State
+from claude_code_mcp.model.turn import Outcome
+from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.sessions.delivery import Delivery
+from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import fail, script, text, tool
+
+ENDLESS = "until [ -e never ]; do sleep 0.1; done"
+"""A command that runs until it is ended; the CLI refuses to run a long `sleep` as it is."""
+
+E = TypeVar("E", bound=Event)
+
+PATIENCE = 40.0
+"""Seconds after which something that must happen counts as not happening, on however busy a machine."""
+
+
+def options(sandbox: Sandbox, **more: Any) -> SessionOptions:
+    return SessionOptions(cwd=str(sandbox.project), **more)
+
+
+async def end_of(delivery: Delivery) -> Outcome:
+    async with asyncio.timeout(PATIENCE):
+        return await outcome_of(delivery)
+
+
+async def run(service: Service, prompt: str, given: SessionOptions) -> tuple[Session, Outcome]:
+    """A new session and the outcome of its first turn."""
+    session, delivery = await service.create(prompt, given)
+    return session, await end_of(delivery)
+
+
+async def say(service: Service, session: Session | str, prompt: str, **how: Any) -> Outcome:
+    """The outcome of one more message."""
+    _, delivery = await service.send(session if isinstance(session, str) else session.id, prompt, **how)
+    return await end_of(delivery)
+
+
+async def until(session: Session, reached: Callable[[], bool]) -> None:
+    """Waits until something is true of a session, looking at every event of it."""
+    async with asyncio.timeout(PATIENCE):
+        with session.log.subscribe() as events:
+            if reached():
+                return
+            async for _ in events:
+                if reached():
+                    return
+    raise AssertionError("the log was closed before that")
+
+
+async def event(session: Session, kind: type[E], count: int = 1) -> E:
+    """The `count`th event of a kind."""
+    await until(session, lambda: len(events(session, kind)) >= count)
+    return events(session, kind)[count - 1]
+
+
+def events(session: Session, kind: type[E]) -> list[E]:
+    return [one for one in session.log.after(0) if isinstance(one, kind)]
+
+
+async def question(session: Session) -> str:
+    """The id of the question that the session asks."""
+    await until(session, lambda: session.state is State.WAITING)
+    return session.questions[0].id
+
+
+async def parked(session: Session) -> None:
+    """Parks a session and waits until its process is gone."""
+    session.evict()
+    await session.closed()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A point in a turn, and how to get there."""
+
+    name: str
+    prompt: str
+    reached: Callable[[Session], bool]
+    allowed: tuple[str, ...] = ("Bash",)
+    queued: bool = False
+
+
+def streams(session: Session) -> bool:
+    return any(isinstance(one, Partial | PartialRun) and one.text for one in session.log.after(0))
+
+
+def _uses_tool(session: Session) -> bool:
+    return any(one.status == "running" for one in session.narrator.tools.values())
+
+
+MOMENTS = [
+    Moment("starting", script("start", "never said"), lambda session: session.state is State.STARTING),
+    Moment("streaming", script("stream", text("word " * 400, chunks=400, interval=0.1)), streams),
+    Moment("in a tool", script("work", tool("Bash", command=ENDLESS)), _uses_tool),
+    Moment("retrying", script("retry", fail(529)), lambda session: session.retrying is not None),
+    Moment("asking", script("ask", tool("Bash", command="touch asked")), lambda session: bool(session.questions), ()),
+    Moment("with a queue", script("work", tool("Bash", command=ENDLESS)), _uses_tool, queued=True),
+]
+
+
+@asynccontextmanager
+async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[Delivery]]]:
+    """A session at that moment, and everything it was sent."""
+    given = options(sandbox, allowed_tools=moment.allowed)
+    session, delivery = await service.create(moment.prompt, given)
+    await until(session, lambda: moment.reached(session))
+    sent = [delivery]
+    if moment.queued:
+        sent.append((await service.send(session.id, "joins"))[1])
+        sent.append((await service.send(session.id, script("own turn", "never said"), later=True))[1])
+    yield session, sent
