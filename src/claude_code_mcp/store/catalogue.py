@@ -81,16 +81,14 @@ class Catalogue:
         """Newest first; of one directory, with a text in title, first prompt, directory, branch or id, and `only`
         those with these ids."""
         directory = _Directory(project) if project is not None else None
-        entries = self._entries(directory)
-        if only is not None:
-            entries = (entry for entry in entries if entry.session_id in only)
+        entries = self._entries(directory, only)
         if directory is not None:
             entries = (entry for entry in entries if directory.is_same(entry.project))
         if text:
             entries = (entry for entry in entries if _mentions(entry, text.casefold()))
         return [*itertools.islice(entries, max(0, limit))]
 
-    def _entries(self, directory: "_Directory | None") -> Iterator[Entry]:
+    def _entries(self, directory: "_Directory | None", only: frozenset[str] | None) -> Iterator[Entry]:
         """Those that may be of a directory. Lazily, so that no more files are opened than are asked for."""
         files = _newest_by_session(self._scan(directory))
         memories = self._history()
@@ -99,7 +97,7 @@ class Catalogue:
         used = {session_id: memory.last_used for session_id, memory in memories.items()}
         for session_id, transcript in files.items():
             used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
-        for session_id in sorted(used, key=used.__getitem__, reverse=True):
+        for session_id in sorted(used if only is None else used.keys() & only, key=used.__getitem__, reverse=True):
             file = files.get(session_id)
             if file is None and directory is not None:
                 file = self._locate(session_id)  # it may have moved: then its new place counts

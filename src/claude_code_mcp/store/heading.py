@@ -1,0 +1,142 @@
+"""What a listing tells about one transcript, from a bounded part of its beginning and of its end.
+
+Claude Code writes the first prompt at the beginning, and repeats titles at the end when it exits.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .jsonl import clean, ends_of, parse
+from .prompts import is_bare_command, shortened, typed, unwrapped
+
+_HEAD = 1 << 17
+_TAIL = 1 << 16
+
+_STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+_CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
+_BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
+_SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
+_USER = re.compile(rb'"type": ?"user"')
+_CUT_PROMPT = re.compile(
+    rb'"type": ?"(?:user|queue-operation)".*?"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL
+)
+_TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
+_FOLDER_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What a transcript tells about itself."""
+
+    cwd: str
+    title: str | None
+    first_prompt: str | None
+    branch: str | None
+
+
+def read_heading(path: str, folder: str) -> Heading | None:
+    """None for what is no session: a damaged file, one without a message, a subagent's own transcript."""
+    ends = ends_of(path, _HEAD, _TAIL)
+    if ends is None:
+        return None
+    head, tail = ends
+    everything = head + b"\n" + tail
+    cwd = _cwd(everything, folder)
+    sidechain = _SIDECHAIN.search(head)
+    if cwd is None or (sidechain and sidechain[1] == b"true"):
+        return None
+    return Heading(cwd, _title(everything), _first_prompt(head, cut=bool(tail)), _branch(everything))
+
+
+def folder_of(directory: str) -> str:
+    """The folder in which Claude Code keeps the transcripts of a directory.
+
+    Different directories may share one. Longer names end in a hash, which is left out here.
+    """
+    name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
+    return name[:_FOLDER_LONGEST]
+
+
+def in_folder(directory: str, folder: str) -> bool:
+    """Whether the transcripts of a directory would lie in a folder of this name."""
+    return folder_of(directory).casefold() == folder[:_FOLDER_LONGEST].casefold()
+
+
+def _cwd(everything: bytes, folder: str) -> str | None:
+    """The directory that the folder is named after: a forked or moved session has lines of other ones too."""
+    first = None
+    for found in _CWD.finditer(everything):
+        cwd = _string(found[1])
+        if cwd and in_folder(cwd, folder):
+            return cwd
+        first = first or cwd
+    return first
+
+
+def _string(raw: bytes) -> str | None:
+    try:
+        return clean(json.loads(f'"{raw.decode(errors="replace")}"', strict=False)) or None
+    except ValueError:
+        return None
+
+
+def _branch(everything: bytes) -> str | None:
+    """The latest; a detached HEAD, and no repository at all, are no branch."""
+    found = _BRANCH.match(everything, max(0, everything.rfind(b'"gitBranch":')))
+    branch = _string(found[1]) if found else None
+    return branch if branch != "HEAD" else None
+
+
+def _title(everything: bytes) -> str | None:
+    """The last one given by the person, else the last one made by the model, else a summary as of old."""
+    for kind, field in _TITLES:
+        given = next(_lines_of(everything, kind), {}).get(field)
+        if isinstance(given, str) and given.strip():
+            return shortened(clean(given))
+    summaries = (line for line in _lines_of(everything, "summary") if _is_ours(line, everything))
+    summary = next(summaries, {}).get("summary")
+    return shortened(clean(summary)) if isinstance(summary, str) and summary.strip() else None
+
+
+def _is_ours(summary: dict[str, Any], everything: bytes) -> bool:
+    """Old versions wrote summaries of other conversations too: the message that it ends with tells."""
+    leaf = summary.get("leafUuid")
+    return isinstance(leaf, str) and f'"uuid":"{leaf}"'.encode(errors="replace") in everything
+
+
+def _lines_of(everything: bytes, kind: str) -> Iterator[dict[str, Any]]:
+    """The lines of one type, last first."""
+    mark = f'"{kind}"'.encode()
+    end = len(everything)
+    while (at := everything.rfind(mark, 0, end)) >= 0:
+        start = everything.rfind(b"\n", 0, at) + 1
+        stop = everything.find(b"\n", at)
+        line = parse(everything[start : stop if stop >= 0 else len(everything)])
+        if line is not None and line.get("type") == kind:
+            yield line
+        end = start
+
+
+def _first_prompt(head: bytes, *, cut: bool) -> str | None:
+    lines = head.split(b"\n")
+    last = lines.pop() if cut else b""
+    command = None
+    for line in lines:
+        prompt = typed(parse(line) or {}) if _USER.search(line) else None
+        if prompt and not is_bare_command(prompt):
+            return shortened(prompt)
+        command = command or prompt
+    return command or _cut_prompt(last)
+
+
+def _cut_prompt(line: bytes) -> str | None:
+    """The prompt in a line that goes on behind the part that was read."""
+    found = _CUT_PROMPT.search(line)
+    if not found or b'"tool_result"' in line[: found.start(1)]:
+        return None
+    whole = re.sub(rb"\\u[0-9a-fA-F]{0,3}$", b"", found[1])
+    prompt = unwrapped(_string(whole) or "")
+    return shortened(prompt) if prompt else None

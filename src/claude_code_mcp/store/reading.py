@@ -1,0 +1,71 @@
+"""One transcript as a person would read it: prompts, answers, tool calls and how they went."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .jsonl import clean, last_lines, parse
+from .prompts import shortened, typed
+
+_READ = 1 << 24
+_LONGEST = 160
+
+
+def readable_lines(path: str) -> Iterator[str]:
+    """The conversation in the last 16 MiB of a transcript."""
+    lines, left_out = last_lines(path, _READ)
+    if left_out:
+        yield "[the beginning is left out]"
+    for raw in lines:
+        line = parse(raw)
+        if line is not None and not line.get("isSidechain"):
+            yield from _told(line)
+
+
+def _told(line: Mapping[str, Any]) -> Iterator[str]:
+    prompt = typed(line)
+    if prompt is not None:
+        yield from (f"> {part}" for part in prompt.splitlines())
+    if line.get("subtype") == "compact_boundary":
+        yield "[the conversation so far was summarized]"
+    message = line.get("message")
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, str) and line.get("type") == "assistant":
+        yield from clean(content).splitlines()
+    for block in content if isinstance(content, list) else []:
+        if isinstance(block, Mapping):
+            yield from _block(block, spoken=line.get("type") == "assistant")
+
+
+def _block(block: Mapping[str, Any], *, spoken: bool) -> Iterator[str]:
+    match block.get("type"):
+        case "text" if spoken:
+            yield from clean(str(block.get("text", ""))).splitlines()
+        case "tool_use":
+            yield _line(f"[{block.get('name', 'tool')}] {_arguments(block.get('input'))}")
+        case "tool_result":
+            yield _line(f"[{'error' if block.get('is_error') else 'ok'}] {_outcome(block.get('content'))}")
+
+
+def _line(text: str) -> str:
+    return shortened(clean(text), _LONGEST)
+
+
+def _arguments(given: Any) -> str:
+    """The value alone where there is only one thing to tell, such as a command or a path."""
+    values = given if isinstance(given, Mapping) else {}
+    told = {key: _short(value) for key, value in values.items() if key != "description"}
+    if len(told) == 1:
+        return next(iter(told.values()))
+    return ", ".join(f"{key}={value}" for key, value in told.items())
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _outcome(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return " ".join(str(block.get("text") or f"[{block.get('type')}]") for block in blocks)

@@ -1,0 +1,286 @@
+"""Which sessions are listed, on files written by hand: the odd ones are those that nobody writes on purpose."""
+
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.store.heading import folder_of
+
+from .catalogue_disk import Disk, ids, lines, typed, user
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Disk:
+    return Disk(tmp_path)
+
+
+# -- what is a session --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n\n\n",
+        b"no json at all",
+        os.urandom(300_000),
+        b"\x00" * 300_000,
+        b"[" * 300_000,
+        b'{"a":' * 300_000,
+        b'"cwd":"' + b"\\" * 300_000,
+        b'{"type":"user","message":{"role":"user","content":"half a li',
+        lines({"type": "queue-operation", "operation": "enqueue", "content": "never begun"}),
+        lines([1], "text", None, 3),
+        lines({**user("subagent"), "isSidechain": True}),
+        lines({**user("cwd is a number"), "cwd": 3}),
+    ],
+    ids=lambda content: content[:12].hex(),
+)
+def test_what_is_no_conversation_is_not_listed_and_breaks_nothing(disk: Disk, content: bytes) -> None:
+    good = disk.session("hello")
+    bad = disk.write(content)
+    assert ids(disk.catalogue) == [good]
+    assert ids(disk.catalogue, text="hello", project=str(disk.project)) == [good]
+    assert disk.catalogue.find(bad) is None
+    assert list(disk.catalogue.transcript_lines(bad)) in ([], ["> subagent"], ["> cwd is a number"])
+
+
+def test_a_damaged_line_costs_only_itself(disk: Disk) -> None:
+    where = str(disk.project)
+    torn = b'{"type":"user","message":{"role":"user","con\n' + lines(user("hello", cwd=where)) + b'{"type":"us'
+    session_id = disk.write(torn)
+    assert disk.catalogue.list()[0].first_prompt == "hello"
+    assert list(disk.catalogue.transcript_lines(session_id)) == ["> hello"]
+
+
+def test_only_transcripts_of_sessions_are_looked_at(disk: Disk) -> None:
+    good = disk.session("hello")
+    folder = disk.path_of(good).parent
+    content = lines(user("not a session"))
+    (folder / "agent-0123abcd.jsonl").write_bytes(content)
+    (folder / f"{uuid.uuid4()}.json").write_bytes(content)
+    (folder / "memory.jsonl").write_bytes(content)
+    (folder / f"{uuid.uuid4()}.jsonl").mkdir()
+    (folder / f"{uuid.uuid4()}.jsonl").symlink_to(folder / "gone")
+    below = folder / good / "subagents"
+    below.mkdir(parents=True)
+    (below / f"{uuid.uuid4()}.jsonl").write_bytes(content)
+    (disk.config / "projects" / f"{uuid.uuid4()}.jsonl").write_bytes(content)
+    assert ids(disk.catalogue) == [good]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_a_transcript_does_not_make_it_wait(disk: Disk) -> None:
+    good = disk.session("hello")
+    os.mkfifo(disk.path_of(good).parent / f"{uuid.uuid4()}.jsonl")
+    os.mkfifo(disk.config / "history.jsonl")
+    assert ids(disk.catalogue) == [good]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_transcript_is_left_out(disk: Disk) -> None:
+    good, bad = disk.session("hello"), disk.session("secret")
+    disk.path_of(bad).chmod(0)
+    assert ids(disk.catalogue) == [good]
+
+
+def test_a_transcript_of_gigabytes_is_read_in_part(disk: Disk) -> None:
+    session_id = disk.session("hello")
+    path = disk.path_of(session_id)
+    size = 8 << 30
+    os.truncate(path, size)  # sparse: takes no room
+    with path.open("ab") as file:
+        file.write(b"\n" + lines({"type": "custom-title", "customTitle": "huge"}, user("the end")))
+    entry = disk.catalogue.list()[0]
+    assert (entry.first_prompt, entry.title, entry.size > size) == ("hello", "huge", True)
+    assert list(disk.catalogue.transcript_lines(session_id)) == ["[the beginning is left out]", "> the end"]
+
+
+def test_a_machine_without_sessions_has_an_empty_list(disk: Disk) -> None:
+    assert disk.catalogue.list() == []
+    assert disk.catalogue.find(str(uuid.uuid4())) is None
+    disk.config.mkdir()
+    (disk.config / "projects").write_text("a file where a directory should be")
+    assert disk.catalogue.list() == []
+
+
+# -- order, number and filters ------------------------------------------------------------------------------------
+
+
+def test_the_newest_come_first_up_to_the_limit(disk: Disk) -> None:
+    made = [disk.session(f"number {number}") for number in range(5)]
+    assert ids(disk.catalogue) == made[::-1]
+    assert ids(disk.catalogue, limit=2) == made[:2:-1]
+    assert ids(disk.catalogue, limit=0) == ids(disk.catalogue, limit=-1) == []
+
+
+def test_files_that_are_no_session_do_not_count_against_the_limit(disk: Disk) -> None:
+    good = disk.session("hello")
+    for _ in range(3):
+        disk.write(b"rubbish")
+    assert ids(disk.catalogue, limit=1) == [good]
+
+
+def test_a_text_is_found_in_title_prompt_directory_branch_and_id(disk: Disk) -> None:
+    prompt = disk.session("Make the ÖVEN hot")
+    title = disk.session("x", before=({"type": "ai-title", "aiTitle": "Colder fridge"},))
+    branch = disk.session("x", gitBranch="Fix/kettle")
+    directory = disk.session("x", cwd="/nowhere/Toaster")
+    catalogue = disk.catalogue
+    found = {text: ids(catalogue, text=text) for text in ("öven", "FRIDGE", "kettle", "toaster", branch[:13], "?")}
+    assert found == {
+        "öven": [prompt], "FRIDGE": [title], "kettle": [branch], "toaster": [directory], branch[:13]: [branch], "?": [],
+    }  # fmt: skip
+
+
+def test_a_text_is_looked_for_beyond_the_limit_of_newest_ones(disk: Disk) -> None:
+    old = [disk.session("needle one"), disk.session("needle two")]
+    for _ in range(10):
+        disk.session("hay")
+    assert ids(disk.catalogue, text="needle", limit=1) == [old[1]]
+
+
+def test_the_list_can_be_of_certain_sessions_alone(disk: Disk) -> None:
+    made = [disk.session("transcript"), disk.session("transcript"), str(uuid.uuid4()), str(uuid.uuid4())]
+    disk.remember(*(typed(session_id, "history", 1, "/somewhere") for session_id in made[2:]))
+    wanted = frozenset({made[0], made[2], str(uuid.uuid4())})
+    assert ids(disk.catalogue, only=wanted) == [made[0], made[2]]
+    assert ids(disk.catalogue, only=wanted, limit=1) == [made[0]]
+    assert ids(disk.catalogue, only=frozenset()) == []
+
+
+def test_a_directory_is_the_same_in_every_spelling(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    session_id = disk.session("hello")
+    link = disk.project.parent / "link"
+    link.symlink_to(disk.project)
+    monkeypatch.chdir(disk.project.parent)
+    spellings = [str(disk.project), f"{disk.project}/", f"{disk.project}/../project", str(link), "project", "./link/"]
+    assert [ids(disk.catalogue, project=spelling) for spelling in spellings] == [[session_id]] * len(spellings)
+
+
+@pytest.mark.parametrize("wrong", ["", "/", "projec", "project/below", "/nowhere", "\x00", "\ud800", "x" * 5000])
+def test_another_directory_has_other_sessions(disk: Disk, wrong: str) -> None:
+    disk.session("hello")
+    assert ids(disk.catalogue, project=wrong) == []
+
+
+def test_directories_whose_names_look_alike_on_disk_are_told_apart(disk: Disk) -> None:
+    dotted, dashed = disk.session("x", cwd="/gone/my.app"), disk.session("x", cwd="/gone/my-app")
+    assert disk.path_of(dotted).parent == disk.path_of(dashed).parent
+    assert ids(disk.catalogue, project="/gone/my.app/") == [dotted]
+    assert ids(disk.catalogue, project="/gone/my-app") == [dashed]
+
+
+def test_the_sessions_of_a_directory_with_a_very_long_name_are_found(disk: Disk) -> None:
+    long = "/gone/" + "/".join(["directory"] * 40)
+    session_id = str(uuid.uuid4())
+    folder = disk.config / "projects" / f"{folder_of(long)}-1x2y3z"
+    folder.mkdir(parents=True)
+    (folder / f"{session_id}.jsonl").write_bytes(lines(user("hello", cwd=long)))
+    assert ids(disk.catalogue, project=long) == [session_id]
+    assert ids(disk.catalogue, project=f"{long}/other") == []
+
+
+def test_a_session_that_moved_belongs_to_its_new_directory(disk: Disk) -> None:
+    moved = lines(user("hello", cwd="/gone/old"), {"type": "relocated", "relocatedCwd": "/gone/new"})
+    session_id = disk.write(moved, cwd="/gone/new")
+    disk.remember(typed(session_id, "hello", 1, "/gone/old"))
+    assert [entry.project for entry in disk.catalogue.list()] == ["/gone/new"]
+    assert ids(disk.catalogue, project="/gone/new") == [session_id]
+    assert ids(disk.catalogue, project="/gone/old") == []
+
+
+def test_of_two_transcripts_with_one_id_the_newer_one_counts(disk: Disk) -> None:
+    session_id = disk.session("older")
+    disk.write(lines(user("newer", cwd="/elsewhere")), cwd="/elsewhere", session_id=session_id)
+    assert [entry.first_prompt for entry in disk.catalogue.list()] == ["newer"]
+    found = disk.catalogue.find(session_id)
+    assert found
+    assert found.first_prompt == "newer"
+
+
+# -- the history --------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_only_the_history_knows_is_listed(disk: Disk) -> None:
+    session_id = str(uuid.uuid4())
+    with_transcript = disk.session("in a transcript")
+    disk.remember(
+        typed(session_id, "/clear", disk.clock + 10, str(disk.project)),
+        typed(session_id, "first words", disk.clock + 20, str(disk.project)),
+        typed(session_id, "last words", disk.clock + 30, str(disk.project)),
+    )
+    newest, second = disk.catalogue.list(project=str(disk.project))
+    assert (newest.session_id, newest.first_prompt) == (session_id, "first words")
+    assert (newest.last_used, newest.size) == (disk.clock + 30, 0)
+    assert second.session_id == with_transcript
+    assert disk.catalogue.find(session_id) == newest
+    assert list(disk.catalogue.transcript_lines(session_id)) == []
+
+
+def test_a_session_in_both_places_is_listed_once(disk: Disk) -> None:
+    session_id = disk.session("from the transcript")
+    disk.session("newer transcript")
+    disk.remember(typed(session_id, "from the history", disk.clock + 100, "/elsewhere"))
+    entry = disk.catalogue.list()[0]
+    assert (entry.session_id, entry.first_prompt) == (session_id, "from the transcript")
+    assert (entry.last_used, entry.project) == (disk.clock + 100, str(disk.project))
+    assert len(disk.catalogue.list()) == 2
+
+
+def test_lines_of_the_history_that_tell_nothing_are_skipped(disk: Disk) -> None:
+    good = typed(str(uuid.uuid4()), "good", 5, "/somewhere")
+    others = [typed(str(uuid.uuid4()), "bad", 6, "/somewhere") for _ in range(7)]
+    for line, field, value in zip(
+        others,
+        ("sessionId", "sessionId", "project", "timestamp", "timestamp", "timestamp", "timestamp"),
+        ("../../etc/passwd", None, None, "now", -1, float("inf"), 10**400),
+        strict=True,
+    ):
+        line[field] = value
+    old = {"display": "from before ids", "timestamp": 1, "project": "/somewhere"}
+    disk.remember(*others, old, good, b'{"sessionId": broken\n', b'["sessionId"]\n', b'{"sessionId":"half')
+    assert ids(disk.catalogue) == [good["sessionId"]]
+
+
+def test_of_a_long_history_the_latest_part_is_read(disk: Disk) -> None:
+    old, new = str(uuid.uuid4()), str(uuid.uuid4())
+    disk.remember(typed(old, "x" * 3_000_000, 1, "/somewhere"), typed(new, "hello", 2, "/somewhere"))
+    assert ids(disk.catalogue) == [new]
+
+
+# -- remembering --------------------------------------------------------------------------------------------------
+
+
+def test_what_changed_on_disk_is_seen_at_the_next_call(disk: Disk) -> None:
+    catalogue = disk.catalogue
+    session_id = disk.session("before")
+    assert [entry.first_prompt for entry in catalogue.list()] == ["before"]
+    disk.write(lines(user("after", cwd=str(disk.project))), session_id=session_id)
+    disk.remember(typed(str(uuid.uuid4()), "by hand", 1, "/somewhere"))
+    assert [entry.first_prompt for entry in catalogue.list()] == ["after", "by hand"]
+    disk.path_of(session_id).unlink()
+    assert [entry.first_prompt for entry in catalogue.list()] == ["by hand"]
+
+
+def test_no_more_files_are_opened_than_are_asked_for(disk: Disk) -> None:
+    """A file that was replaced without a trace in the directory shows whether it was opened before."""
+    catalogue = disk.catalogue
+    made = [disk.session(f"number {number}") for number in range(6)]
+    catalogue.list(limit=2)
+    for session_id in made:
+        path = disk.path_of(session_id)
+        facts = path.stat()
+        path.write_bytes(path.read_bytes().replace(b"number", b"NUMBER"))
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    prompts = [entry.first_prompt for entry in catalogue.list()]
+    assert prompts == ["number 5", "number 4", "NUMBER 3", "NUMBER 2", "NUMBER 1", "NUMBER 0"]
+
+
+@pytest.mark.parametrize("wrong", ["", "x", "../../etc/passwd", "*", "\x00", f"{uuid.uuid4()}/.."])
+def test_what_is_no_session_id_finds_nothing(disk: Disk, wrong: str) -> None:
+    disk.session("hello")
+    assert disk.catalogue.find(wrong) is None
+    assert list(disk.catalogue.transcript_lines(wrong)) == []
