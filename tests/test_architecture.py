@@ -27,7 +27,9 @@ ROWS: list[set[str]] = [
     {"observers"},
     {"server", "tui"},
     {"testing"},
+    {"manifest"},
     {"app"},
+    {"commands", "greeting"},
     {"cli", "__main__"},
 ]
 
@@ -38,12 +40,11 @@ NARROW: dict[str, set[str]] = {
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it
     "manifest": set(),
-    "greeting": {"manifest"},  # answers before anything heavy is loaded
-    "front": {"manifest", "greeting"},
+    "greeting": {"manifest", "app", "config", "errors"},  # answers before anything heavy is loaded
 }
 
 # Layers that only some others may know.
-ONLY_FOR: dict[str, set[str]] = {"claude": {"sessions", "service"}}
+ONLY_FOR: dict[str, set[str]] = {"claude": {"sessions", "service", "commands"}}
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.
 PUBLIC: dict[str, set[str]] = {
@@ -68,7 +69,7 @@ MAY_START_TASKS = {
 }
 
 # Standard output belongs to the protocol; a command may write to it.
-MAY_PRINT = {"cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
+MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
 
 LONGEST_FILE = 600
 

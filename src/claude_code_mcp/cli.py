@@ -1,21 +1,14 @@
-"""The command line. Every command imports what it needs only when it runs."""
+"""The entry point. Serving on stdio takes the fast way in; every other command is loaded only when it is called."""
 
 import sys
 
 
 def main() -> int:
-    from claude_code_mcp.app import log_to_stderr, run_http, run_stdio
-    from claude_code_mcp.config import load_settings
-    import asyncio
+    """Runs the command on the command line; the value is the exit code."""
+    if sys.argv[1:] in ([], ["serve"]):
+        from .greeting import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 
-    s = load_settings()
-    log_to_stderr(s)
-    if len(sys.argv) > 2 and sys.argv[1] == "serve":
-        asyncio.run(run_http(s, sys.argv[3]))
-    else:
-        asyncio.run(run_stdio(s))
-    return 0
+        return greet()
+    from .commands import run  # noqa: PLC0415 - and nobody else should pay for the rest
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return run(sys.argv[1:])

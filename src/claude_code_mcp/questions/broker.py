@@ -1,7 +1,8 @@
 """The broker: holds every pending question and offers it to all channels at once; the first answer wins.
 
 The queue that a caller polls is `pending`; other channels (a dialog in the client, the terminal, a chat) register
-themselves. Everything here is synchronous, so an answer reaches the process without waiting for anybody.
+themselves. An answer reaches the process in the same breath, without waiting for anybody; only the offer comes a
+moment after the opening, so that a channel may answer at once and still finds the session waiting.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..errors import QuestionClosed
@@ -23,7 +25,7 @@ _REMEMBERED = 2000
 
 
 class Channel(Protocol):
-    """A way to a person. `offer` and `withdraw` must not block."""
+    """A way to a person. `offer` and `withdraw` must not block; if they raise, only this channel loses."""
 
     @property
     def name(self) -> str: ...
@@ -32,11 +34,19 @@ class Channel(Protocol):
         """A question opened; the channel may answer it through the broker."""
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """The question is closed, whoever closed it."""
+        """The question is closed, whoever closed it. May come for one that was never offered here."""
 
 
 Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    question: Question
+    settle: Settle
+    timer: asyncio.TimerHandle
+    offered: bool = False
 
 
 class Broker:
@@ -44,15 +54,16 @@ class Broker:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._open: dict[str, tuple[Question, Settle, asyncio.TimerHandle]] = {}
+        self._open: dict[str, _Pending] = {}
         self._closed: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
 
     def add_channel(self, channel: Channel) -> None:
         """From now on the channel is offered every question, those that are open first."""
         self._channels = (*self._channels, channel)
-        for question, _, _ in list(self._open.values()):
-            _tell(channel.offer, question)
+        for pending in list(self._open.values()):
+            if pending.offered:
+                self._offer_to(channel, pending.question)
 
     def remove_channel(self, channel: Channel) -> None:
         """The channel hears nothing more; its questions stay open for the others."""
@@ -65,12 +76,13 @@ class Broker:
         tool_input: Mapping[str, Any],
         settle: Settle,
         *,
+        cwd: str = "",
         tool_use_id: str | None = None,
         suggestions: Sequence[Mapping[str, Any]] = (),
         reason: str | None = None,
         blocked_path: str | None = None,
     ) -> Question:
-        """Opens a question and offers it to every channel; `settle` is called when it closes."""
+        """Opens a question, to be offered to every channel; `settle` is called once, when it closes."""
         now = time.time()
         question = Question(
             id=f"q-{secrets.token_hex(8)}",
@@ -78,7 +90,7 @@ class Broker:
             kind=kind_of(tool_name),
             tool_name=tool_name,
             tool_input=tool_input,
-            description=describe(tool_name, tool_input),
+            description=describe(tool_name, tool_input, cwd),
             tool_use_id=tool_use_id,
             suggestions=suggestions,
             reason=reason,
@@ -86,25 +98,36 @@ class Broker:
             opened_at=now,
             deadline=now + self._timeout,
         )
-        timer = asyncio.get_running_loop().call_later(self._timeout, self._expire, question.id)
-        self._open[question.id] = (question, settle, timer)
-        for channel in self._channels:
-            _tell(channel.offer, question)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._timeout, self._expire, question.id)
+        self._open[question.id] = _Pending(question, settle, timer)
+        loop.call_soon(self._offer, question.id)
         return question
+
+    def _offer(self, question_id: str) -> None:
+        pending = self._open.get(question_id)
+        if pending is not None:
+            pending.offered = True
+            for channel in self._channels:
+                self._offer_to(channel, pending.question)
+
+    def _offer_to(self, channel: Channel, question: Question) -> None:
+        if question.id in self._open:  # a channel before this one may have answered it
+            _tell(channel.offer, question)
 
     def pending(self, session_id: str | None = None) -> list[Question]:
         """The open questions, oldest first; of one session or of all."""
-        questions = (question for question, _, _ in self._open.values())
+        questions = (pending.question for pending in self._open.values())
         return [question for question in questions if session_id in (None, question.session_id)]
 
     def answer(self, session_id: str, question_id: str, answer: Answer, by: str) -> Question:
         """Answers a question. QuestionClosed tells who was faster; InvalidArgument leaves it open."""
         found = self._open.get(question_id)
-        if found is None or found[0].session_id != session_id:
+        if found is None or found.question.session_id != session_id:
             raise self._why_closed(session_id, question_id)
-        body = reply(found[0], answer)
+        body = reply(found.question, answer)
         self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time()), body)
-        return found[0]
+        return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:
         """Nobody needs an answer any more; a no-op for a question that is closed."""
@@ -117,21 +140,22 @@ class Broker:
             self.withdraw(question.id, detail)
 
     def _expire(self, question_id: str) -> None:
-        question = self._open[question_id][0]
-        minutes = f"{self._timeout / 60:g} minutes" if self._timeout >= 60 else f"{self._timeout:g} seconds"
-        denial = Answer(allow=False, message=f"Nobody answered within {minutes}, so this was denied.")
+        question = self._open[question_id].question
+        denial = Answer(allow=False, message=f"Nobody answered within {_told(self._timeout)}, so this was denied.")
         resolution = Resolution(Closure.EXPIRED, "deadline", denial, denial.message or "", time.time())
         self._close(question_id, resolution, reply(question, denial))
 
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
-        question, settle, timer = self._open.pop(question_id)
-        timer.cancel()
-        self._closed[question_id] = (question.session_id, resolution)
+        pending = self._open.pop(question_id)
+        pending.timer.cancel()
+        self._closed[question_id] = (pending.question.session_id, resolution)
         if len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
-        settle(question, resolution, body)
-        for channel in self._channels:
-            _tell(channel.withdraw, question, resolution)
+        try:
+            pending.settle(pending.question, resolution, body)
+        finally:
+            for channel in self._channels if pending.offered else ():
+                _tell(channel.withdraw, pending.question, resolution)
 
     def _why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
         owner, resolution = self._closed.get(question_id, ("", None))
@@ -142,9 +166,7 @@ class Broker:
             Closure.EXPIRED: "expired and was denied",
             Closure.WITHDRAWN: f"was withdrawn: {resolution.detail}",
         }[resolution.closure]
-        return QuestionClosed(
-            f"Question {question_id!r} {told}.", closed=str(resolution.closure), by=resolution.by
-        )
+        return QuestionClosed(f"Question {question_id!r} {told}.", closed=str(resolution.closure), by=resolution.by)
 
 
 def _tell(call: Callable[..., None], *about: object) -> None:
@@ -152,3 +174,8 @@ def _tell(call: Callable[..., None], *about: object) -> None:
         call(*about)
     except Exception:
         log.exception("a channel failed")
+
+
+def _told(seconds: float) -> str:
+    number, unit = (seconds / 60, "minute") if seconds >= 60 else (seconds, "second")
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"

@@ -1,21 +1,35 @@
-"""One readable line about what a tool call wants to do. Pure."""
+"""One readable line about what a tool call wants to do. Pure.
+
+People decide by these lines, and terminals show them: nothing in them may hide or rewrite what stands beside it.
+"""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 _LONGEST = 200
+_PATHS = frozenset({"file_path", "notebook_path"})
 
 
-def describe(tool_name: str, tool_input: Mapping[str, Any]) -> str:
-    """Such as `Edit src/auth.py: 3 lines changed` or `Run: git push`."""
+def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "") -> str:
+    """Such as `Edit src/auth.py: 3 lines changed` or `Run: git push`. Files below `cwd` are named from there."""
     teller = _TELLERS.get(tool_name)
+    tool_input = {key: _from(cwd, value) if key in _PATHS else value for key, value in tool_input.items()}
     return _one_line(teller(tool_input) if teller else _unknown(tool_name, tool_input))
 
 
+def _from(cwd: str, path: Any) -> Any:
+    below = f"{cwd.rstrip('/')}/"
+    return path.removeprefix(below) if cwd and isinstance(path, str) and "/../" not in path else path
+
+
 def _one_line(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _LONGEST else flat[: _LONGEST - 1] + "…"
+    flat = _cut(" ".join(text.split()), _LONGEST)
+    return "".join(character if character.isprintable() else "�" for character in flat)
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _text(tool_input: Mapping[str, Any], *names: str) -> str:
@@ -30,10 +44,17 @@ def _edit(tool_input: Mapping[str, Any]) -> str:
 
 
 def _changed(old: str, new: str) -> str:
+    """Counts the lines between the first and the last difference: an edit is one place in a file."""
     before, after = old.splitlines(), new.splitlines()
-    shared = min(len(before), len(after))
-    differing = sum(1 for one, other in zip(before, after, strict=False) if one != other)
-    return _count(differing + max(len(before), len(after)) - shared, "line") + " changed"
+    unchanged = _common_start(before, after)
+    before, after = before[unchanged:], after[unchanged:]
+    unchanged = _common_start(before[::-1], after[::-1])
+    return _count(max(len(before), len(after)) - unchanged, "line") + " changed"
+
+
+def _common_start(one: list[str], other: list[str]) -> int:
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
 
 
 def _count(number: int, noun: str) -> str:
@@ -59,9 +80,7 @@ def _plan(tool_input: Mapping[str, Any]) -> str:
 def _ask(tool_input: Mapping[str, Any]) -> str:
     raw = tool_input.get("questions")
     questions = (
-        [str(part.get("question", "?")) for part in raw if isinstance(part, Mapping)]
-        if isinstance(raw, list)
-        else []
+        [str(part.get("question", "?")) for part in raw if isinstance(part, Mapping)] if isinstance(raw, list) else []
     )
     return "Question: " + " / ".join(questions) if questions else "Claude has a question"
 
@@ -90,13 +109,16 @@ _TELLERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _unknown(tool_name: str, tool_input: Mapping[str, Any]) -> str:
-    _, _, rest = tool_name.partition("mcp__")
-    server, _, tool = rest.partition("__")
-    name = f"{tool} of {server}" if tool else tool_name
     arguments = ", ".join(f"{key}={_short(value)}" for key, value in tool_input.items())
-    return f"Use {name}: {arguments}" if arguments else f"Use {name}"
+    return f"Use {_name(tool_name)}: {arguments}" if arguments else f"Use {_name(tool_name)}"
+
+
+def _name(tool_name: str) -> str:
+    """Tools of MCP servers are called `mcp__server__tool`."""
+    prefix, _, rest = tool_name.partition("__")
+    server, _, tool = rest.partition("__")
+    return f"{tool} of {server}" if prefix == "mcp" and server and tool else tool_name
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 60)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..model.question import Answer, GivenAnswers, Question, QuestionKind, Scope
+from ..model.question import Answer, Question, QuestionKind, Scope
 
 _DENIALS = {
     QuestionKind.PERMISSION: "The user denied this.",
@@ -19,7 +19,7 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
         return _denial(question, answer)
     body: dict[str, Any] = {"behavior": "allow", "updatedInput": _input(question, answer)}
     if answer.scope is Scope.SESSION:
-        body["updatedPermissions"] = list(_for_session(question))
+        body["updatedPermissions"] = _for_session(question)
     return body
 
 
@@ -30,45 +30,75 @@ def _denial(question: Question, answer: Answer) -> dict[str, Any]:
     return {**body, "interrupt": True} if answer.interrupt else body
 
 
-def _for_session(question: Question) -> Sequence[Mapping[str, Any]]:
-    if not question.suggestions:
+def _for_session(question: Question) -> list[dict[str, Any]]:
+    # The CLI would write some of its suggestions into the project's settings; what was allowed for a session
+    # must not outlive it.
+    rules = [{**one, "destination": "session"} for one in question.suggestions if isinstance(one, Mapping)]
+    if not rules:
         raise InvalidArgument(
             "Claude Code offers no rule that would allow this for the whole session; allow it once instead."
         )
-    # The CLI would write some of its suggestions into the project's settings; what was allowed for a session
-    # must not outlive it.
-    return [{**suggestion, "destination": "session"} for suggestion in question.suggestions]
+    return rules
 
 
 def _input(question: Question, answer: Answer) -> dict[str, Any]:
-    given = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
-    if answer.answers is not None:
-        given["answers"] = answers_by_text(question, answer.answers)
-    elif question.kind is QuestionKind.USER_QUESTION and isinstance(given.get("answers"), list | dict):
-        given["answers"] = answers_by_text(question, given["answers"])
-    return {**question.tool_input, **given} if question.kind is QuestionKind.USER_QUESTION else given
+    edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
+    if question.kind is not QuestionKind.PERMISSION:
+        # A plan or a set of questions is edited in part: what is left out stays as it was.
+        edited = {**question.tool_input, **edited}
+    answers: object = answer.answers
+    if answers is None and question.kind is QuestionKind.USER_QUESTION:
+        answers = (answer.updated_input or {}).get("answers")
+    return edited if answers is None else {**edited, "answers": answers_by_text(question, answers)}
 
 
-def answers_by_text(question: Question, answers: GivenAnswers) -> dict[str, str]:
-    """Answers keyed by question text, several labels joined, from a mapping or a list in order."""
+def answers_by_text(question: Question, answers: object) -> dict[str, str]:
+    """Answers keyed by question text, several labels joined, from a mapping or a list in order.
+
+    A mapping goes by the text of a question, its header or its number from 1. A text alone answers a question
+    that is the only one.
+    """
     if question.kind is not QuestionKind.USER_QUESTION:
-        raise InvalidArgument(f"Answers fit a user question; this is a {question.kind}.", field="answers")
+        raise _misfit(f"Answers fit a user question; this is a {question.kind}.")
     if isinstance(answers, Mapping):
-        return {_text_of(question, key): _joined(value) for key, value in answers.items()}
+        return _from_mapping(question, answers)
+    if isinstance(answers, str) and len(question.choices) == 1:
+        answers = [answers]
+    if isinstance(answers, str) or not isinstance(answers, Sequence):
+        raise _misfit("Answers are a mapping from question to answer, or a list in the order of the questions.")
     if len(answers) > len(question.choices):
-        raise InvalidArgument(f"{len(answers)} answers for {len(question.choices)} question(s).", field="answers")
-    pairs = zip(question.choices, answers, strict=False)
-    return {choice.question: _joined(value) for choice, value in pairs}
+        raise _misfit(f"{len(answers)} answers for {len(question.choices)} question(s).")
+    return {choice.question: _joined(value) for choice, value in zip(question.choices, answers, strict=False)}
+
+
+def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for key, value in answers.items():
+        text = _text_of(question, str(key))
+        if text in given:
+            raise _misfit(f"{text!r} is answered twice.")
+        given[text] = _joined(value)
+    return given
 
 
 def _text_of(question: Question, key: str) -> str:
-    """The text of the question that a key means: its text, its header or its number from 1."""
-    for number, choice in enumerate(question.choices, 1):
-        if key in (choice.question, choice.header, str(number)):
-            return choice.question
-    known = ", ".join(repr(choice.question) for choice in question.choices)
-    raise InvalidArgument(f"There is no question {key!r}; there is {known}.", field="answers")
+    texts = [choice.question for choice in question.choices]
+    headers = {choice.header: choice.question for choice in reversed(question.choices) if choice.header}
+    numbers = {str(number): text for number, text in enumerate(texts, 1)}
+    if key in texts:
+        return key
+    if key in headers or key in numbers:
+        return headers.get(key) or numbers[key]
+    raise _misfit(f"There is no question {key!r}; there is {', '.join(map(repr, texts))}.")
 
 
-def _joined(value: str | Sequence[str]) -> str:
-    return value if isinstance(value, str) else ", ".join(value)
+def _joined(value: object) -> str:
+    """As the CLI takes it: labels or free text, several labels separated by commas."""
+    labels = [value] if isinstance(value, str) else value
+    if not isinstance(labels, Sequence) or not all(isinstance(label, str) for label in labels):
+        raise _misfit(f"An answer is a text or a list of labels, not {value!r}.")
+    return ", ".join(labels)
+
+
+def _misfit(why: str) -> InvalidArgument:
+    return InvalidArgument(why, field="answers")

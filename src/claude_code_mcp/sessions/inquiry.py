@@ -17,6 +17,7 @@ class Inquiry:
     def __init__(
         self,
         session_id: str,
+        cwd: str,
         broker: Broker,
         log: EventLog,
         narrator: Narrator,
@@ -24,6 +25,7 @@ class Inquiry:
     ) -> None:
         """`reply` takes the id of the request and what the CLI is to hear, None if it wants no answer any more."""
         self._session_id = session_id
+        self._cwd = cwd
         self._broker = broker
         self._log = log
         self._narrator = narrator
@@ -44,6 +46,7 @@ class Inquiry:
             str(request.get("tool_name")),
             self._input(request, tool_use_id),
             lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
+            cwd=self._cwd,
             tool_use_id=tool_use_id,
             suggestions=request.get("permission_suggestions") or (),
             reason=request.get("decision_reason"),

@@ -11,9 +11,9 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 class Journal:
     """The record of one session. Knows nothing of turns and states."""
 
-    def __init__(self, log: EventLog) -> None:
+    def __init__(self, log: EventLog, cwd: str = "") -> None:
         self._log = log
-        self.narrator = Narrator()
+        self.narrator = Narrator(cwd)
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model is heard again."""
         self.background_tasks = 0

@@ -24,7 +24,8 @@ class ToolUse:
 class Narrator:
     """Follows one conversation. Text may arrive in fragments first and as a whole block afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, cwd: str = "") -> None:
+        self._cwd = cwd
         self.tools: OrderedDict[str, ToolUse] = OrderedDict()
         self._inputs: OrderedDict[str, Raw] = OrderedDict()
         self._unfinished = ""
@@ -73,7 +74,7 @@ class Narrator:
     def _tool_started(self, block: Raw) -> str:
         name, raw = str(block.get("name")), block.get("input")
         given = raw if isinstance(raw, dict) else {}
-        tool = ToolUse(str(block.get("id")), name, describe(name, given))
+        tool = ToolUse(str(block.get("id")), name, describe(name, given, self._cwd))
         self.tools[tool.id] = tool
         self._inputs[tool.id] = given
         if len(self.tools) > _REMEMBERED:

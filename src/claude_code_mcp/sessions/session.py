@@ -67,9 +67,9 @@ class Session:
         self._turn: Turn | None = None
         self._mail = Mail()
         self._standing = Standing(self.log)
-        self._journal = Journal(self.log)
+        self._journal = Journal(self.log, cwd)
         self.narrator = self._journal.narrator
-        self._inquiry = Inquiry(session_id, around.broker, self.log, self.narrator, self._reply)
+        self._inquiry = Inquiry(session_id, cwd, around.broker, self.log, self.narrator, self._reply)
         self._silence = Silence(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)
 
     # -- what callers see -------------------------------------------------------------------------------------

@@ -1,0 +1,7 @@
+"""`python -m claude_code_mcp` is the command `claude-code-mcp`."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

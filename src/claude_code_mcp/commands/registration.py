@@ -1,0 +1,84 @@
+"""`config`: the settings in force, and how to register this server in the clients people use."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..config import Settings, load_settings, variable_of
+
+_NAME = "claude-code"
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "config",
+        help="print the settings in force, or how to register this server in a client",
+        description="Without an argument prints the settings in force with the variable that sets each. With the "
+        "name of a client prints what registers this server there.",
+    )
+    parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.client:
+        print(_CLIENTS[arguments.client](_command()))
+        return 0
+    settings = load_settings(file=arguments.config)
+    for line in settings_lines(settings):
+        print(line)
+    print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(_CLIENTS))}}}")
+    return 0
+
+
+def settings_lines(settings: Settings) -> list[str]:
+    """`VARIABLE=value` for every setting; secrets are never printed."""
+    values = settings.model_dump(mode="json")
+    return [f"{variable_of(name)}={'' if value is None else value}" for name, value in values.items()]
+
+
+def _command() -> list[str]:
+    found = shutil.which("claude-code-mcp")
+    beside = Path(sys.executable).with_name("claude-code-mcp")
+    if beside.exists():
+        return [str(beside)]
+    return [found] if found else [sys.executable, "-m", "claude_code_mcp"]
+
+
+def _server(command: list[str]) -> dict[str, Any]:
+    return {"command": command[0], "args": command[1:]}
+
+
+def _mcp_servers(where: str) -> Callable[[list[str]], str]:
+    def told(command: list[str]) -> str:
+        return f"Add to {where}:\n{json.dumps({'mcpServers': {_NAME: _server(command)}}, indent=2)}"
+
+    return told
+
+
+def _claude_code(command: list[str]) -> str:
+    return f"Run:\nclaude mcp add {_NAME} -- {' '.join(command)}"
+
+
+def _vscode(command: list[str]) -> str:
+    server = {"type": "stdio", **_server(command)}
+    return f"Add to .vscode/mcp.json:\n{json.dumps({'servers': {_NAME: server}}, indent=2)}"
+
+
+def _codex(command: list[str]) -> str:
+    lines = [f"[mcp_servers.{_NAME}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
+    return "Add to ~/.codex/config.toml:\n" + "\n".join([*lines, "tool_timeout_sec = 120"])
+
+
+_CLIENTS: dict[str, Callable[[list[str]], str]] = {
+    "claude-code": _claude_code,
+    "claude-desktop": _mcp_servers("claude_desktop_config.json (Settings, Developer, Edit Config)"),
+    "cursor": _mcp_servers("~/.cursor/mcp.json"),
+    "vscode": _vscode,
+    "codex": _codex,
+}

@@ -1,0 +1,36 @@
+"""`serve`: MCP on stdio, or over HTTP."""
+
+import argparse
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from ..config import load_settings
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "serve",
+        help="serve MCP on stdio (the default) or over HTTP",
+        description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
+        "bearer token is required unless it listens on loopback only: set CLAUDE_CODE_MCP_TOKEN, or "
+        "CLAUDE_CODE_MCP_TOKENS_FILE for several callers.",
+    )
+    parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    parser.add_argument(
+        "--on-disconnect",
+        choices=("keep", "interrupt", "stop"),
+        help="what becomes of a client's running turns when it goes away (default: stop on stdio, keep over HTTP)",
+    )
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
+
+    given = {"on_disconnect": arguments.on_disconnect} if arguments.on_disconnect else {}
+    settings = load_settings(file=arguments.config, **given)
+    log_to_stderr(settings)
+    asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings))
+    return 0
