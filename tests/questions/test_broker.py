@@ -1,0 +1,294 @@
+"""The broker: one question, many channels, one answer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument, QuestionClosed
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.questions.broker import Broker
+
+YES, NO = Answer(allow=True), Answer(allow=False)
+LONG = 3600.0
+
+
+class Screen:
+    """A channel that shows what it is offered until it is withdrawn."""
+
+    def __init__(self, name: str = "screen", on_offer: Callable[[Question], object] | None = None) -> None:
+        self.name = name
+        self.shown: list[Question] = []
+        self.gone: list[tuple[Question, Resolution]] = []
+        self._on_offer = on_offer
+
+    def offer(self, question: Question) -> None:
+        self.shown.append(question)
+        if self._on_offer is not None:
+            self._on_offer(question)
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        self.gone.append((question, resolution))
+        self.shown = [one for one in self.shown if one is not question]
+
+
+class Asker:
+    """Stands where a session stands: opens questions and hears how they end."""
+
+    def __init__(self, broker: Broker, session_id: str = "s-1") -> None:
+        self._broker = broker
+        self.session_id = session_id
+        self.heard: dict[str, tuple[Resolution, dict[str, Any] | None]] = {}
+        self.settled = asyncio.Event()
+
+    def ask(self, tool: str = "Bash", **more: Any) -> Question:
+        tool_input = more.pop("tool_input", {"command": "ls"})
+        return self._broker.open(self.session_id, tool, tool_input, self._settle, **more)
+
+    def _settle(self, question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
+        assert question.id not in self.heard, "settled twice"
+        self.heard[question.id] = (resolution, body)
+        self.settled.set()
+
+
+async def offered() -> None:
+    """Lets the broker make its offers, which it does right after the code that opened the question."""
+    await asyncio.sleep(0)
+
+
+def why_closed(broker: Broker, question: Question, session_id: str = "s-1") -> QuestionClosed:
+    with pytest.raises(QuestionClosed) as caught:
+        broker.answer(session_id, question.id, YES, "late")
+    return caught.value
+
+
+async def test_a_question_is_described_dated_and_pending() -> None:
+    broker = Broker(LONG)
+    question = Asker(broker).ask(
+        tool_use_id="toolu_1", suggestions=({"type": "addRules"},), reason="because", blocked_path="/etc"
+    )
+    assert broker.pending() == [question]
+    assert question.kind is QuestionKind.PERMISSION
+    assert question.description == "Run: ls"
+    assert question.deadline == pytest.approx(question.opened_at + LONG)
+    assert (question.tool_use_id, question.reason, question.blocked_path) == ("toolu_1", "because", "/etc")
+    assert question.suggestions == ({"type": "addRules"},)
+
+
+async def test_every_channel_is_offered_a_question_and_the_first_answer_wins() -> None:
+    broker, left, right = Broker(LONG), Screen("left"), Screen("right")
+    broker.add_channel(left)
+    broker.add_channel(right)
+    asker = Asker(broker)
+    question = asker.ask()
+    await offered()
+    assert left.shown == right.shown == [question]
+
+    broker.answer("s-1", question.id, YES, "right")
+
+    resolution, body = asker.heard[question.id]
+    assert (resolution.closure, resolution.by, resolution.answer) == (Closure.ANSWERED, "right", YES)
+    assert body == {"behavior": "allow", "updatedInput": {"command": "ls"}}
+    assert broker.pending() == []
+    assert left.shown == right.shown == []
+    assert left.gone == right.gone == [(question, resolution)]
+    error = why_closed(broker, question)
+    assert error.data == {"closed": "answered", "by": "right"}
+    assert "already answered by right" in error.message
+
+
+async def test_a_channel_may_answer_while_it_is_being_offered_the_question() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    quick = Screen("quick", lambda question: broker.answer("s-1", question.id, NO, "quick"))
+    slow = Screen("slow")
+    broker.add_channel(quick)
+    broker.add_channel(slow)
+    question = asker.ask()
+    assert asker.heard == {}, "the asker must have the question before anybody answers it"
+    await offered()
+    assert asker.heard[question.id][0].by == "quick"
+    assert slow.shown == []
+
+
+async def test_a_question_that_ends_before_it_is_offered_is_never_shown() -> None:
+    broker, screen = Broker(LONG), Screen()
+    broker.add_channel(screen)
+    question = Asker(broker).ask()
+    broker.withdraw(question.id, "changed its mind")
+    await offered()
+    assert screen.shown == []
+    assert screen.gone == []
+
+
+async def test_a_channel_that_comes_late_sees_what_is_open() -> None:
+    broker, late = Broker(LONG), Screen()
+    asker = Asker(broker)
+    answered, first = asker.ask(), asker.ask()
+    await offered()
+    broker.answer("s-1", answered.id, YES, "queue")
+    second = asker.ask()
+    broker.add_channel(late)
+    await offered()
+    assert late.shown == [first, second]
+
+
+async def test_a_channel_that_left_hears_nothing_and_its_questions_stay_open() -> None:
+    broker, screen = Broker(LONG), Screen()
+    broker.add_channel(screen)
+    asker = Asker(broker)
+    first = asker.ask()
+    await offered()
+    broker.remove_channel(screen)
+    second = asker.ask()
+    await offered()
+    broker.answer("s-1", first.id, YES, "queue")
+    assert screen.shown == [first]
+    assert screen.gone == []
+    assert broker.pending() == [second]
+
+
+class BrokenScreen(Screen):
+    """A channel that raises whatever it is told."""
+
+    def offer(self, question: Question) -> None:
+        raise RuntimeError("screen broken")
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        raise RuntimeError("screen broken")
+
+
+async def test_a_channel_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    broker, sound = Broker(LONG), Screen("sound")
+    broker.add_channel(BrokenScreen())
+    broker.add_channel(sound)
+    asker = Asker(broker)
+    question = asker.ask()
+    await offered()
+    assert sound.shown == [question]
+    broker.answer("s-1", question.id, YES, "sound")
+    assert asker.heard[question.id][0].by == "sound"
+    assert sound.shown == []
+    assert [record.message for record in caplog.records] == ["a channel failed"] * 2
+
+
+async def test_channels_are_told_even_if_the_asker_fails() -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("session broken")
+
+    broker, screen = Broker(LONG), Screen()
+    broker.add_channel(screen)
+    question = broker.open("s-1", "Bash", {}, fail)
+    await offered()
+    with pytest.raises(RuntimeError, match="session broken"):
+        broker.answer("s-1", question.id, YES, "queue")
+    assert screen.shown == []
+    assert broker.pending() == []
+
+
+async def test_a_withdrawn_question_disappears_everywhere_and_needs_no_reply() -> None:
+    broker, screen = Broker(LONG), Screen()
+    broker.add_channel(screen)
+    asker = Asker(broker)
+    question = asker.ask()
+    await offered()
+    broker.withdraw(question.id, "the turn ended")
+    resolution, body = asker.heard[question.id]
+    assert (resolution.closure, resolution.detail, body) == (Closure.WITHDRAWN, "the turn ended", None)
+    assert screen.shown == []
+    assert broker.pending() == []
+    error = why_closed(broker, question)
+    assert error.data["closed"] == "withdrawn"
+    assert "the turn ended" in error.message
+
+
+async def test_withdrawing_what_is_closed_or_unknown_does_nothing() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    question = asker.ask()
+    broker.answer("s-1", question.id, YES, "queue")
+    broker.withdraw(question.id, "late")
+    broker.withdraw("q-none", "late")
+    assert asker.heard[question.id][0].closure is Closure.ANSWERED
+
+
+async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -> None:
+    broker, screen = Broker(0.05), Screen()
+    broker.add_channel(screen)
+    asker = Asker(broker)
+    question = asker.ask()
+    await asyncio.wait_for(asker.settled.wait(), 30)
+    resolution, body = asker.heard[question.id]
+    message = "Nobody answered within 0.05 seconds, so this was denied."
+    assert (resolution.closure, resolution.by, resolution.detail) == (Closure.EXPIRED, "deadline", message)
+    assert body == {"behavior": "deny", "message": message}
+    assert screen.shown == []
+    assert broker.pending() == []
+    assert why_closed(broker, question).data["closed"] == "expired"
+
+
+async def test_an_answer_in_time_stops_the_clock() -> None:
+    broker = Broker(0.05)
+    asker, other = Asker(broker), Asker(broker, "s-2")
+    answered = asker.ask()
+    broker.answer("s-1", answered.id, YES, "queue")
+    other.ask()  # opened later with the same time to live: when it has expired, the first would have too
+    await asyncio.wait_for(other.settled.wait(), 30)
+    assert asker.heard[answered.id][0].closure is Closure.ANSWERED
+
+
+async def test_an_unknown_question_is_told_apart_from_a_closed_one() -> None:
+    with pytest.raises(QuestionClosed) as caught:
+        Broker(LONG).answer("s-1", "q-none", YES, "queue")
+    assert caught.value.data == {"closed": "unknown"}
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+async def test_a_foreign_session_can_neither_answer_a_question_nor_learn_of_it() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    question = asker.ask()
+    assert why_closed(broker, question, "s-2").data == {"closed": "unknown"}
+    assert broker.pending("s-1") == [question]
+    broker.answer("s-1", question.id, YES, "queue")
+    assert why_closed(broker, question, "s-2").data == {"closed": "unknown"}
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    question = asker.ask()
+    with pytest.raises(InvalidArgument, match="allow it once"):
+        broker.answer("s-1", question.id, Answer(allow=True, scope=Scope.SESSION), "queue")
+    assert broker.pending() == [question]
+    broker.answer("s-1", question.id, YES, "queue")
+    assert question.id in asker.heard
+
+
+async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order() -> None:
+    broker = Broker(LONG)
+    one, two = Asker(broker, "s-1"), Asker(broker, "s-2")
+    first, foreign, second = one.ask("Bash"), two.ask("Write"), one.ask("AskUserQuestion")
+    assert len({first.id, foreign.id, second.id}) == 3
+    assert broker.pending("s-1") == [first, second]
+    assert broker.pending("s-2") == [foreign]
+    assert broker.pending() == [first, foreign, second]
+
+    broker.answer("s-1", second.id, NO, "queue")
+    assert broker.pending("s-1") == [first]
+
+    broker.withdraw_all("s-1", "cancelled")
+    assert one.heard[first.id][0].closure is Closure.WITHDRAWN
+    assert broker.pending() == [foreign]
+    assert two.heard == {}
+
+
+async def test_only_so_many_closed_questions_are_remembered() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    questions = [asker.ask() for _ in range(2001)]
+    for question in questions:
+        broker.answer("s-1", question.id, YES, "queue")
+    assert why_closed(broker, questions[0]).data["closed"] == "unknown"
+    assert why_closed(broker, questions[1]).data["closed"] == "answered"

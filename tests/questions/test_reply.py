@@ -1,0 +1,159 @@
+"""What the CLI hears when somebody answers."""
+
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.model.question import Answer, Question, Scope, kind_of
+from claude_code_mcp.questions.reply import reply
+
+TWO = {
+    "questions": [
+        {"question": "Which colour?", "header": "Colour", "options": [{"label": "red"}, {"label": "blue"}]},
+        {"question": "Which sizes?", "header": "Size", "options": [{"label": "S"}, "M"], "multiSelect": True},
+    ]
+}
+ONE = {"questions": TWO["questions"][:1]}
+RULE = {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow", "destination": "localSettings"}
+
+
+def question(tool: str, tool_input: dict[str, Any], **more: Any) -> Question:
+    return Question("q-1", "s-1", kind_of(tool), tool, tool_input, "…", **more)
+
+
+def allowed(asked: Question, **answer: Any) -> dict[str, Any]:
+    body = reply(asked, Answer(allow=True, **answer))
+    assert body["behavior"] == "allow"
+    updated: dict[str, Any] = body["updatedInput"]
+    return updated
+
+
+def refusal(asked: Question, answer: Answer) -> InvalidArgument:
+    with pytest.raises(InvalidArgument) as caught:
+        reply(asked, answer)
+    return caught.value
+
+
+def test_an_allowance_gives_the_input_back() -> None:
+    assert reply(question("Bash", {"command": "ls"}), Answer(allow=True)) == {
+        "behavior": "allow",
+        "updatedInput": {"command": "ls"},
+    }
+
+
+def test_an_updated_input_replaces_the_old_one() -> None:
+    updated = allowed(question("Bash", {"command": "ls", "timeout": 5}), updated_input={"command": "pwd"})
+    assert updated == {"command": "pwd"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "message"),
+    [
+        ("Bash", "The user denied this."),
+        ("ExitPlanMode", "The user did not approve the plan."),
+        ("AskUserQuestion", "The user chose not to answer; go on with your best judgement."),
+    ],
+)
+def test_a_denial_always_has_a_message(tool: str, message: str) -> None:
+    assert reply(question(tool, {}), Answer(allow=False)) == {"behavior": "deny", "message": message}
+
+
+def test_a_denial_carries_the_reason_and_may_interrupt() -> None:
+    body = reply(question("Bash", {}), Answer(allow=False, message="not today", interrupt=True))
+    assert body == {"behavior": "deny", "message": "not today", "interrupt": True}
+
+
+@pytest.mark.parametrize("extra", [{"updated_input": {"command": "ls"}}, {"answers": ["red"]}])
+def test_a_denial_with_an_input_or_answers_is_refused(extra: dict[str, Any]) -> None:
+    assert "denial" in refusal(question("AskUserQuestion", ONE), Answer(allow=False, **extra)).message
+
+
+def test_an_allowance_for_the_session_passes_the_rules_on_but_never_into_a_settings_file() -> None:
+    asked = question("Bash", {}, suggestions=(RULE, {"type": "setMode", "mode": "acceptEdits"}))
+    body = reply(asked, Answer(allow=True, scope=Scope.SESSION))
+    assert [rule["destination"] for rule in body["updatedPermissions"]] == ["session", "session"]
+    assert body["updatedPermissions"][0] == {**RULE, "destination": "session"}
+
+
+@pytest.mark.parametrize("suggestions", [(), ("nonsense", None)])
+def test_an_allowance_for_the_session_needs_a_rule_to_pass_on(suggestions: Any) -> None:
+    asked = question("Bash", {}, suggestions=suggestions)
+    assert "allow it once" in refusal(asked, Answer(allow=True, scope=Scope.SESSION)).message
+
+
+def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
+    asked = question("ExitPlanMode", {"plan": "old", "planFilePath": "/plans/p.md"})
+    assert allowed(asked, updated_input={"plan": "new"}) == {"plan": "new", "planFilePath": "/plans/p.md"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "heard"),
+    [
+        ({"Which colour?": "red"}, {"Which colour?": "red"}),
+        ({"Colour": "red", "Size": ["S", "M"]}, {"Which colour?": "red", "Which sizes?": "S, M"}),
+        ({"1": "red", "2": "S"}, {"Which colour?": "red", "Which sizes?": "S"}),
+        ({2: "S"}, {"Which sizes?": "S"}),
+        (["red", ["S", "M"]], {"Which colour?": "red", "Which sizes?": "S, M"}),
+        (("red", ("S",)), {"Which colour?": "red", "Which sizes?": "S"}),
+        (["red"], {"Which colour?": "red"}),
+        (["something else entirely"], {"Which colour?": "something else entirely"}),
+        ({"Size": []}, {"Which sizes?": ""}),
+        ({}, {}),
+    ],
+)
+@pytest.mark.parametrize("way", ["answers", "updated_input"])
+def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, heard: Any, way: str) -> None:
+    answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
+    assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": heard}
+
+
+def test_a_text_alone_answers_the_only_question() -> None:
+    assert allowed(question("AskUserQuestion", ONE), answers="red")["answers"] == {"Which colour?": "red"}
+
+
+def test_a_question_may_be_allowed_without_an_answer() -> None:
+    assert allowed(question("AskUserQuestion", TWO)) == TWO
+
+
+def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
+    parts = [{"question": "A", "header": "B"}, {"question": "B", "header": "1"}, {"question": "C", "header": "B"}]
+    asked = question("AskUserQuestion", {"questions": parts})
+    assert allowed(asked, answers={"B": "x"})["answers"] == {"B": "x"}
+    assert allowed(asked, answers={"1": "x"})["answers"] == {"B": "x"}
+    assert allowed(asked, answers={"3": "x"})["answers"] == {"C": "x"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ({"Which shape?": "round"}, "There is no question 'Which shape?'; there is 'Which colour?', 'Which sizes?'."),
+        ({"": "round"}, "There is no question ''"),
+        ({"3": "round"}, "There is no question '3'"),
+        ({"1": "red", "Colour": "blue"}, "'Which colour?' is answered twice"),
+        (["red", "S", "extra"], "3 answers for 2 question(s)"),
+        ("red", "a list in the order of the questions"),
+        (5, "a list in the order of the questions"),
+        ({"Colour": 5}, "a text or a list of labels, not 5"),
+        ({"Colour": None}, "a text or a list of labels, not None"),
+        ({"Size": ["S", 5]}, "a text or a list of labels"),
+        ([{"label": "red"}], "a text or a list of labels"),
+    ],
+)
+@pytest.mark.parametrize("way", ["answers", "updated_input"])
+def test_answers_that_do_not_fit_are_explained(answers: Any, told: str, way: str) -> None:
+    answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
+    error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
+    assert told in error.message
+    assert error.data["field"] == "answers"
+
+
+@pytest.mark.parametrize("tool", ["Bash", "ExitPlanMode"])
+def test_only_a_user_question_takes_answers(tool: str) -> None:
+    assert "fit a user question" in refusal(question(tool, {}), Answer(allow=True, answers=["yes"])).message
+
+
+def test_an_input_that_happens_to_have_answers_is_left_alone() -> None:
+    asked = question("mcp__quiz__submit", {"answers": 42})
+    assert allowed(asked) == {"answers": 42}
+    assert allowed(asked, updated_input={"answers": [7]}) == {"answers": [7]}
