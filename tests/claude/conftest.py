@@ -25,6 +25,8 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 PATIENCE = 30.0
+ENDLESS = "until [ -e never ]; do sleep 0.1; done"
+"""A command that runs until it is ended; the CLI refuses to run a long `sleep` as it is."""
 F = TypeVar("F")
 
 

@@ -1,0 +1,93 @@
+"""What is left behind is found by its mark and by nothing else."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from claude_code_mcp.claude.environment import MARK
+from claude_code_mcp.claude.leftovers import new_mark, sweep, sweep_stale
+
+from .conftest import gone, runs
+from .test_scratch import mark_of_a_dead_server
+
+Leave = Callable[[str | None], int]
+
+
+@pytest.fixture
+def leave() -> Iterator[Leave]:
+    """Leaves a process behind that carries a mark, in a session of its own."""
+    left: list[subprocess.Popen[bytes]] = []
+
+    def leave(mark: str | None) -> int:
+        environment = {**os.environ, **({} if mark is None else {MARK: mark})}
+        sleep = [sys.executable, "-c", "print(flush=True); import time; time.sleep(600)"]
+        process = subprocess.Popen(sleep, env=environment, start_new_session=True, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        left.append(process)
+        return process.pid
+
+    yield leave
+    for process in left:
+        process.kill()
+        process.communicate()
+
+
+async def test_a_sweep_ends_what_carries_its_mark_and_nothing_else(leave: Leave) -> None:
+    mine, others = new_mark(), new_mark()
+    first, second, spared, unmarked = leave(mine), leave(mine), leave(others), leave(None)
+    assert await sweep(mine) == 2
+    await gone(first, second)
+    assert runs(spared)
+    assert runs(unmarked)
+
+
+async def test_a_sweep_of_nothing_does_nothing() -> None:
+    assert await sweep(new_mark()) == 0
+
+
+async def test_a_sweep_spares_whoever_sweeps() -> None:
+    mark = new_mark()
+    code = f"import asyncio; from claude_code_mcp.claude.leftovers import sweep; print(asyncio.run(sweep({mark!r})))"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, env={**os.environ, MARK: mark}, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert (process.returncode, output.strip()) == (0, b"0")
+
+
+async def test_children_of_a_dead_owner_are_ended_by_whoever_comes_next(leave: Leave) -> None:
+    stale = leave(mark_of_a_dead_server())
+    await sweep_stale()
+    await gone(stale)
+
+
+async def test_children_of_a_living_owner_are_spared(leave: Leave) -> None:
+    living = leave(new_mark())
+    await sweep_stale()
+    assert runs(living)
+
+
+async def test_an_owner_whose_number_was_given_to_somebody_else_is_dead(leave: Leave) -> None:
+    pid, born, space, unique = new_mark().split(".")
+    reused = leave(".".join([pid, str(int(born) - 1000), space, unique]))
+    await sweep_stale()
+    await gone(reused)
+
+
+async def test_owners_in_another_space_of_process_ids_are_left_to_themselves(leave: Leave) -> None:
+    pid, born, space, unique = mark_of_a_dead_server().split(".")
+    elsewhere = leave(".".join([pid, born, str(int(space) + 1), unique]))
+    await sweep_stale()
+    assert runs(elsewhere)
+
+
+@pytest.mark.parametrize("strange", ["", "x", "1.2", "a.b.c.d", "....", "-1.0.0.x"])
+async def test_a_mark_that_is_not_ours_to_read_is_left_alone(leave: Leave, strange: str) -> None:
+    stranger = leave(strange)
+    await sweep_stale()
+    assert runs(stranger)
