@@ -64,7 +64,7 @@ async def test_a_running_session_can_be_forked(service: Service, sandbox: Sandbo
     parent, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash",)))
     _, running = await service.send(parent.id, script("two", tool("Bash", command=ENDLESS)))
     await until(parent, lambda: bool(parent.narrator.tools))
-    fork, delivery = await service.fork(parent.id, script("three", "third"))
+    _, delivery = await service.fork(parent.id, script("three", "third"))
     assert (await end_of(delivery)).result == "third"
     assert parent.busy
     await service.interrupt(parent.id)

@@ -139,16 +139,19 @@ class ClaudeProcess:
 
     async def request(self, subtype: str, *, timeout: float, **fields: Any) -> Raw:
         """Asks the CLI and waits for its answer; ProcessFailed if it refuses, dies or stays silent."""
-        request_id, data = self._protocol.request(subtype, fields)
-        reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
-        self._replies[request_id] = reply
         try:
-            self._write(data)
-            return await asyncio.wait_for(reply, timeout)
+            return await asyncio.wait_for(self.ask(subtype, **fields), timeout)
         except TimeoutError:
             raise ProcessFailed(f"Claude Code did not answer {subtype!r} within {timeout:g} s.") from None
-        finally:
-            self._replies.pop(request_id, None)
+
+    def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
+        """Asks the CLI before this call returns, so that whatever is sent next comes behind it."""
+        request_id, data = self._protocol.request(subtype, fields)
+        self._write(data)
+        reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self._replies[request_id] = reply
+        reply.add_done_callback(lambda _: self._replies.pop(request_id, None))
+        return reply
 
     def answer(self, request_id: str, response: Raw) -> None:
         """Answers a request of the CLI; a no-op if it no longer wants the answer or is gone."""

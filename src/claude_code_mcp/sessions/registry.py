@@ -50,6 +50,8 @@ class Sessions:
         if self._closed:
             raise Cancelled("The server is stopping.", session_id=session.id)
         kept = self._known.setdefault(session.id, session)
+        if kept.owner != session.owner:
+            raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
         self._senders[kept.id] += 1
         try:
             yield kept

@@ -256,17 +256,24 @@ class Session:
         if turn.ending is None:
             turn.ending = code
             if self._ready:
-                self._around.start_task(self._interrupt_process(turn))
+                self._interrupt_process(turn)
             else:
                 self._give_up(Outcome(code, detail="Ended before it had started."))
         await turn.ended.wait()
 
-    async def _interrupt_process(self, turn: Turn) -> None:
-        timeout, process = self._around.settings.stop_timeout, self._process
-        if process is None:
-            return
+    def _interrupt_process(self, turn: Turn) -> None:
+        assert self._process is not None
+        try:
+            answer = self._process.ask("interrupt", cancel_queued=True)
+        except ProcessFailed as error:
+            self._give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
+        else:
+            self._around.start_task(self._interruption(turn, answer))
+
+    async def _interruption(self, turn: Turn, answer: "asyncio.Future[Raw]") -> None:
+        timeout = self._around.settings.stop_timeout
         with contextlib.suppress(ProcessFailed, TimeoutError):
-            await process.request("interrupt", timeout=timeout, cancel_queued=True)
+            await asyncio.wait_for(answer, timeout)
             await asyncio.wait_for(turn.ended.wait(), timeout)
         if self._turn is turn:
             self._give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not react and was stopped."))
