@@ -9,6 +9,6 @@ def main() -> int:
         from .greeting import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 
         return greet()
-    from .commands import run  # noqa: PLC0415 - and nobody else should pay for the rest
+    from .commands.parser import run  # noqa: PLC0415 - and nobody else should pay for the rest
 
     return run(sys.argv[1:])

@@ -78,12 +78,10 @@ def _follow(arguments: argparse.Namespace) -> int:
 
 def _growing(catalogue: Catalogue, session_id: str) -> Iterator[str]:
     """The last lines and then every new one. Another process writes the file, so all there is to do is look."""
-    shown, size = 0, -1
+    entry = catalogue.find(session_id)
+    offset = entry.size if entry is not None else 0
+    yield from catalogue.transcript_lines(session_id, 20)
     while True:
-        entry = catalogue.find(session_id)
-        if entry is not None and entry.size != size:
-            size = entry.size
-            lines = list(catalogue.transcript_lines(session_id, 1_000_000))
-            yield from lines[shown if shown else max(0, len(lines) - 20) :]
-            shown = len(lines)
+        lines, offset = catalogue.growth(session_id, offset)
+        yield from lines
         time.sleep(_POLL)

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from .heading import Heading, in_folder, read_heading
 from .history import Memory, read_history
-from .reading import readable_lines
+from .reading import grown_lines, readable_lines
 from .transcripts import is_session_id
 
 _REMEMBERED = 4096
@@ -39,6 +39,7 @@ class Entry:
 
 
 Entries = list[Entry]
+Lines = list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ class Catalogue:
         """The end of a session's conversation, readable; nothing if it has no transcript."""
         file = self._locate(session_id) if is_session_id(session_id) else None
         return iter(deque(readable_lines(file.path), max(0, limit)) if file else ())
+
+    def growth(self, session_id: str, offset: int) -> tuple[Lines, int]:
+        """The readable lines that were written behind `offset`, and the offset of the next ones."""
+        file = self._locate(session_id)
+        return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
 
     def list(
         self,

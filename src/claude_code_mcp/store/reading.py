@@ -1,7 +1,7 @@
 """One transcript as a person would read it: prompts, answers, tool calls and how they went."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .jsonl import clean, last_lines, parse
@@ -16,6 +16,19 @@ def readable_lines(path: str) -> Iterator[str]:
     lines, left_out = last_lines(path, _READ)
     if left_out:
         yield "[the beginning is left out]"
+    yield from _readable(lines)
+
+
+def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
+    """What was written behind `offset`, and where to look on the next time. Half a line is left for then."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        written = file.read(_READ)
+    whole = written[: written.rfind(b"\n") + 1]
+    return list(_readable(whole.split(b"\n"))), offset + len(whole)
+
+
+def _readable(lines: Iterable[bytes]) -> Iterator[str]:
     for raw in lines:
         line = parse(raw)
         if line is not None and not line.get("isSidechain"):

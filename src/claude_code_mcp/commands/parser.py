@@ -1,0 +1,43 @@
+"""All commands on one command line: what they are called, what they take, and how they end.
+
+Exit codes: 0 for success, 1 when something was found wrong, 2 for a mistake in the call or the settings, 130 for
+Ctrl-C.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from .. import __version__
+from ..errors import ClaudeCodeError
+from . import demo, doctor, registration, serve, sessions
+
+_ABOUT = """\
+Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
+Without a command it serves MCP on standard input and output, which is how clients start it."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs one command line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except ClaudeCodeError as error:
+        print(f"claude-code-mcp: {error.message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has heard enough
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (serve, demo, doctor, registration, sessions):
+        command.add_to(commands)
+    return parser

@@ -1,0 +1,98 @@
+"""The other commands, as typed in a shell."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp import __version__
+from claude_code_mcp.config import Settings, variable_of
+
+
+def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "claude_code_mcp", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+
+
+def test_the_version_is_told(environment: dict[str, str]) -> None:
+    assert run(environment, "--version").stdout == f"claude-code-mcp {__version__}\n"
+
+
+def test_help_names_every_command(environment: dict[str, str]) -> None:
+    told = run(environment, "--help").stdout
+    assert all(command in told for command in ("serve", "demo", "doctor", "config", "sessions"))
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["sessions"], ["config", "emacs"]])
+def test_a_mistake_in_the_call_is_told_in_two(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = run(environment, *arguments)
+    assert answer.returncode == 2
+    assert "usage:" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [["serve"], [], ["doctor"], ["config"], ["serve", "--http", "127.0.0.1:0"]])
+def test_a_setting_that_does_not_parse_is_named(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = run({**environment, "MAX_SESSIONS": "many"}, *arguments)
+    assert answer.returncode in (1, 2)
+    assert "MAX_SESSIONS='many'" in answer.stderr + answer.stdout
+    assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize("address", ["nowhere", "127.0.0.1", "127.0.0.1:port", "127.0.0.1:99999"])
+def test_a_bad_address_is_refused(environment: dict[str, str], address: str) -> None:
+    answer = run(environment, "serve", "--http", address)
+    assert answer.returncode == 2
+    assert "HOST:PORT" in answer.stderr
+
+
+def test_doctor_finds_everything_in_order_and_runs_a_turn(environment: dict[str, str]) -> None:
+    answer = run(environment, "doctor", "--deep")
+    assert answer.returncode == 0, answer.stdout
+    assert "a turn on the scripted model: answered" in answer.stdout
+    assert "Everything is in order." in answer.stdout
+
+
+def test_doctor_says_what_to_fix(environment: dict[str, str], tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.touch()
+    broken = {**environment, "CLAUDE_CODE_PATH": "/nowhere/claude", "CLAUDE_CODE_MCP_STATE_DIR": str(blocked)}
+    answer = run(broken, "doctor")
+    assert answer.returncode == 1
+    assert "WRONG  Claude Code" in answer.stdout
+    assert "WRONG  state directory" in answer.stdout
+    assert answer.stdout.count("fix: ") == 2
+
+
+def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -> None:
+    secret = "s3cret-s3cret-s3cret-s3cret-abc"
+    answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config")
+    assert all(f"{variable_of(name)}=" in answer.stdout for name in Settings.model_fields)
+    assert "MAX_SESSIONS=7\n" in answer.stdout
+    assert secret not in answer.stdout
+
+
+@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode"])
+def test_config_prints_json_that_starts_this_server(environment: dict[str, str], client: str) -> None:
+    told = run(environment, "config", client).stdout
+    parsed = json.loads(told[told.index("{") :])
+    ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
+    answer = subprocess.run(
+        [server["command"], *server["args"], "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.startswith("claude-code-mcp ")
+
+
+def test_config_prints_toml_for_codex(environment: dict[str, str]) -> None:
+    told = run(environment, "config", "codex").stdout
+    parsed = tomllib.loads(told.split("\n", 1)[1])
+    assert parsed["mcp_servers"]["claude-code"]["command"]
+
+
+def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
+    answer = run(environment, "demo")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    for told in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
+        assert told in answer.stdout

@@ -1,0 +1,61 @@
+"""`claude-code-mcp sessions`, as typed in a shell."""
+
+import asyncio
+import subprocess
+import sys
+
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script
+
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "claude_code_mcp", "sessions", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+
+async def a_session(service: Service, sandbox: Sandbox) -> str:
+    prompt = script("Greet the reader", "hello there")
+    session, delivery = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)))
+    await outcome_of(delivery)
+    return session.id
+
+
+async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
+    session_id = await a_session(service, sandbox)
+    listed = await asyncio.to_thread(run, environment, "list", "--text", "greet the reader")
+    assert listed.returncode == 0
+    assert listed.stdout.startswith(session_id)
+    shown = await asyncio.to_thread(run, environment, "show", session_id[:8])
+    assert "hello there" in shown.stdout
+
+
+async def test_an_unknown_session_is_a_mistake_in_the_call(environment: dict[str, str]) -> None:
+    shown = await asyncio.to_thread(run, environment, "show", "ffffffff")
+    assert shown.returncode == 2
+    assert "No session begins with 'ffffffff'" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
+    session_id = await a_session(service, sandbox)
+    command = [sys.executable, "-m", "claude_code_mcp", "sessions", "follow", session_id]
+    follower = await asyncio.create_subprocess_exec(*command, env=environment, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert follower.stdout is not None
+        await _until(follower.stdout, "hello there")
+        _, delivery = await service.send(session_id, script("again", "and good bye"))
+        await _until(follower.stdout, "and good bye")
+        assert (await outcome_of(delivery)).ok
+    finally:
+        follower.terminate()
+        await follower.wait()
+
+
+async def _until(stream: asyncio.StreamReader, wanted: str) -> None:
+    async with asyncio.timeout(30):
+        while line := await stream.readline():
+            if wanted in line.decode() and not line.startswith(b">"):
+                return
+    raise AssertionError(f"{wanted!r} was never printed")
