@@ -1,0 +1,162 @@
+"""What a result frame of the CLI means."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.model.states import State
+from claude_code_mcp.model.turn import Outcome, OutcomeCode, read_outcome
+from claude_code_mcp.model.usage import ModelUsage
+
+SUCCESS = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "num_turns": 2}
+API_ERROR = {**SUCCESS, "is_error": True, "terminal_reason": "api_error", "api_error_status": 529, "result": "Busy"}
+ABORTED = {"subtype": "error_during_execution", "is_error": True, "terminal_reason": "aborted_streaming"}
+FAILED = {"subtype": "error_during_execution", "is_error": True, "errors": ["boom", "[ede_diagnostic] x"]}
+
+
+def read(raw: dict[str, Any], *, wants_structure: bool = False, interrupted: bool = False) -> Outcome:
+    return read_outcome(raw, wants_structure=wants_structure, interrupted=interrupted)
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (SUCCESS, OutcomeCode.COMPLETED),
+        ({"subtype": "error_max_turns", "is_error": False}, OutcomeCode.MAX_TURNS),
+        ({"subtype": "error_max_budget_usd", "is_error": True}, OutcomeCode.MAX_BUDGET),
+        ({"subtype": "error_max_structured_output_retries"}, OutcomeCode.STRUCTURED_OUTPUT_MISSING),
+        (API_ERROR, OutcomeCode.API_ERROR),
+        ({**SUCCESS, "is_error": True, "api_error_status": 401}, OutcomeCode.API_ERROR),
+        (ABORTED, OutcomeCode.INTERRUPTED),
+        ({**ABORTED, "terminal_reason": "aborted_tools"}, OutcomeCode.INTERRUPTED),
+        (FAILED, OutcomeCode.EXECUTION_ERROR),
+        ({**SUCCESS, "is_error": True}, OutcomeCode.EXECUTION_ERROR),
+        ({**SUCCESS, "subtype": "error_of_tomorrow"}, OutcomeCode.EXECUTION_ERROR),
+        ({"type": "result"}, OutcomeCode.EXECUTION_ERROR),
+        ({}, OutcomeCode.EXECUTION_ERROR),
+    ],
+)
+def test_a_result_has_a_code(raw: dict[str, Any], code: OutcomeCode) -> None:
+    outcome = read(raw)
+    assert outcome.code is code
+    assert outcome.ok == (code is OutcomeCode.COMPLETED)
+    assert bool(outcome.detail) != outcome.ok, "whatever went wrong is explained, and nothing else is"
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (FAILED, OutcomeCode.INTERRUPTED),
+        (API_ERROR, OutcomeCode.INTERRUPTED),
+        (SUCCESS, OutcomeCode.COMPLETED),
+        ({"subtype": "error_max_turns", "is_error": True}, OutcomeCode.MAX_TURNS),
+    ],
+)
+def test_a_failure_that_we_asked_for_is_an_interruption(raw: dict[str, Any], code: OutcomeCode) -> None:
+    assert read(raw, interrupted=True).code is code
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (SUCCESS, OutcomeCode.STRUCTURED_OUTPUT_MISSING),
+        ({**SUCCESS, "structured_output": None}, OutcomeCode.STRUCTURED_OUTPUT_MISSING),
+        ({**SUCCESS, "structured_output": {"a": 1}}, OutcomeCode.COMPLETED),
+        ({**SUCCESS, "structured_output": {}}, OutcomeCode.COMPLETED),
+        ({**SUCCESS, "structured_output": 0}, OutcomeCode.COMPLETED),
+        (API_ERROR, OutcomeCode.API_ERROR),
+    ],
+)
+def test_a_success_without_the_structure_that_was_wanted_is_none(raw: dict[str, Any], code: OutcomeCode) -> None:
+    assert read(raw, wants_structure=True).code is code
+
+
+@pytest.mark.parametrize("code", OutcomeCode)
+def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: OutcomeCode) -> None:
+    special = {
+        OutcomeCode.COMPLETED: State.IDLE,
+        OutcomeCode.INTERRUPTED: State.INTERRUPTED,
+        OutcomeCode.CANCELLED: State.CANCELLED,
+    }
+    assert Outcome(code).state is special.get(code, State.ERROR)
+
+
+@pytest.mark.parametrize(
+    ("raw", "detail"),
+    [
+        (FAILED, "boom"),
+        ({**FAILED, "errors": ["one", "two"]}, "one; two"),
+        (ABORTED, "The turn was interrupted."),
+        (API_ERROR, "Busy"),
+        ({}, "Claude Code reported an error without saying which."),
+    ],
+)
+def test_the_detail_explains_the_failure(raw: dict[str, Any], detail: str) -> None:
+    assert read(raw).detail == detail
+
+
+def test_all_that_a_result_tells_is_kept() -> None:
+    outcome = read(
+        {
+            **SUCCESS,
+            "terminal_reason": "completed",
+            "stop_reason": "end_turn",
+            "duration_ms": 12.7,
+            "duration_api_ms": 5,
+            "usage": {"input_tokens": 3},
+            "permission_denials": [{"tool_name": "Bash"}],
+            "model_usage_since_last_result": {"opus": {"inputTokens": 3, "costUSD": 0.25}},
+        }
+    )
+    assert outcome == Outcome(
+        OutcomeCode.COMPLETED,
+        result="done",
+        subtype="success",
+        terminal_reason="completed",
+        stop_reason="end_turn",
+        usage=outcome.usage,
+        raw_usage={"input_tokens": 3},
+        num_turns=2,
+        duration_ms=12,
+        duration_api_ms=5,
+        permission_denials=({"tool_name": "Bash"},),
+    )
+    assert outcome.usage.models == {"opus": ModelUsage(input_tokens=3, cost_usd=0.25)}
+    assert read(API_ERROR).api_status == 529
+
+
+NONSENSE: list[Any] = ["soon", -1, float("nan"), float("inf"), 10**400, [None], {"a": {}}, True, None]
+FIELDS = [
+    "subtype",
+    "is_error",
+    "result",
+    "terminal_reason",
+    "api_error_status",
+    "stop_reason",
+    "structured_output",
+    "model_usage_since_last_result",
+    "usage",
+    "num_turns",
+    "duration_ms",
+    "duration_api_ms",
+    "permission_denials",
+    "errors",
+]
+
+
+@pytest.mark.parametrize("base", [SUCCESS, FAILED, API_ERROR])
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_malformed_field_never_keeps_a_result_from_ending_its_turn(base: dict[str, Any], field: str) -> None:
+    for value in NONSENSE:
+        outcome = read({**base, field: value})
+        assert isinstance(outcome.result, str)
+        assert isinstance(outcome.raw_usage, dict)
+        assert outcome.num_turns >= 0
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), st.sampled_from(NONSENSE)), st.booleans(), st.booleans())
+def test_any_result_at_all_has_an_outcome(raw: dict[str, Any], wants_structure: bool, interrupted: bool) -> None:
+    outcome = read(raw, wants_structure=wants_structure, interrupted=interrupted)
+    assert outcome.state in (State.IDLE, State.INTERRUPTED, State.ERROR)
