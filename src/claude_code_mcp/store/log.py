@@ -9,11 +9,11 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
-_RUN_PARTS = 2000
+_LONG_RUN = 128 << 10
 _LARGE = 1 << 20
 _ENTRY_COST = 256
 _PART_COST = 64
@@ -25,6 +25,8 @@ class EventLog:
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self._max_events = max_events
         self._max_bytes = max_bytes
+        self._large = min(_LARGE, max_bytes // 2)
+        self._long_run = min(_LONG_RUN, max_bytes // 8)
         self._entries: deque[Event] = deque()
         self._bytes = 0
         self._counted = 0
@@ -60,26 +62,21 @@ class EventLog:
 
     def _merge(self, event: Partial) -> None:
         run = self._entries[-1] if self._entries else None
-        if (
-            run.__class__ is PartialRun
-            and (run.kind == event.kind or not event.text)
-            and len(run.parts) < _RUN_PARTS
-        ):
-            added = _PART_COST + len(event.text)
+        cost = _PART_COST + len(event.text)
+        if run.__class__ is PartialRun and (run.kind == event.kind or not event.text) and run.size < self._long_run:
             run.parts.append(event.text)
             run.seq = event.seq
-            run.size += added
-            self._bytes += added
+            run.size += cost
+            self._bytes += cost
             if self._bytes > self._max_bytes:
                 self._evict()
             return
-        size = _PART_COST + len(event.text)
         self._keep(
-            PartialRun(first=event.seq, kind=event.kind, parts=[event.text], seq=event.seq, at=event.at, size=size)
+            PartialRun(first=event.seq, kind=event.kind, parts=[event.text], seq=event.seq, at=event.at, size=cost)
         )
 
     def _keep(self, event: Event) -> None:
-        kept = event.shortened() if event.size > min(_LARGE, self._max_bytes // 2) else event
+        kept = event.shortened() if event.size > self._large else event
         self._entries.append(kept)
         self._bytes += _ENTRY_COST + kept.size
         self._counted += kept.__class__ is not PartialRun
@@ -94,23 +91,21 @@ class EventLog:
             self._bytes -= _ENTRY_COST + oldest.size
             self._counted -= oldest.__class__ is not PartialRun
 
-    def after(self, seq: int) -> Iterator[Event]:
+    def after(self, seq: int) -> list[Event]:
         """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
         seq = max(0, seq)
-        if seq + 1 < self.first_seq:
-            yield Gap(first=seq + 1, seq=self.first_seq - 1, at=self._entries[0].at)
         newer = itertools.takewhile(lambda event: event.seq > seq, reversed(self._entries))
-        for event in reversed(list(newer)):
-            yield _behind(event, seq) if isinstance(event, PartialRun) else event
+        found = [_behind(event, seq) if isinstance(event, PartialRun) else event for event in newer]
+        if seq + 1 < self.first_seq:
+            found.append(Gap(first=seq + 1, seq=self.first_seq - 1, at=self._entries[0].at))
+        return found[::-1]
 
     def latest(self, kind: type[Event], count: int) -> list[Event]:
         """The last `count` events of a kind, oldest first."""
         matching = (event for event in reversed(self._entries) if isinstance(event, kind))
         return list(itertools.islice(matching, count))[::-1]
 
-    def subscribe(
-        self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20
-    ) -> "Subscription":
+    def subscribe(self, after: int | None = None, capacity: int = 10_000, max_bytes: int = 32 << 20) -> "Subscription":
         """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
         subscription = Subscription(self, capacity, max_bytes)
         for event in self.after(after) if after is not None else ():
