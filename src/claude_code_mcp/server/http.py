@@ -2,6 +2,8 @@
 
 import ipaddress
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvicorn
@@ -108,6 +110,16 @@ async def _health(_: Request) -> Response:
     return JSONResponse({"status": "ok", "version": __version__})
 
 
+class _Server(uvicorn.Server):
+    """uvicorn raises the signal that ended it once more, which would end the process before the sessions are closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
 async def serve_http(app: Starlette, address: Address) -> None:
     """Serves until it is told to stop by SIGINT or SIGTERM."""
     config = uvicorn.Config(
@@ -120,6 +132,6 @@ async def serve_http(app: Starlette, address: Address) -> None:
         timeout_graceful_shutdown=2,
         ws="none",
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     log.info("serving MCP on %s", address.url)
     await server.serve()
