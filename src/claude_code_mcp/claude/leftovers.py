@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +20,8 @@ import psutil
 
 from .environment import MARK
 
-_ROUNDS = 5
+_PATIENCE = 5.0
+_PAUSE = 0.01
 _SAME_MOMENT = 2
 _PREFIX = "claude-code-mcp-"
 
@@ -68,17 +70,17 @@ def marked(wanted: Callable[[str], bool]) -> Iterator[psutil.Process]:
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
-    ended = 0
-    for _ in range(_ROUNDS):  # what is ended may have started something in the meantime
-        found = [process for process in marked(wanted) if process.pid != os.getpid()]
-        if not found:
-            break
+    ended: set[int] = set()
+    until = time.monotonic() + _PATIENCE
+    while found := [process for process in marked(wanted) if process.pid != os.getpid()]:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, timeout=1)
-        ended += len(found)
-    return ended
+        ended.update(process.pid for process in found)
+        if time.monotonic() > until:
+            break
+        time.sleep(_PAUSE)  # and look again: what is ended may have started something in the meantime
+    return len(ended)
 
 
 def _sweep_stale() -> int:

@@ -140,7 +140,14 @@ class ClaudeProcess:
     async def request(self, subtype: str, *, timeout: float, **fields: Any) -> Raw:
         """Asks the CLI and waits for its answer; ProcessFailed if it refuses, dies or stays silent."""
         try:
-            return await asyncio.wait_for(self.ask(subtype, **fields), timeout)
+            reply = self.ask(subtype, **fields)
+        except ProcessFailed:
+            await asyncio.wait([self.exited], timeout=_DRAIN)  # it is about to end, which tells more
+            if self.exited.done():
+                raise ProcessFailed(self.exited.result().reason) from None
+            raise
+        try:
+            return await asyncio.wait_for(reply, timeout)
         except TimeoutError:
             raise ProcessFailed(f"Claude Code did not answer {subtype!r} within {timeout:g} s.") from None
 
@@ -170,18 +177,19 @@ class ClaudeProcess:
         stdin = self._stdin
         if self.exited.done():
             raise ProcessFailed(self.exited.result().reason)
-        if stdin is None or stdin.is_closing():
-            raise ProcessFailed("Claude Code takes no more input.")
+        if stdin.is_closing():
+            if self._stopping is not None:
+                raise ProcessFailed("Claude Code is being stopped.")
+            return  # it is about to end, and will say why
         if stdin.get_write_buffer_size() > _MAX_UNSENT:
             raise ProcessFailed("Claude Code does not read what it is sent.")
         stdin.write(data)
 
     @property
-    def _stdin(self) -> asyncio.WriteTransport | None:
-        if self._transport is None:
-            return None
+    def _stdin(self) -> asyncio.WriteTransport:
+        assert self._transport is not None
         pipe = self._transport.get_pipe_transport(0)
-        assert pipe is None or isinstance(pipe, asyncio.WriteTransport)
+        assert isinstance(pipe, asyncio.WriteTransport)
         return pipe
 
     # -- listening --------------------------------------------------------------------------------------------
@@ -222,6 +230,13 @@ class ClaudeProcess:
         return b"".join(self._stderr)[-_STDERR_KEPT:].decode("utf-8", "replace")
 
     # -- the end ----------------------------------------------------------------------------------------------
+
+    def stdin_closed(self) -> None:
+        """It can no longer be spoken to. As a rule it is ending; one that is not would never hear of anything."""
+        if self._stopping is None:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_DRAIN, self._terminate)
+            loop.call_later(2 * _DRAIN, self._kill)
 
     def process_exited(self) -> None:
         """The process is gone; its pipes may still hold words, or be held open by a child of its."""
@@ -304,8 +319,7 @@ class ClaudeProcess:
             await asyncio.wait([self.exited], timeout=timeout)
 
     def _close_stdin(self) -> None:
-        if self._stdin is not None:
-            self._stdin.close()
+        self._stdin.close()
 
     def _terminate(self) -> None:
         self._signal("SIGTERM")
@@ -353,6 +367,10 @@ class _Pipes(asyncio.SubprocessProtocol):
             self._process.stdout_received(data)
         else:
             self._process.stderr_received(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 0:
+            self._process.stdin_closed()
 
     def process_exited(self) -> None:
         self._process.process_exited()
