@@ -5,13 +5,16 @@ directory. All functions block on the disk: call them from a thread.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ..model.usage import Usage, read_usage
+from .heading import folder_of, in_folder
+from .jsonl import parse
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_MESSAGES = ("user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +47,38 @@ class Transcripts:
         """
         if not is_session_id(session_id):
             return None
-        expected = self._projects / _folder_of(cwd) / f"{session_id}.jsonl" if cwd is not None else None
-        if expected is not None and expected.is_file():
+        name = f"{session_id}.jsonl"
+        if cwd is not None and (expected := self._projects / folder_of(cwd) / name).is_file():
             return expected
-        return max(self._projects.glob(f"*/{session_id}.jsonl"), key=_last_written, default=None)
+        return max(self._projects.glob(f"*/{name}"), key=_last_written, default=None)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
         path = self.path_of(session_id, cwd)
-        return path is not None and any(line.get("type") in _MESSAGES for line in read_lines(path))
+        return path is not None and _has_message(path)
 
     def read(self, session_id: str) -> Transcript | None:
         """What the transcript tells; None if there is none that can be resumed."""
         path = self.path_of(session_id)
-        return _read(session_id, path) if path is not None and self.resumable(session_id) else None
+        if path is None or not _has_message(path):
+            return None
+        return Transcript(session_id, path, _directory(path), _last_usage(path))
 
 
-def _folder_of(cwd: str) -> str:
-    return re.sub("[^a-zA-Z0-9]", "-", cwd)
+def read_lines(path: Path, mentioning: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines, without the lines that are none or do not mention something."""
+    try:
+        with path.open("rb") as file:
+            for line in file:
+                parsed = parse(line) if mentioning in line else None
+                if parsed is not None:
+                    yield parsed
+    except OSError:
+        return
+
+
+def _has_message(path: Path) -> bool:
+    return any(line.get("type") in ("user", "assistant") for line in read_lines(path))
 
 
 def _last_written(path: Path) -> float:
@@ -71,15 +88,20 @@ def _last_written(path: Path) -> float:
         return 0.0
 
 
-def _read(session_id: str, path: Path) -> Transcript:
-    """One pass over the whole file, since the last cost may be anywhere; only telling lines are parsed."""
-    directories: dict[str, None] = {}
-    usage = Usage()
-    for line in read_lines(path, containing=(b'"cwd"', b'"cost-state"')):
-        if line.get("type") == "cost-state":
-            usage = read_usage(line.get("modelUsage"))
-        elif isinstance(line.get("cwd"), str):
-            directories[line["cwd"]] = None
-    # A fork begins with lines of the session it comes from: the folder tells which directory is its own.
-    own = (cwd for cwd in directories if _folder_of(cwd) == path.parent.name)
-    return Transcript(session_id, path, next(own, next(iter(directories), None)), usage)
+def _directory(path: Path) -> str | None:
+    """The directory that the folder is named after: a fork begins with lines of the session it comes from."""
+    first = None
+    for line in read_lines(path, b'"cwd"'):
+        cwd = line.get("cwd")
+        if isinstance(cwd, str) and in_folder(cwd, path.parent.name):
+            return cwd
+        first = first or (cwd if isinstance(cwd, str) else None)
+    return first
+
+
+def _last_usage(path: Path) -> Usage:
+    """From the last of its lines about costs, however far back: after a crash much may lie behind it."""
+    last: dict[str, Any] = {}
+    for line in read_lines(path, b'"cost-state"'):
+        last = line if line.get("type") == "cost-state" else last
+    return read_usage(last.get("modelUsage"))

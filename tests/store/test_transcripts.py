@@ -1,0 +1,159 @@
+"""What can be told from a transcript, whatever state it is in."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.store.transcripts import Transcripts, is_session_id
+
+SESSION = "11111111-1111-4111-8111-111111111111"
+USER = {"type": "user", "cwd": "/srv/app", "message": {"role": "user", "content": "hi"}}
+ASSISTANT = {"type": "assistant", "cwd": "/srv/app", "message": {"role": "assistant", "content": []}}
+QUEUED = {"type": "queue-operation", "operation": "enqueue", "cwd": "/srv/app"}
+
+
+def cost(dollars: float) -> dict[str, Any]:
+    return {"type": "cost-state", "modelUsage": {"opus": {"inputTokens": 3, "costUSD": dollars}}}
+
+
+def spent(dollars: float) -> Usage:
+    return Usage({"opus": ModelUsage(input_tokens=3, cost_usd=dollars)})
+
+
+@pytest.fixture
+def transcripts(tmp_path: Path) -> Transcripts:
+    return Transcripts(str(tmp_path))
+
+
+def write(root: Path, *lines: dict[str, Any] | str, folder: str = "-srv-app", session_id: str = SESSION) -> Path:
+    path = root / "projects" / folder / f"{session_id}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+    return path
+
+
+def test_a_transcript_tells_directory_and_consumption(transcripts: Transcripts, tmp_path: Path) -> None:
+    path = write(tmp_path, QUEUED, USER, ASSISTANT, cost(0.5))
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert (found.session_id, found.path, found.cwd, found.usage) == (SESSION, path, "/srv/app", spent(0.5))
+    assert transcripts.resumable(SESSION)
+
+
+def test_the_last_costs_count_however_far_back_they_are(transcripts: Transcripts, tmp_path: Path) -> None:
+    long = {**USER, "message": {"role": "user", "content": "x" * 3_000_000}}
+    write(tmp_path, USER, cost(0.25), USER, cost(0.5), long)
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.usage == spent(0.5)
+
+
+@pytest.mark.parametrize(
+    "mention", [{**USER, "x": "cost-state"}, {**USER, "message": {"content": '{"type":"cost-state"}'}}]
+)
+def test_a_message_about_costs_is_not_taken_for_them(
+    mention: dict[str, Any], transcripts: Transcripts, tmp_path: Path
+) -> None:
+    write(tmp_path, cost(0.5), mention)
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.usage == spent(0.5)
+
+
+def test_a_transcript_without_costs_has_cost_nothing(transcripts: Transcripts, tmp_path: Path) -> None:
+    write(tmp_path, USER, {"type": "cost-state", "modelUsage": "damaged"})
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.usage == Usage()
+
+
+def test_damaged_lines_are_passed_over(transcripts: Transcripts, tmp_path: Path) -> None:
+    write(tmp_path, "{", "null", "[1]", "\udcff".encode("utf-8", "replace").decode(), "", USER, '{"type": "assist')
+    assert transcripts.resumable(SESSION)
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.cwd == "/srv/app"
+
+
+@pytest.mark.parametrize("lines", [[], [QUEUED], ["{"], [{"type": "summary", "summary": "…"}, cost(1)]])
+def test_without_a_message_there_is_nothing_to_resume(
+    lines: list[Any], transcripts: Transcripts, tmp_path: Path
+) -> None:
+    write(tmp_path, *lines)
+    assert not transcripts.resumable(SESSION)
+    assert transcripts.read(SESSION) is None
+    assert transcripts.path_of(SESSION) is not None
+
+
+def test_a_session_without_a_directory_can_still_be_resumed(transcripts: Transcripts, tmp_path: Path) -> None:
+    write(tmp_path, {"type": "user"}, {"type": "assistant", "cwd": 5})
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.cwd is None
+
+
+def test_a_fork_belongs_to_its_own_directory_and_not_to_the_one_it_comes_from(
+    transcripts: Transcripts, tmp_path: Path
+) -> None:
+    write(tmp_path, USER, {**USER, "cwd": "/srv/other"}, folder="-srv-other")
+    found = transcripts.read(SESSION)
+    assert found is not None
+    assert found.cwd == "/srv/other"
+
+
+def test_of_several_transcripts_of_one_session_the_newest_counts(transcripts: Transcripts, tmp_path: Path) -> None:
+    old, new = (write(tmp_path, USER, folder=folder) for folder in ("-old", "-new"))
+    for path, when in ((old, 1000), (new, 2000)):
+        os.utime(path, (when, when))
+    assert transcripts.path_of(SESSION) == new
+    os.utime(old, (3000, 3000))
+    assert transcripts.path_of(SESSION) == old
+
+
+def test_a_known_directory_leads_straight_to_the_transcript(transcripts: Transcripts, tmp_path: Path) -> None:
+    own = write(tmp_path, USER)
+    foreign = write(tmp_path, folder="-elsewhere")
+    os.utime(own, (1000, 1000))
+    assert transcripts.path_of(SESSION) == foreign
+    assert transcripts.path_of(SESSION, "/srv/app") == own
+    assert transcripts.resumable(SESSION, "/srv/app")
+    assert transcripts.path_of(SESSION, "/srv/unknown") == foreign
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "../../etc/passwd", "*", f"{SESSION}/..", f"{SESSION}\n", f"../{SESSION}", SESSION[:-1], "1" * 36],
+)
+def test_what_is_no_session_id_never_comes_near_a_path(text: str, transcripts: Transcripts, tmp_path: Path) -> None:
+    write(tmp_path, USER)
+    assert not is_session_id(text)
+    assert transcripts.path_of(text) is None
+    assert transcripts.read(text) is None
+    assert not transcripts.resumable(text)
+
+
+def test_an_unknown_session_is_none_with_and_without_projects(transcripts: Transcripts, tmp_path: Path) -> None:
+    assert transcripts.read(SESSION) is None
+    write(tmp_path, USER, session_id="22222222-2222-4222-8222-222222222222")
+    assert transcripts.read(SESSION) is None
+    assert not transcripts.resumable(SESSION)
+
+
+def test_a_transcript_that_cannot_be_read_is_none(transcripts: Transcripts, tmp_path: Path) -> None:
+    write(tmp_path, USER).unlink()
+    (tmp_path / "projects" / "-srv-app" / f"{SESSION}.jsonl").mkdir()
+    assert transcripts.read(SESSION) is None
+    assert not transcripts.resumable(SESSION)
+
+
+def test_reading_changes_nothing(transcripts: Transcripts, tmp_path: Path) -> None:
+    path = write(tmp_path, USER, cost(1))
+    before = path.read_bytes()
+    path.chmod(stat.S_IRUSR)
+    transcripts.read(SESSION)
+    assert path.read_bytes() == before
