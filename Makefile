@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check format bench soak clean
+.PHONY: setup demo test check format bench soak manifest clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,10 @@ bench: setup
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak
+
+# What the server says first, renewed after a change to a tool, the instructions or the SDK.
+manifest: setup
+	$(BIN)/python -m claude_code_mcp.server.answers
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

@@ -4,10 +4,11 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from .config import Settings
+from .greeting import Heard
 from .model.states import BUSY
 from .server.surface import Surface
 from .service import Service
@@ -25,14 +26,16 @@ def log_to_stderr(settings: Settings) -> None:
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-async def run_stdio(
-    settings: Settings, preface: Sequence[bytes] = (), swallow: frozenset[str | int] = frozenset()
-) -> None:
-    """Serves one client on stdin and stdout until it goes away or a signal comes."""
-    from .server.stdio import stdio_streams  # noqa: PLC0415 - each transport is loaded only where it is used
+async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
+    """Serves one client on stdin and stdout until it goes away or a signal comes; `heard` is what went before."""
+    from .server.answers import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
+    from .server.stdio import stdio_streams  # noqa: PLC0415
 
-    async with Service(settings) as service, stdio_streams(preface, swallow) as (inbox, outbox):
+    heard = heard or Heard()
+    async with Service(settings) as service, stdio_streams(heard) as (inbox, outbox):
         server = Surface(service).server()
+        if heard.leave_manifest is not None:
+            service.start_task(leave_manifest(server, heard.leave_manifest))
         async with _ended_by_signals():
             await server.run(inbox, outbox, server.create_initialization_options())
         await _after_the_client(service, settings.on_disconnect or "stop")

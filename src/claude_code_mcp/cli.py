@@ -2,13 +2,26 @@
 
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .front import Serve
+
 
 def main() -> int:
     """Runs the command on the command line; the value is the exit code."""
-    if sys.argv[1:] in ([], ["serve"]):
-        from .greeting import greet  # noqa: PLC0415 - the fast way in imports next to nothing
+    argv = sys.argv[1:]
+    if not argv or (argv[0] == "serve" and not any(one.startswith(("-h", "--h")) for one in argv)):
+        from .front import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 
-        return greet()
-    from .commands.parser import run  # noqa: PLC0415 - and nobody else should pay for the rest
+        return greet(argv or ["serve"], _load)
+    from .commands.parser import run  # noqa: PLC0415 - and nobody should pay for what another command needs
 
-    return run(sys.argv[1:])
+    return run(argv)
+
+
+def _load() -> "Serve":
+    from . import app  # noqa: F401, PLC0415 - loaded before it is needed
+    from .commands.parser import run  # noqa: PLC0415
+    from .server import answers, stdio  # noqa: F401, PLC0415
+
+    return run

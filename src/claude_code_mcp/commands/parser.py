@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from .. import __version__
 from ..errors import ClaudeCodeError
+from ..greeting import Heard
 from . import demo, doctor, registration, serve, sessions
 
 _ABOUT = """\
@@ -17,9 +18,9 @@ Run Claude Code from any MCP client, with a person able to watch and answer at a
 Without a command it serves MCP on standard input and output, which is how clients start it."""
 
 
-def run(argv: Sequence[str]) -> int:
-    """Runs one command line."""
-    arguments = _parser().parse_args(argv)
+def run(argv: Sequence[str], heard: Heard | None = None) -> int:
+    """Runs one command line; `heard` is what a client on stdio said before the command was loaded."""
+    arguments = _parser().parse_args(argv, argparse.Namespace(heard=heard))
     try:
         return int(arguments.run(arguments))
     except ClaudeCodeError as error:

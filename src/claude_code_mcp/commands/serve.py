@@ -32,5 +32,5 @@ def _run(arguments: argparse.Namespace) -> int:
     given = {"on_disconnect": arguments.on_disconnect} if arguments.on_disconnect else {}
     settings = load_settings(file=arguments.config, **given)
     log_to_stderr(settings)
-    asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings))
+    asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
     return 0

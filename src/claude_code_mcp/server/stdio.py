@@ -1,97 +1,171 @@
 """MCP over this process's stdin and stdout, on asyncio pipes.
 
-The SDK's own transport reads and writes through threads, which more than doubles the time of a call. While serving,
-fd 1 leads to stderr and fd 0 to nowhere, so that neither a stray print nor a child can touch the protocol.
+The SDK's own transport reads and writes through threads, which more than doubles the time of a call; it serves where
+there are no pipes. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither a stray print nor a child
+can touch the protocol.
 """
 
 import asyncio
+import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from asyncio.streams import FlowControlMixin
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
-import anyio.lowlevel
 import mcp_types as types
+from mcp.server.stdio import stdio_server
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared.message import SessionMessage
 
-_LIMIT = 64 << 20
+from ..front import on_pipes
+from ..greeting import Heard
+
+LONGEST_LINE = 64 << 20
+_LAST_WORDS = 1.0
+"""Seconds that a slow client has for what was written before the end."""
 
 Inbox = ContextReceiveStream[SessionMessage | Exception]
 Outbox = ContextSendStream[SessionMessage]
 
 
 @asynccontextmanager
-async def stdio_streams(
-    preface: Iterable[bytes] = (), swallow: frozenset[types.RequestId] = frozenset()
-) -> AsyncIterator[tuple[Inbox, Outbox]]:
-    """The two streams of the transport.
-
-    `preface` are lines that were read before; responses to the request ids in `swallow` are not written, because
-    they were answered before.
-    """
-    reader, writer = await _open_pipes()
-    inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
-    outbox, outbox_out = create_context_streams[SessionMessage](0)
-
-    async def read() -> None:
-        async with inbox_in:
-            for line in preface:
-                await inbox_in.send(_parse(line))
-            while line := await reader.readline():
-                if line.strip():
-                    await inbox_in.send(_parse(line))
-
-    async def write() -> None:
-        unanswered = set(swallow)
-        async with outbox_out:
-            async for item in outbox_out:
-                message = item.message
-                if unanswered and isinstance(message, types.JSONRPCResponse) and message.id in unanswered:
-                    unanswered.discard(message.id)
-                    continue
-                writer.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-                await writer.drain()
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_until_closed, read)
-        tasks.start_soon(_until_closed, write)
+async def stdio_streams(heard: Heard) -> AsyncIterator[tuple[Inbox, Outbox]]:
+    """The two streams of the transport, beginning with what was heard before it was there."""
+    if not on_pipes():
+        async with stdio_server() as (inbox, outbox):
+            yield inbox, outbox
+        return
+    async with _open_wire(heard.unread) as wire, anyio.create_task_group() as tasks:
+        inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
+        outbox, outbox_out = create_context_streams[SessionMessage](0)
+        tasks.start_soon(_receive, wire, inbox_in)
+        tasks.start_soon(_send, wire, outbox_out, set(heard.answered))
         yield inbox, outbox
         tasks.cancel_scope.cancel()
 
 
-async def _until_closed(work: Callable[[], Awaitable[None]]) -> None:
+class _Wire(FlowControlMixin):
+    """Lines from the client and lines to it. As the protocol of stdout it hears when nobody reads them any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = asyncio.StreamReader(limit=LONGEST_LINE)
+        self.open = anyio.CancelScope()
+        """Cancelled when the client reads no more: then there is nobody to serve."""
+        self._closed = asyncio.Event()
+        self._stdout: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._stdout = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._closed.set()
+        self.open.cancel()
+
+    async def line(self) -> bytes:
+        """The next line, empty at the end of input. What is too long comes out as something that nobody can parse."""
+        try:
+            return await self.reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as end:
+            return end.partial
+        except asyncio.LimitOverrunError as overrun:
+            await self.reader.readexactly(overrun.consumed)
+            await self.line()
+            return b"a line that is too long"
+
+    async def write(self, message: types.JSONRPCMessage) -> None:
+        """Sends a message, or nothing when nobody reads any more."""
+        if self._closed.is_set():
+            return
+        self._stdout.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        with suppress(ConnectionError):
+            await self._drain_helper()  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        """Ends it when all is written, or after a while in any case."""
+        self._stdout.close()
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            await self._closed.wait()
+        if not self._closed.is_set():
+            self._stdout.abort()
+
+
+async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
+    with wire.open, suppress(anyio.BrokenResourceError):
+        async with inbox:
+            while line := await wire.line():
+                try:
+                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:
+                    if (refusal := _refusal(line)) is not None:
+                        await wire.write(refusal)
+                else:
+                    await inbox.send(SessionMessage(message))
+
+
+async def _send(wire: _Wire, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]) -> None:
+    async with outbox:
+        async for item in outbox:
+            message = item.message
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id in answered:
+                answered.discard(message.id)
+            else:
+                await wire.write(message)
+
+
+def _refusal(line: bytes) -> types.JSONRPCError | None:
+    """What JSON-RPC says to a line that is no message. Silence is kept only towards blanks and broken responses."""
     try:
-        await work()
-    except (anyio.ClosedResourceError, anyio.BrokenResourceError, ConnectionError, ValueError):
-        await anyio.lowlevel.checkpoint()
+        message = json.loads(line) if line.strip() else {}
+    except (ValueError, RecursionError):
+        return _error(None, types.PARSE_ERROR, "Parse error")
+    if not isinstance(message, dict):
+        return _error(None, types.INVALID_REQUEST, "Invalid request: batches and bare values are not accepted")
+    if "method" not in message:
+        return None
+    request_id = message.get("id")
+    known = request_id if type(request_id) in (int, str) else None
+    return _error(known, types.INVALID_REQUEST, "Invalid request")
 
 
-def _parse(line: bytes) -> SessionMessage | Exception:
-    try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
-    except ValueError as error:
-        return error
+def _error(request_id: types.RequestId | None, code: int, message: str) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=message))
 
 
-async def _open_pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    loop = asyncio.get_running_loop()
-    wire_in, wire_out = _claim_descriptors()
-    reader = asyncio.StreamReader(limit=_LIMIT)
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(wire_in, "rb", 0))
-    transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop), os.fdopen(wire_out, "wb", 0)
-    )
-    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+@asynccontextmanager
+async def _open_wire(unread: bytes) -> AsyncIterator[_Wire]:
+    loop, wire = asyncio.get_running_loop(), _Wire()
+    wire.reader.feed_data(unread)
+    with _claimed(0, os.devnull) as stdin, _claimed(1, None) as stdout:
+        reading, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(wire.reader), os.fdopen(os.dup(stdin), "rb", 0)
+        )
+        await loop.connect_write_pipe(lambda: wire, os.fdopen(os.dup(stdout), "wb", 0))
+        try:
+            yield wire
+        finally:
+            reading.close()
+            await wire.close()
 
 
-def _claim_descriptors() -> tuple[int, int]:
-    """Private duplicates of stdin and stdout; the standard ones are led elsewhere."""
-    wire_in, wire_out = os.dup(0), os.dup(1)
+@contextmanager
+def _claimed(fd: int, instead: str | None) -> Iterator[int]:
+    """A private duplicate of a standard descriptor, which meanwhile leads elsewhere: to `instead`, or to stderr.
+
+    Whoever shares the pipe with us gets it back as it was: asyncio makes it non-blocking for everybody.
+    """
+    private, blocking = os.dup(fd), os.get_blocking(fd)
+    elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)
     sys.stdout.flush()
-    nowhere = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
-    os.dup2(2, 1)
-    return wire_in, wire_out
+    os.dup2(elsewhere, fd)
+    os.close(elsewhere)
+    try:
+        yield private
+    finally:
+        os.set_blocking(private, blocking)
+        os.dup2(private, fd)
+        os.close(private)
