@@ -38,6 +38,8 @@ class Protocol:
         """Requests of the CLI that wait for our answer; stdin must stay open while there are any."""
         self.unfinished: set[str] = set()
         """User messages whose turn has not ended."""
+        self._started: set[str] = set()
+        self._follows_messages = False
 
     def receive(self, data: bytes) -> Iterator[Frame]:
         """The frames that this data completes, in order, each noted only when it is taken."""
@@ -64,17 +66,27 @@ class Protocol:
                 self.owed.add(frame.id)
             case ControlCancel():
                 self.owed.discard(frame.id)
-            case Lifecycle() if frame.state in _MESSAGE_ENDS:
-                self.unfinished.discard(frame.message_id)
+            case Lifecycle():
+                self._note_lifecycle(frame)
             case Result():
                 self._note_result(frame)
 
+    def _note_lifecycle(self, frame: Lifecycle) -> None:
+        self._follows_messages = True
+        if frame.state == "started":
+            self._started.add(frame.message_id)
+        elif frame.state in _MESSAGE_ENDS:
+            self._started.discard(frame.message_id)
+            self.unfinished.discard(frame.message_id)
+
     def _note_result(self, result: Result) -> None:
-        answered = result.message_ids
-        if answered:
-            self.unfinished.difference_update(answered)
-        elif not result.raw.get("queued_turn_count"):
-            self.unfinished.clear()
+        """A result that names no message may belong to a turn that began by itself, beside a message on its way."""
+        answered = set(result.message_ids) or (self._started if self._follows_messages else self._all(result))
+        self.unfinished -= answered
+        self._started -= answered
+
+    def _all(self, result: Result) -> set[str]:
+        return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
 
     def message(self, text: str, message_id: str, *, later: bool = False) -> bytes:
         """A user message."""

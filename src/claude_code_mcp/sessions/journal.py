@@ -1,10 +1,13 @@
 """Writes down what a process says: frames → events in the log, readable lines, and what they tell of its health."""
 
+import time
+
 from ..claude.frames import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..model.events import Message, Noise, Output, Partial, Retrying
 from ..store.log import EventLog
 from .narrator import Narrator
 
+_REPORT_WITHIN = 5.0
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
@@ -17,6 +20,16 @@ class Journal:
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model is heard again."""
         self.background_tasks = 0
+        self._report_due = 0.0
+
+    @property
+    def background_work(self) -> bool:
+        """Whether tasks run in the background, or one has just ended and is about to start a turn with its report."""
+        return self.background_tasks > 0 or time.monotonic() < self._report_due
+
+    def process_left(self) -> None:
+        """Whatever ran in the background is gone with the process."""
+        self.background_tasks, self._report_due = 0, 0.0
 
     def write(self, frame: Frame) -> None:
         """Notes a frame. Control frames are not for the record: what they lead to is."""
@@ -60,9 +73,15 @@ class Journal:
         if frame.subtype == "api_retry":
             self.retrying = _retry(frame.raw)
             self._log.append(self.retrying)
+        elif frame.subtype == "init":
+            self._report_due = 0.0
         elif frame.subtype == "background_tasks_changed":
-            tasks = frame.raw.get("tasks")
-            self.background_tasks = len(tasks) if isinstance(tasks, list) else 0
+            self._background_changed(frame.raw.get("tasks"))
+
+    def _background_changed(self, tasks: object) -> None:
+        before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0
+        if self.background_tasks < before:
+            self._report_due = time.monotonic() + _REPORT_WITHIN
 
 
 def _retry(raw: Raw) -> Retrying:

@@ -38,7 +38,7 @@ class Sessions:
 
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
-        cwd = os.path.abspath(options.cwd or os.getcwd())
+        cwd = os.path.abspath(options.cwd or self._around.settings.default_cwd or os.getcwd())
         return Session(str(uuid.uuid4()), options, cwd, owner, self._around)
 
     @contextmanager
@@ -94,7 +94,7 @@ class Sessions:
         options: SessionOptions | None = None,
     ) -> Session:
         """A new session that starts from the transcript of another, which stays as it is."""
-        resumable = await asyncio.to_thread(self._around.transcripts.resumable, source.id)
+        resumable = await asyncio.to_thread(self._around.transcripts.resumable, source.id, source.cwd)
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
         origin = Origin(source.id, at_message)

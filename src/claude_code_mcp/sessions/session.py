@@ -124,6 +124,10 @@ class Session:
         limit = self.options.max_budget_usd
         return None if limit is None else max(limit - self.spent_usd, 0.0)
 
+    def refuse_if_busy(self) -> None:
+        if self.busy:
+            raise SessionBusy(f"Session {self.id} is still working on its last message.", session_id=self.id)
+
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
         """Waits for the end of all turns (or a question, unless told otherwise); tells whether that came."""
         return await self._standing.at_rest(timeout, or_waiting=for_questions)
@@ -180,14 +184,21 @@ class Session:
 
     def _hand_over(self) -> None:
         """Gives the process all messages that it has not been given."""
-        assert self._process is not None
+        process = self._process
+        assert process is not None
         self._spoke = True
         for delivery in self._mail.take_unsent():
             try:
-                self._process.send(delivery.text, delivery.id, later=delivery.later)
+                process.send(delivery.text, delivery.id, later=delivery.later)
             except ProcessFailed as error:
-                self._give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
+                self._around.start_task(self._last_words(process, error))
                 return
+
+    async def _last_words(self, process: ClaudeProcess, error: ProcessFailed) -> None:
+        """A process that takes no more input is about to end, and its end will tell more; if it does not, this."""
+        await asyncio.wait([process.exited], timeout=self._around.settings.stop_timeout)
+        if self._process is process:
+            self._give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     # -- the process ------------------------------------------------------------------------------------------
 
@@ -224,7 +235,7 @@ class Session:
         if self._incarnation is not None:
             self._incarnation.leave()
             self._last_incarnation, self._incarnation = self._incarnation, None
-        self._journal.background_tasks = 0
+        self._journal.process_left()
 
     def _give_up(self, outcome: Outcome) -> None:
         """Lets go of the process and thereby of the turn, which ends as somebody wanted it to, or else like this."""
@@ -234,7 +245,7 @@ class Session:
 
     @property
     def evictable(self) -> bool:
-        return self._ready and not self.busy and self.options.persist and not self.background_tasks
+        return self._ready and not self.busy and self.options.persist and not self._journal.background_work
 
     def evict(self) -> None:
         """Parks the session: closes its process; the next message resumes it."""

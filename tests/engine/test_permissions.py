@@ -1,0 +1,173 @@
+"""Permission questions: what an answer makes the real CLI do."""
+
+import os
+import signal
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument, QuestionClosed
+from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.model.states import State
+from claude_code_mcp.model.turn import OutcomeCode
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+
+from ..conftest import StartService
+from .support import end_of, events, options, question
+
+ASK = script("ask", tool("Bash", command="touch made"), "saw: ${tool_result}")
+
+
+def made(sandbox: Sandbox) -> bool:
+    return (sandbox.project / "made").exists()
+
+
+async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    await service.wait(session.id, 30)
+    [asked] = service.questions(session.id)
+    assert (session.state, asked.kind) == (State.WAITING, QuestionKind.PERMISSION)
+    assert (asked.tool_name, asked.description) == ("Bash", "Run: touch made")
+    assert asked.deadline is not None
+    assert not made(sandbox)
+    service.respond(session.id, asked.id, Answer(allow=True), by="me")
+    assert session.state is State.RUNNING
+    assert (await end_of(delivery)).ok
+    assert made(sandbox)
+    [settled] = events(session, QuestionSettled)
+    assert (settled.resolution.closure, settled.resolution.by) == (Closure.ANSWERED, "me")
+
+
+async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    service.respond(session.id, await question(session), Answer(allow=False, message="not on a Friday"))
+    outcome = await end_of(delivery)
+    assert "not on a Friday" in outcome.result
+    assert not made(sandbox)
+    assert len(outcome.permission_denials) == 1
+    [used] = session.narrator.tools.values()
+    assert used.status == "denied"
+
+
+async def test_a_denial_may_end_the_turn(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    service.respond(session.id, await question(session), Answer(allow=False, interrupt=True))
+    outcome = await end_of(delivery)
+    assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)
+    assert not made(sandbox)
+
+
+async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(service: Service, sandbox: Sandbox) -> None:
+    command = tool("Bash", command="touch made")
+    session, delivery = await service.create(script("twice", command, command, "done"), options(sandbox))
+    service.respond(session.id, await question(session), Answer(allow=True, scope=Scope.SESSION))
+    assert (await end_of(delivery)).result == "done"
+    assert len(events(session, QuestionOpened)) == 1
+    assert list((sandbox.project / ".claude").glob("*")) == []
+
+
+async def test_an_edited_input_is_what_runs(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    edited = Answer(allow=True, updated_input={"command": "echo something else"})
+    service.respond(session.id, await question(session), edited)
+    assert "something else" in (await end_of(delivery)).result
+    assert not made(sandbox)
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    asked = await question(session)
+    with pytest.raises(InvalidArgument):
+        service.respond(session.id, asked, Answer(allow=True, answers=["blue"]))
+    with pytest.raises(QuestionClosed):
+        service.respond(session.id, "q-unknown", Answer(allow=True))
+    assert session.state is State.WAITING
+    service.respond(session.id, asked, Answer(allow=True))
+    assert (await end_of(delivery)).ok
+
+
+async def test_the_first_answer_wins(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(ASK, options(sandbox))
+    asked = await question(session)
+    service.respond(session.id, asked, Answer(allow=True), by="the terminal")
+    with pytest.raises(QuestionClosed, match="the terminal"):
+        service.respond(session.id, asked, Answer(allow=False))
+    assert (await end_of(delivery)).ok
+
+
+async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(permission_timeout_ms=300)
+    session, delivery = await service.create(ASK, options(sandbox))
+    outcome = await end_of(delivery)
+    assert "Nobody answered within 0.3 seconds" in outcome.result
+    assert not made(sandbox)
+    assert [one.resolution.closure for one in events(session, QuestionSettled)] == [Closure.EXPIRED]
+
+
+class Bystander:
+    """A channel that only looks on."""
+
+    name = "bystander"
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Question] = {}
+
+    def offer(self, question: Question) -> None:
+        self.shown[question.id] = question
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        del self.shown[question.id]
+
+
+@pytest.mark.parametrize("end", ["interrupt", "cancel", "kill"])
+async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
+    service: Service, sandbox: Sandbox, end: str
+) -> None:
+    bystander = Bystander()
+    service.broker.add_channel(bystander)
+    session, delivery = await service.create(ASK, options(sandbox))
+    asked = await question(session)
+    assert list(bystander.shown) == [asked]
+    if end == "kill":
+        assert session.pid is not None
+        os.kill(session.pid, signal.SIGKILL)
+    else:
+        await getattr(service, end)(session.id)
+    await end_of(delivery)
+    assert (bystander.shown, service.broker.pending(), session.questions) == ({}, [], [])
+    with pytest.raises(QuestionClosed, match="withdrawn"):
+        service.respond(session.id, asked, Answer(allow=True))
+    assert not made(sandbox)
+
+
+async def test_a_channel_that_answers_at_once_is_heard(service: Service, sandbox: Sandbox) -> None:
+    class Eager(Bystander):
+        def offer(self, question: Question) -> None:
+            super().offer(question)
+            service.broker.answer(question.session_id, question.id, Answer(allow=True), "eager")
+
+    service.broker.add_channel(Eager())
+    session, delivery = await service.create(ASK, options(sandbox))
+    assert (await end_of(delivery)).ok
+    assert made(sandbox)
+    kinds = [type(one) for one in session.log.after(0) if isinstance(one, QuestionOpened | QuestionSettled)]
+    assert kinds == [QuestionOpened, QuestionSettled]
+
+
+async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbox: Sandbox) -> None:
+    names = ("a", "b", "c")
+    prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
+    made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
+    asked = [await question(session) for session, _ in made]
+    assert {one.id for one in service.broker.pending()} == set(asked)
+    with pytest.raises(QuestionClosed):
+        service.respond(made[0][0].id, asked[1], Answer(allow=True))
+    for (session, _), one, name in reversed(list(zip(made, asked, names, strict=True))):
+        service.respond(session.id, one, Answer(allow=name != "b", message="no b" if name == "b" else None))
+    results = [(await end_of(delivery)).result for _, delivery in made]
+    assert ["no b" in result for result in results] == [False, True, False]
+    assert sorted(path.name for path in sandbox.project.iterdir()) == ["a", "c"]
