@@ -36,6 +36,10 @@ LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], Befor
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
+Toolset = Literal["sessions", "code", "query"]
+TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
+
+
 class Settings(BaseModel):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
@@ -81,7 +85,9 @@ class Settings(BaseModel):
     )
     """Where locks live. All servers of one user must share it."""
 
-    default_cwd: str | None = Field(None, validation_alias="CLAUDE_CODE_DEFAULT_CWD")
+    default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
+        None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
+    )
     """Where sessions work that name no directory; unset, where the server was started."""
     on_disconnect: Literal["keep", "interrupt", "stop"] | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
@@ -95,7 +101,23 @@ class Settings(BaseModel):
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
     """Origins that browsers may call from, separated by commas."""
 
-    @field_validator("http_allowed_hosts", "http_allowed_origins", mode="before")
+    toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
+    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`."""
+    call_limit_ms: int = Field(55_000, gt=0, validation_alias=f"{_OWN}CALL_LIMIT_MS")
+    """How long `claude_code` and `claude_code_reply` wait for a turn before they return with the session's id. Many
+    clients give a call up after a minute."""
+    allow_disk_resume: bool = Field(False, validation_alias=f"{_OWN}ALLOW_DISK_RESUME")
+    """Whether `claude_code_reply` may resume sessions that this server does not have in memory."""
+    allow_sensitive_session_details: bool = Field(False, validation_alias=f"{_OWN}ALLOW_SENSITIVE_SESSION_DETAILS")
+    """Whether `claude_code_session` may tell directories, prompts and agents of a session."""
+    max_execution_time_ms: int = Field(300_000, gt=0, validation_alias="CLAUDE_CODE_MAX_EXECUTION_TIME")
+    """How long `claude_code_query` may take before it returns what there is."""
+    default_permission_mode: str | None = Field(None, validation_alias="CLAUDE_CODE_DEFAULT_PERMISSION_MODE")
+    """The permission mode of `claude_code_query`."""
+    query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
+    """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
+
+    @field_validator("toolsets", "query_allowed_tools", "http_allowed_hosts", "http_allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

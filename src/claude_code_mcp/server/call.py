@@ -1,6 +1,7 @@
 """One tool call as the tools see it: who calls, through which connection, and what a retried call brought back."""
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +13,20 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from ..service import Service
 from .dialogs import Dialogs
 
+log = logging.getLogger(__name__)
+
 Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(slots=True)
+class Switches:
+    """What callers may switch while the server runs."""
+
+    bypass: bool = False
+
+    def set_bypass(self, on: bool, *, by: str) -> None:
+        self.bypass = on
+        log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +37,7 @@ class Call:
     dialogs: Dialogs
     principal: str
     context: Context
+    switches: Switches
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
 
@@ -32,11 +47,20 @@ class Call:
         session_id = self.state.get("session")
         return session_id if isinstance(session_id, str) else None
 
+    def resumed(self, name: str) -> int | None:
+        """A number that the earlier round left behind."""
+        value = self.state.get(name)
+        return value if isinstance(value, int) else None
+
     @property
-    def resumed_cursor(self) -> int | None:
-        """Where the report of the earlier round was to begin."""
-        since = self.state.get("since")
-        return since if isinstance(since, int) else None
+    def wants_progress(self) -> bool:
+        """Whether the client asked to hear how the call goes."""
+        return bool(self.context.meta and self.context.meta.get("progress_token") is not None)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a form can be shown to a person while the call waits."""
+        return can_be_asked(self.context) and self.context.session.can_send_request
 
     @property
     def returns_questions(self) -> bool:

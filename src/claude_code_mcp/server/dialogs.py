@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from ..errors import InvalidArgument
 from ..model.question import Question, Resolution
 from ..questions.broker import Broker
-from .forms import answer_of, form_of
+from .forms import CONFIRM, answer_of, confirmation, form_of
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +46,7 @@ class Dialogs:
         self._shown: dict[str, asyncio.Task[None]] = {}
         self._put_away: set[str] = set()
         self._pulse = asyncio.Event()
-        if pushes:
-            broker.add_channel(self)
+        broker.add_channel(self)
 
     def close(self) -> None:
         """The client is gone: nothing more is shown, and what is shown is taken back."""
@@ -60,9 +59,8 @@ class Dialogs:
         if session_id in self._followed:
             return
         self._followed.add(session_id)
-        if self._pushes:
-            for question in self._broker.pending(session_id):
-                self.offer(question)
+        for question in self._broker.pending(session_id):
+            self.offer(question)
 
     @contextmanager
     def during(self, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
@@ -79,7 +77,7 @@ class Dialogs:
     # -- pushing ----------------------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
-        if question.session_id in self._followed and question.id not in self._shown:
+        if self._pushes and question.session_id in self._followed and question.id not in self._shown:
             self._shown[question.id] = self._start_task(self._show(question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
@@ -123,12 +121,18 @@ class Dialogs:
         questions = self._broker.pending(session_id)
         return bool(questions) and all(one.id in self._shown and one.id not in self._put_away for one in questions)
 
-    def as_result(self, session_id: str, questions: list[Question], since: int | None) -> types.InputRequiredResult:
+    def as_result(self, session_id: str, questions: list[Question], **state: Any) -> types.InputRequiredResult:
         """The questions as the result of a call, to be repeated with the answers."""
         return types.InputRequiredResult(
             input_requests={question.id: _request(question) for question in questions},
-            request_state=json.dumps({"session": session_id, "since": since}),
+            request_state=json.dumps({"session": session_id, **state}),
         )
+
+    def confirmation_result(self) -> types.InputRequiredResult:
+        """The question whether permission checks may be switched off, as the result of a call."""
+        message, schema = confirmation()
+        request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
+        return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
     def take_all(self, session_id: str, responses: Mapping[str, Any]) -> None:
         """The answers that a repeated call brought; what was answered elsewhere meanwhile is passed over."""

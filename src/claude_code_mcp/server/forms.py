@@ -5,6 +5,7 @@ from typing import Any
 
 from ..model.question import Answer, Choice, Question, QuestionKind, Scope
 
+CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
 _PLAN_SHOWN = 12_000
@@ -43,6 +44,20 @@ def answer_of(question: Question, action: str, content: Mapping[str, Any] | None
             return Answer(filled.get("decision") == _APPROVE, message=feedback)
         case QuestionKind.USER_QUESTION:
             return _question_answer(question, filled)
+
+
+def confirmation() -> tuple[str, dict[str, Any]]:
+    """The form that asks whether permission checks may be switched off."""
+    message = (
+        "A caller wants to switch permission checks off: Claude Code sessions could then run every command and change "
+        "every file without asking. Allow that?"
+    )
+    return message, _schema({"confirm": {"type": "boolean", "title": "Switch permission checks off"}}, ["confirm"])
+
+
+def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
+    """Whether the person said yes."""
+    return action == "accept" and bool((content or {}).get("confirm"))
 
 
 def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The private corners of the MCP SDK that this server needs, in one place so that an upgrade has one place to look."""
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from .call import Context
 from .dialogs import Dialogs
@@ -9,6 +9,11 @@ from .dialogs import Dialogs
 ClosableT = TypeVar("ClosableT", bound=Dialogs)
 
 _KEY = "claude-code-mcp"
+
+
+async def notify_on_call(context: Context, method: str, params: Mapping[str, Any]) -> None:
+    """A notification of our own kind on the stream of this call, without the cost of a model around it."""
+    await context.session._request_outbound.notify(method, params)
 
 
 def once_per_connection(context: Context, make: Callable[[], ClosableT]) -> ClosableT:

@@ -1,7 +1,5 @@
 """The six session tools: start, message, watch, answer, interrupt, list."""
 
-import asyncio
-import contextlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -15,10 +13,10 @@ from ..model.states import SESSION_TOOL_STATUS
 from ..sessions.session import Session
 from .call import Call
 from .status import Acknowledgement, Problem, SessionReport, Status, report, status_of
-from .tool import Arguments, Outcome, Reply, Tool
+from .tool import Arguments, Outcome, Reply, Text, Tool
+from .turns import open_questions, rest_or_question
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
-Text = Annotated[str, Field(min_length=1)]
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
@@ -181,7 +179,7 @@ def _listed(call: Call, entry: Any) -> ListedSession:
 
 async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
     """What a call returns that set something going: at once, or a report of what came of it after a wait."""
-    since = call.resumed_cursor if call.resumed_session else session.log.last_seq
+    since = call.resumed("since") if call.resumed_session else session.log.last_seq
     call.dialogs.follow(session.id)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
@@ -197,19 +195,8 @@ async def _waited(
     call.dialogs.take_all(session.id, call.responses)
     if not seconds:
         return None
-    await _rest_or_question(call, session, seconds)
-    questions = call.dialogs.not_put_away(session.id) if call.returns_questions else []
-    return call.dialogs.as_result(session.id, questions, since) if questions else None
-
-
-async def _rest_or_question(call: Call, session: Session, seconds: float) -> None:
-    """Waits for the turn's end or a question; one that a person has before them is left to that person."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await session.wait(None)
-            while session.busy and call.dialogs.all_shown(session.id):
-                await call.dialogs.change()
-                await session.wait(None)
+    await rest_or_question(call, session, seconds)
+    return open_questions(call, session, since=since)
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -84,7 +84,7 @@ def report(session: Session, *, lines: int = 50, cursor: int | None = None) -> S
         status=status_of(session),
         result=_cut(outcome.result, _LONGEST_RESULT) if outcome and outcome.result else None,
         recent_output=output,
-        pending_inputs=[_pending(question) for question in session.questions],
+        pending_inputs=[pending_input(question) for question in session.questions],
         tool_use_events=_tools(session),
         cost_usd=round(session.usage.cost_usd, 6),
         tokens={
@@ -116,7 +116,8 @@ def _retrying(session: Session) -> str | None:
     return f"API error {retry.status or ''}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s"
 
 
-def _pending(question: Question) -> PendingInput:
+def pending_input(question: Question) -> PendingInput:
+    """An open question as callers see it."""
     return PendingInput(
         input_id=question.id,
         type=str(question.kind),

@@ -12,11 +12,14 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
 
 from .. import __version__
+from ..config import TOOLSETS, Settings
 from ..errors import ClaudeCodeError
 from ..service import LOCAL, Service
 from . import sdk
-from .call import Call, Context, can_be_asked, read_state
+from .call import Call, Context, Switches, can_be_asked, read_state
+from .code_tools import code_tools
 from .dialogs import Dialogs, is_modern
+from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
 from .tool import Outcome, Tool
 
@@ -36,7 +39,8 @@ class Surface:
     def __init__(self, service: Service, disconnect: str = "keep") -> None:
         self.service = service
         self._disconnect = disconnect
-        self._tools: Mapping[str, Tool[Any]] = SESSION_TOOLS
+        self._tools = tools_of(service.settings)
+        self._switches = Switches()
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
 
@@ -69,7 +73,15 @@ class Surface:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         try:
             dialogs = self._dialogs(context)
-            call = Call(self.service, dialogs, principal(), context, params.input_responses or {}, read_state(params))
+            call = Call(
+                self.service,
+                dialogs,
+                principal(),
+                context,
+                self._switches,
+                params.input_responses or {},
+                read_state(params),
+            )
             with dialogs.during(context.request_id, context.session):
                 reply = await tool.call(call, params.arguments or {})
         except ClaudeCodeError as error:
@@ -93,6 +105,14 @@ class Surface:
         return Dialogs(self.service.broker, context.session, pushes=pushes, start_task=self.service.start_task)
 
 
+def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
+    """The tools of the chosen toolsets, in a fixed order."""
+    families = {"sessions": SESSION_TOOLS, "code": code_tools(settings), "query": query_tools(settings)}
+    return {
+        name: tool for toolset in TOOLSETS if toolset in settings.toolsets for name, tool in families[toolset].items()
+    }
+
+
 def principal() -> str:
     """Who is calling: the name behind the bearer token, or the one local user."""
     token = get_access_token()
@@ -103,7 +123,9 @@ def success(outcome: Outcome) -> types.CallToolResult:
     """A result: structured content and its short rendering."""
     structured = outcome.model_dump(mode="json", by_alias=True, exclude_none=True)
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=outcome.text())], structured_content=structured
+        is_error=outcome.failed,
+        content=[types.TextContent(type="text", text=outcome.text())],
+        structured_content=structured,
     )
 
 

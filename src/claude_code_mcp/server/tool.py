@@ -2,10 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import mcp_types as types
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ..errors import InvalidArgument
@@ -24,10 +24,17 @@ class Outcome(BaseModel):
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the call counts as an error although it has a result."""
+        return False
+
     def text(self) -> str:
         """A short rendering for readers of the text content."""
         return self.model_dump_json(by_alias=True, exclude_none=True)
 
+
+Text = Annotated[str, Field(min_length=1)]
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 Reply = Outcome | types.InputRequiredResult

@@ -1,0 +1,86 @@
+"""Waiting for a turn on behalf of a caller: with progress on the way, and never longer than the caller will."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import mcp_types as types
+
+from ..model.events import Event, Output, Retrying
+from ..sessions.session import Session
+from ..store.log import Subscription
+from .call import Call
+
+_BETWEEN_REPORTS = 0.2
+
+
+async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.InputRequiredResult | None:
+    """Waits for the turn's end, or for a question that no person has before them, or for the time to pass.
+
+    Gives back open questions where the client takes them as the result of a call. A caller that cancels the call
+    interrupts the turn.
+    """
+    call.dialogs.follow(session.id)
+    call.dialogs.take_all(session.id, call.responses)
+    try:
+        async with told_progress(call, session):
+            await rest_or_question(call, session, seconds)
+    except asyncio.CancelledError:
+        call.service.start_task(session.interrupt())
+        raise
+    return open_questions(call, session)
+
+
+def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
+    """The open questions as a result, for a client that takes them so; `state` comes back with the answers."""
+    questions = call.dialogs.not_put_away(session.id) if call.returns_questions else []
+    return call.dialogs.as_result(session.id, questions, **state) if questions else None
+
+
+async def rest_or_question(call: Call, session: Session, seconds: float) -> None:
+    """Waits for the turn's end or a question; one that a person has before them is left to that person."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await session.wait(None)
+            while session.busy and call.dialogs.all_shown(session.id):
+                await call.dialogs.change()
+                await session.wait(None)
+
+
+@asynccontextmanager
+async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
+    """While this lasts, a client that asked for progress hears what the session does."""
+    if not call.wants_progress:
+        yield
+        return
+    with session.log.subscribe() as events:
+        telling = call.service.start_task(_tell(call, events))
+        try:
+            yield
+        finally:
+            telling.cancel()
+
+
+async def _tell(call: Call, events: Subscription) -> None:
+    """One report for all that happened since the last, and not too many of them."""
+    count, latest = 0, ""
+    loop = asyncio.get_running_loop()
+    next_report = 0.0
+    async for event in events:
+        line = _line(event)
+        if line is None:
+            continue
+        count, latest = count + 1, line
+        if loop.time() >= next_report:
+            await call.context.session.report_progress(count, None, latest)
+            next_report = loop.time() + _BETWEEN_REPORTS
+
+
+def _line(event: Event) -> str | None:
+    if isinstance(event, Output):
+        return event.line
+    if isinstance(event, Retrying):
+        return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
+    return None
