@@ -5,7 +5,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,10 +39,10 @@ class Place:
         self.executable = find_executable()
         self.cwd = str(self.sandbox.project)
 
-    def service(self, **settings: Any) -> Service:
-        """A service that runs in this place."""
+    def service(self, extra: Mapping[str, str] | None = None, /, **settings: Any) -> Service:
+        """A service that runs in this place; `extra` adds to the environment of its processes."""
         given = {"state_dir": self.sandbox.root / "state", "claude_path": self.executable, **settings}
-        return Service(load_settings({}, **given), self.environment)
+        return Service(load_settings({}, **given), {**self.environment, **(extra or {})})
 
 
 Benchmark = Callable[[Place], Awaitable[Sequence[Figure]]]
