@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic.fields import FieldInfo
+
 from ..config import Settings, load_settings, variable_of
 
 _NAME = "claude-code"
@@ -21,11 +23,15 @@ def add_to(commands: Any) -> None:
         "name of a client prints what registers this server there.",
     )
     parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
+    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.markdown:
+        print(settings_page(), end="")
+        return 0
     if arguments.client:
         print(_CLIENTS[arguments.client](_command()))
         return 0
@@ -40,6 +46,43 @@ def settings_lines(settings: Settings) -> list[str]:
     """`VARIABLE=value` for every setting; secrets are never printed."""
     values = settings.model_dump(mode="json")
     return [f"{variable_of(name)}={'' if value is None else value}" for name, value in values.items()]
+
+
+def settings_page() -> str:
+    """The reference page of all settings."""
+    rows = [
+        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {' '.join((field.description or '').split())} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return _PAGE + "\n".join(rows) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if field.default_factory is not None:
+        return "depends on the machine"
+    if value in (None, "", ()):
+        return ""
+    return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+_PAGE = """\
+# Settings
+
+An argument on the command line beats an environment variable, a variable beats the TOML file, the file beats the
+default. The file is named by `--config` or `CLAUDE_CODE_MCP_CONFIG` and may use the names of either column:
+
+```toml
+max_sessions = 20
+PERMISSION_TIMEOUT_MS = 600000
+```
+
+A value that does not parse stops the start with one line that names it. `claude-code-mcp config` prints what is in
+force. This page is made by `claude-code-mcp config --markdown`.
+
+| variable | name in the file | default | meaning |
+| --- | --- | --- | --- |
+"""
 
 
 def _command() -> list[str]:

@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from ..config import load_settings
+from ..config import TOOLSETS, load_settings
 
 
 def add_to(commands: Any) -> None:
@@ -23,13 +23,16 @@ def add_to(commands: Any) -> None:
         choices=("keep", "interrupt", "stop"),
         help="what becomes of a client's running turns when it goes away (default: stop on stdio, keep over HTTP)",
     )
+    parser.add_argument(
+        "--toolsets", metavar="NAMES", help=f"the families of tools to offer, of {','.join(TOOLSETS)} (default: all)"
+    )
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
-    given = {"on_disconnect": arguments.on_disconnect} if arguments.on_disconnect else {}
+    given = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
     settings = load_settings(file=arguments.config, **given)
     log_to_stderr(settings)
     asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
