@@ -1,11 +1,15 @@
 """Settings: where they come from, which source wins, and what a mistake looks like."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from claude_code_mcp.config import CONFIG_FILE_VARIABLE, Settings, load_settings, variable_of
 from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.testing.script import script, text
 
 FAMILIAR = {
     "CLAUDE_CODE_PATH": ("claude_path", "/opt/claude", "/opt/claude"),
@@ -75,8 +79,8 @@ def test_every_field_is_documented_and_has_a_variable_of_its_own(field: str) -> 
     assert [variable_of(one) for one in Settings.model_fields].count(variable_of(field)) == 1
 
 
-@pytest.mark.parametrize("field", [field for field in Settings.model_fields if field.endswith("_ms")])
-def test_every_time_can_be_had_in_seconds(field: str) -> None:
+@pytest.mark.parametrize("field", [field for _, field, *_ in VARIABLES if field.endswith("_ms")])
+def test_every_time_of_the_engine_can_be_had_in_seconds(field: str) -> None:
     assert getattr(load_settings({variable_of(field): "1500"}), field.removesuffix("_ms")) == 1.5
 
 
@@ -120,6 +124,18 @@ def test_a_tilde_means_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setenv("HOME", str(tmp_path))
     config_file(tmp_path, "CLAUDE_CODE_MCP_STATE_DIR = '~/state'")
     assert load_settings({CONFIG_FILE_VARIABLE: "~/config.toml"}).state_dir == tmp_path / "state"
+
+
+async def test_sessions_that_name_no_directory_work_in_the_default_one(
+    start_service: Callable[..., Any], tmp_path: Path
+) -> None:
+    default, other = tmp_path / "default", tmp_path / "other"
+    default.mkdir()
+    other.mkdir()
+    service = await start_service(default_cwd=str(default))
+    session, _ = await service.create(script("hello", text("hi")))
+    named, _ = await service.create(script("hello", text("hi")), SessionOptions(cwd=str(other)))
+    assert (session.cwd, named.cwd) == (str(default), str(other))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
@@ -167,14 +166,16 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        while True:
-            while self._lost or self._queue:
-                yield self.take()
+    def __aiter__(self) -> "Subscription":
+        return self
+
+    async def __anext__(self) -> Event:
+        while not (self._lost or self._queue):
             if self._closed:
-                return
+                raise StopAsyncIteration
             self._wake.clear()
             await self._wake.wait()
+        return self.take()
 
     def take(self) -> Event:
         """The next event that is already here; IndexError if there is none."""
