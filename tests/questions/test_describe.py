@@ -52,6 +52,21 @@ def test_a_call_reads_as(tool: str, tool_input: Input, line: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "cwd", "told"),
+    [
+        ("/srv/app/src/a.py", "/srv/app", "src/a.py"),
+        ("/srv/app/src/a.py", "/srv/app/", "src/a.py"),
+        ("/srv/application/a.py", "/srv/app", "/srv/application/a.py"),
+        ("/etc/passwd", "/srv/app", "/etc/passwd"),
+        ("/srv/app/../../etc/passwd", "/srv/app", "/srv/app/../../etc/passwd"),
+        ("/srv/app/a.py", "", "/srv/app/a.py"),
+    ],
+)
+def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, told: str) -> None:
+    assert describe("Read", {"file_path": path}, cwd) == f"Read {told}"
+
+
+@pytest.mark.parametrize(
     ("old", "new", "told"),
     [
         ("a", "b", "1 line changed"),
