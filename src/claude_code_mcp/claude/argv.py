@@ -144,7 +144,7 @@ def _add_surroundings(command: Command, options: SessionOptions, directory: Path
         command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
     if options.sandbox is not None:
         # A sandbox that cannot be had must stop the session, not silently run it without one.
-        settings = {"sandbox": {"enabled": True, "failIfUnavailable": True, **options.sandbox}}
+        settings = {"sandbox": {"enabled": True, **options.sandbox, "failIfUnavailable": True}}
         command.file("settings", directory / "settings.json", json.dumps(settings))
     if options.setting_sources is not None:
         command.flag("setting-sources", ",".join(options.setting_sources))

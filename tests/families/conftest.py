@@ -1,0 +1,95 @@
+"""A client in the same process as the server: the tools as a caller sees them, the engine within reach."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import Client
+
+from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
+
+from ..conftest import StartService
+
+
+@dataclass
+class Caller:
+    """Calls tools and looks at what came of it."""
+
+    client: Client
+    service: Service
+    sandbox: Sandbox
+    model: ScriptedModelThread
+    progress: list[str] = field(default_factory=list)
+
+    async def call(self, name: str, **arguments: Any) -> types.CallToolResult:
+        if name == "claude_code":
+            arguments = {"cwd": str(self.sandbox.project), **arguments}
+        return await self.client.call_tool(name, arguments, progress_callback=self._note)
+
+    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """A call that must succeed; its structured content."""
+        result = await self.call(name, **arguments)
+        assert not result.is_error, result.content
+        assert result.structured_content is not None
+        return dict(result.structured_content)
+
+    async def refused(self, name: str, **arguments: Any) -> tuple[str, str]:
+        """A call that must be refused: code and message."""
+        result = await self.call(name, **arguments)
+        assert result.is_error
+        assert result.structured_content is not None
+        problem: dict[str, str] = result.structured_content["error"]
+        assert isinstance(result.content[0], types.TextContent)
+        assert result.content[0].text == f"Error [{problem['code']}]: {problem['message']}"
+        return problem["code"], problem["message"]
+
+    async def _note(self, progress: float, total: float | None, message: str | None) -> None:
+        self.progress.append(message or "")
+
+    def session(self, report: dict[str, Any]) -> Session:
+        return self.service.session(report["sessionId"])
+
+    def requests(self, report: dict[str, Any]) -> list[RequestRecord]:
+        """What the model was asked in this session, with its tools on offer."""
+        return [one for one in self.model.requests if one.session_id == report["sessionId"] and one.body]
+
+
+StartCaller = Callable[..., Any]
+
+
+@pytest.fixture
+async def start_caller(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> AsyncIterator[StartCaller]:
+    """Starts a server with these settings and connects to it."""
+    over = asyncio.Event()
+    connected: list[asyncio.Task[None]] = []
+
+    async def connect(client: Client, ready: "asyncio.Future[Client]") -> None:
+        async with client:  # a client must be left by the task that entered it, and a fixture has two
+            ready.set_result(client)
+            await over.wait()
+
+    async def start(mode: str = "legacy", elicit: Any = None, **settings: Any) -> Caller:
+        service = await start_service(**settings)
+        ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        client = Client(Surface(service).server(), mode=mode, elicitation_callback=elicit)
+        connected.append(asyncio.ensure_future(connect(client, ready)))
+        return Caller(await ready, service, sandbox, model)
+
+    yield start
+    over.set()
+    await asyncio.gather(*connected)
+
+
+@pytest.fixture
+async def caller(start_caller: StartCaller) -> Caller:
+    started = await start_caller()
+    assert isinstance(started, Caller)
+    return started
