@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,9 +145,14 @@ def test_an_unknown_session_is_none_with_and_without_projects(transcripts: Trans
     assert not transcripts.resumable(SESSION)
 
 
-def test_a_transcript_that_cannot_be_read_is_none(transcripts: Transcripts, tmp_path: Path) -> None:
-    write(tmp_path, USER).unlink()
-    (tmp_path / "projects" / "-srv-app" / f"{SESSION}.jsonl").mkdir()
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_what_is_no_file_is_no_transcript(
+    make: Callable[[Path], None], transcripts: Transcripts, tmp_path: Path
+) -> None:
+    path = write(tmp_path, USER)
+    path.unlink()
+    make(path)
+    assert transcripts.read(SESSION) is None
     assert transcripts.read(SESSION) is None
     assert not transcripts.resumable(SESSION)
 

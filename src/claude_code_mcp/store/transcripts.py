@@ -50,7 +50,8 @@ class Transcripts:
         name = f"{session_id}.jsonl"
         if cwd is not None and (expected := self._projects / folder_of(cwd) / name).is_file():
             return expected
-        return max(self._projects.glob(f"*/{name}"), key=_last_written, default=None)
+        found = (path for path in self._projects.glob(f"*/{name}") if path.is_file())
+        return max(found, key=_last_written, default=None)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
