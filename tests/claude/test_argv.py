@@ -35,7 +35,7 @@ class Expected:
 
 SERVERS = {"calc": {"command": "calc", "env": {"TOKEN": SECRET}}}
 AGENTS = {"reviewer": {"description": "Reviews", "prompt": "Review."}}
-SANDBOX = {"enabled": True, "failIfUnavailable": True, "allowUnsandboxedCommands": False}
+SANDBOX = {"enabled": True, "allowUnsandboxedCommands": False, "failIfUnavailable": True}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 
 TABLE: dict[str, list[Expected]] = {
