@@ -1,0 +1,100 @@
+"""`claude_code_session` and `claude_code_configure`."""
+
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from claude_code_mcp.testing.script import script, stall
+
+from .conftest import Caller, StartCaller
+
+HELLO = script("Say hello", "hello")
+SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
+
+
+async def test_details_that_may_be_sensitive_are_left_out(caller: Caller) -> None:
+    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
+    told = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"])
+    (session,) = told["sessions"]
+    assert session["status"] == "idle"
+    assert not SENSITIVE & set(session)
+    code, _ = await caller.refused(
+        "claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True
+    )
+    assert code == "PERMISSION_DENIED"
+
+
+async def test_the_operator_can_allow_sensitive_details(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(allow_sensitive_session_details=True)
+    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
+    told = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True)
+    assert told["sessions"][0]["systemPrompt"] == "hush"
+    assert told["sessions"][0]["cwd"] == str(caller.sandbox.project)
+
+
+async def test_cancel_is_final(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(call_limit_ms=300)
+    running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))
+    told = await caller.ok("claude_code_session", action="cancel", sessionId=running["sessionId"])
+    assert told["sessions"][0]["status"] == "cancelled"
+    code, _ = await caller.refused("claude_code_reply", sessionId=running["sessionId"], prompt=HELLO)
+    assert code == "CANCELLED"
+
+
+@pytest.mark.parametrize("action", ["get", "cancel"])
+async def test_an_action_on_one_session_needs_its_id(caller: Caller, action: str) -> None:
+    assert (await caller.refused("claude_code_session", action=action))[0] == "INVALID_ARGUMENT"
+    unknown = "00000000-0000-4000-8000-000000000000"
+    assert (await caller.refused("claude_code_session", action=action, sessionId=unknown))[0] == "SESSION_NOT_FOUND"
+
+
+async def test_bypass_is_off_until_it_is_switched_on(caller: Caller) -> None:
+    assert (await caller.ok("claude_code_configure", action="get_config"))["allowBypass"] is False
+    code, message = await caller.refused("claude_code", prompt=HELLO, permissionMode="bypassPermissions")
+    assert code == "PERMISSION_DENIED"
+    assert "claude_code_configure" in message
+    assert (await caller.ok("claude_code_configure", action="enable_bypass"))["allowBypass"] is True
+    assert (await caller.ok("claude_code_configure", action="disable_bypass"))["allowBypass"] is False
+    assert (await caller.refused("claude_code", prompt=HELLO, permissionMode="bypassPermissions"))[0] == code
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize(
+    ("result", "allowed"),
+    [
+        (types.ElicitResult(action="accept", content={"confirm": True}), True),
+        (types.ElicitResult(action="accept", content={"confirm": False}), False),
+        (types.ElicitResult(action="decline"), False),
+        (types.ElicitResult(action="cancel"), False),
+    ],
+)
+async def test_a_person_confirms_the_bypass(
+    start_caller: StartCaller, mode: str, result: types.ElicitResult, allowed: bool
+) -> None:
+    asked: list[str] = []
+
+    async def person(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        return result
+
+    caller: Caller = await start_caller(mode, person)
+    if allowed:
+        assert (await caller.ok("claude_code_configure", action="enable_bypass"))["allowBypass"]
+    else:
+        assert (await caller.refused("claude_code_configure", action="enable_bypass"))[0] == "PERMISSION_DENIED"
+    assert "permission checks" in asked[0]
+    assert (await caller.ok("claude_code_configure", action="get_config"))["allowBypass"] is allowed
+
+
+async def test_toolsets_can_be_chosen(start_caller: StartCaller) -> None:
+    for chosen, expected in (("sessions", 6), ("code", 4), ("query", 1), ("sessions,query", 7)):
+        caller: Caller = await start_caller(toolsets=chosen)
+        assert len((await caller.client.list_tools()).tools) == expected
+
+
+@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 8_000), ("sessions,code,query", 18_000)])
+async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets: str, limit: int) -> None:
+    caller: Caller = await start_caller(toolsets=toolsets)
+    listing = await caller.client.list_tools()
+    assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
