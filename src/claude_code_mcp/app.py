@@ -4,12 +4,13 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import anyio
 
 from .config import Settings
 from .greeting import Heard
-from .model.states import BUSY
 from .server.surface import Surface
 from .service import Service
 
@@ -31,52 +32,46 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
     from .server.answers import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
     from .server.stdio import stdio_streams  # noqa: PLC0415
 
-    heard = heard or Heard()
-    async with Service(settings) as service, stdio_streams(heard) as (inbox, outbox):
-        server = Surface(service).server()
-        if heard.leave_manifest is not None:
-            service.start_task(leave_manifest(server, heard.leave_manifest))
-        async with _ended_by_signals():
-            await server.run(inbox, outbox, server.create_initialization_options())
-        await _after_the_client(service, settings.on_disconnect or "stop")
+    heard, serving = heard or Heard(), anyio.CancelScope()
+    with _on_signals(serving.cancel):
+        async with Service(settings) as service, stdio_streams(heard) as (inbox, outbox):
+            server = Surface(service).server()
+            if heard.leave_manifest is not None:
+                service.start_task(leave_manifest(server, heard.leave_manifest))
+            with serving:
+                await server.run(inbox, outbox, server.create_initialization_options())
+                await _after_the_client(service, settings.on_disconnect or "stop")
 
 
 async def _after_the_client(service: Service, wish: str) -> None:
-    """With `keep`, the turns that are running come to their end first; the service then closes in any case."""
+    """Turns may come to their end, or are interrupted; the service then closes in any case."""
+    running = [session for session in service.sessions(owner=None) if session.busy]
     if wish == "keep":
-        running = [session for session in service.sessions(owner=None) if session.state in BUSY]
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
+    elif wish == "interrupt":
+        await asyncio.gather(*(session.interrupt() for session in running))
 
 
 async def run_http(settings: Settings, where: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
-    from .server.http import http_app, read_address, serve_http  # noqa: PLC0415
+    from .server.http import HttpServer, read_address  # noqa: PLC0415
 
-    address = read_address(where)
-    async with Service(settings) as service:
-        await serve_http(http_app(Surface(service), settings, address), address)
+    service = Service(settings)
+    server = HttpServer(Surface(service, settings.on_disconnect or "keep"), settings, read_address(where))
+    with _on_signals(server.stop):
+        async with service:
+            await server.serve()
 
 
-@asynccontextmanager
-async def _ended_by_signals() -> AsyncIterator[None]:
-    """Ends the block, and no more than that, on SIGINT and SIGTERM."""
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
-    assert task is not None
-    stopped = False
-
-    def stop() -> None:
-        nonlocal stopped
-        stopped = True
-        task.cancel()
-
+@contextmanager
+def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM call `stop`, and do no more than that: closing down is not to be cut short."""
+    loop = asyncio.get_running_loop()
     signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM)
     for number in signals:
         loop.add_signal_handler(number, stop)
     try:
         yield
-    except asyncio.CancelledError:
-        if not stopped or task.uncancel() > 0:
-            raise
     finally:
         for number in signals:
             loop.remove_signal_handler(number)

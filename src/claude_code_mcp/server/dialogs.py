@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import anyio
 import mcp_types as types
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
@@ -26,6 +27,7 @@ from .forms import CONFIRM, answer_of, confirmation, form_of
 log = logging.getLogger(__name__)
 
 _WITH_ARRAYS = "2025-11-25"
+_GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 NAME = "elicitation"
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -41,7 +43,8 @@ class Dialogs:
         self._session = session
         self._pushes = pushes
         self._start_task = start_task
-        self._followed: set[str] = set()
+        self.followed: set[str] = set()
+        """The sessions that this client has used."""
         self._calls: dict[types.RequestId, ServerSession] = {}
         self._shown: dict[str, asyncio.Task[None]] = {}
         self._put_away: set[str] = set()
@@ -56,16 +59,16 @@ class Dialogs:
 
     def follow(self, session_id: str) -> None:
         """From now on the questions of this session are shown here, those that are open already too."""
-        if session_id in self._followed:
+        if session_id in self.followed:
             return
-        self._followed.add(session_id)
+        self.followed.add(session_id)
         for question in self._broker.pending(session_id):
             self.offer(question)
 
     @contextmanager
     def during(self, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
         """Dialogs may ride on the stream of this call while it is open."""
-        if request_id is None:
+        if request_id is None or not self._pushes:
             yield
             return
         self._calls[request_id] = session
@@ -77,13 +80,13 @@ class Dialogs:
     # -- pushing ----------------------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
-        if self._pushes and question.session_id in self._followed and question.id not in self._shown:
+        if self._pushes and question.session_id in self.followed and question.id not in self._shown:
             self._shown[question.id] = self._start_task(self._show(question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._put_away.discard(question.id)
         task = self._shown.pop(question.id, None)
-        if task is not None and resolution.by != self.name:
+        if task is not None:
             task.cancel()
         self._changed()
 
@@ -100,10 +103,11 @@ class Dialogs:
         request_id, session = next(reversed(self._calls.items()), (None, self._session))
         try:
             result = await session.elicit_form(message, schema, related_request_id=request_id)
-        except (MCPError, ValidationError) as error:
+        except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
             self._put_aside(question.id)
             return
+        del self._shown[question.id]  # the dialog is done: there is nothing left to take back
         self.take(question.session_id, question.id, result.action, result.content)
 
     # -- returning and taking answers -------------------------------------------------------------------------
@@ -134,25 +138,27 @@ class Dialogs:
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
         return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
-    def take_all(self, session_id: str, responses: Mapping[str, Any]) -> None:
-        """The answers that a repeated call brought; what was answered elsewhere meanwhile is passed over."""
-        for question_id, response in responses.items():
-            if isinstance(response, types.ElicitResult):
-                self.take(session_id, question_id, response.action, response.content)
+    def take_all(self, session_id: str, responses: Mapping[str, Any]) -> bool:
+        """The answers that a repeated call brought; tells whether all of them came in time."""
+        forms = [(one, form) for one, form in responses.items() if isinstance(form, types.ElicitResult)]
+        taken = [self.take(session_id, one, form.action, form.content) for one, form in forms]
+        return all(taken)
 
-    def take(self, session_id: str, question_id: str, action: str, content: Mapping[str, Any] | None) -> None:
-        """One filled-in form."""
+    def take(self, session_id: str, question_id: str, action: str, content: Mapping[str, Any] | None) -> bool:
+        """One filled-in form; tells whether the question was still open."""
         question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
         if question is None:
-            return
+            return False
         answer = answer_of(question, action, content)
-        if answer is None:
-            self._put_aside(question_id)
-            return
         try:
-            self._broker.answer(session_id, question_id, answer, self.name)
+            if answer is None:
+                self._put_aside(question_id)
+            else:
+                self._broker.answer(session_id, question_id, answer, self.name)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
+            self._put_aside(question_id)
+        return True
 
 
 def _request(question: Question) -> types.ElicitRequest:

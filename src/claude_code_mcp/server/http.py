@@ -2,9 +2,10 @@
 
 import ipaddress
 import logging
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import uvicorn
 from mcp.server.auth.settings import AuthSettings
@@ -62,7 +63,7 @@ def read_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def check_exposure(address: Address, tokens: dict[str, str]) -> None:
+def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
     """A server that others can reach must know who is calling."""
     if not address.loopback and not tokens:
         raise InvalidArgument(
@@ -71,10 +72,8 @@ def check_exposure(address: Address, tokens: dict[str, str]) -> None:
         )
 
 
-def http_app(surface: Surface, settings: Settings, address: Address) -> Starlette:
-    """The ASGI application."""
-    tokens = load_tokens(settings)
-    check_exposure(address, tokens)
+def http_app(surface: Surface, settings: Settings, address: Address, tokens: Mapping[str, str]) -> Starlette:
+    """The ASGI application; `tokens` are names by token."""
     auth = _auth(address) if tokens else None
     return surface.server().streamable_http_app(
         streamable_http_path=PATH,
@@ -110,28 +109,48 @@ async def _health(_: Request) -> Response:
     return JSONResponse({"status": "ok", "version": __version__})
 
 
-class _Server(uvicorn.Server):
-    """uvicorn raises the signal that ended it once more, which would end the process before the sessions are closed."""
+class HttpServer:
+    """Listens at an address, until it is stopped."""
+
+    def __init__(self, surface: Surface, settings: Settings, address: Address) -> None:
+        """Raises InvalidArgument if it must not or cannot listen there."""
+        tokens = load_tokens(settings)
+        check_exposure(address, tokens)
+        self._socket = _listen(address)
+        address = replace(address, port=self._socket.getsockname()[1])
+        self.url = address.url
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                http_app(surface, settings, address, tokens),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
+
+    async def serve(self) -> None:
+        """Returns when it was stopped and the last connection is closed."""
+        log.info("serving MCP on %s", self.url)
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Takes no more connections and lets `serve` come to its end."""
+        self._server.should_exit = True
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, *_, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2], family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidArgument(f"Cannot listen on {address.netloc}: {error.strerror or error}.", field="http") from None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals alone: uvicorn would raise the one that ended it again, before the sessions are closed."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        with super().capture_signals():
-            yield
-            self._captured_signals.clear()
-
-
-async def serve_http(app: Starlette, address: Address) -> None:
-    """Serves until it is told to stop by SIGINT or SIGTERM."""
-    config = uvicorn.Config(
-        app,
-        host=address.host,
-        port=address.port,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=2,
-        ws="none",
-    )
-    server = _Server(config)
-    log.info("serving MCP on %s", address.url)
-    await server.serve()
+        yield

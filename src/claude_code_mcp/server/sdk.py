@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from .call import Context
 from .dialogs import Dialogs
 
-ClosableT = TypeVar("ClosableT", bound=Dialogs)
+DialogsT = TypeVar("DialogsT", bound=Dialogs)
 
 _KEY = "claude-code-mcp"
 
@@ -16,12 +16,12 @@ async def notify_on_call(context: Context, method: str, params: Mapping[str, Any
     await context.session._request_outbound.notify(method, params)
 
 
-def once_per_connection(context: Context, make: Callable[[], ClosableT]) -> ClosableT:
-    """What `make` makes, once for the connection of this request, closed when the connection ends."""
+def once_per_connection(context: Context, make: Callable[[], DialogsT], close: Callable[[DialogsT], None]) -> DialogsT:
+    """What `make` makes, once for the connection of this request; given to `close` when the connection ends."""
     connection = context.session._connection
     if _KEY not in connection.state:
         made = make()
         connection.state[_KEY] = made
-        connection.exit_stack.callback(made.close)
-    found: ClosableT = connection.state[_KEY]
+        connection.exit_stack.callback(close, made)
+    found: DialogsT = connection.state[_KEY]
     return found

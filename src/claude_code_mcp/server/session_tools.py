@@ -7,27 +7,31 @@ from typing import Annotated, Any, Literal
 import mcp_types as types
 from pydantic import Field
 
+from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 from ..model.question import Answer, Scope
 from ..model.states import SESSION_TOOL_STATUS
 from ..sessions.session import Session
+from ..store.catalogue import Entry
 from .call import Call
+from .limits import Count, Name, Path, Rules, SessionId
 from .status import Acknowledgement, Problem, SessionReport, Status, report, status_of
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, rest_or_question
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
+_TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
 class CreateSession(Arguments):
     prompt: Text
-    working_directory: str | None = None
-    model: str | None = None
-    permission_mode: str | None = Field(None, json_schema_extra={"enum": list(MODES)})
-    allowed_tools: list[str] | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
-    disallowed_tools: list[str] | None = None
-    max_turns: int | None = Field(None, gt=0)
+    working_directory: Path | None = None
+    model: Name | None = None
+    permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(MODES)})
+    allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
+    disallowed_tools: Rules | None = None
+    max_turns: Count | None = Field(None, gt=0)
     max_budget_usd: float | None = Field(None, gt=0)
     system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
     dangerously_skip_permissions: bool | None = None
@@ -35,21 +39,21 @@ class CreateSession(Arguments):
 
 
 class SendMessage(Arguments):
-    session_id: str
+    session_id: SessionId
     message: Text
     wait_seconds: Wait | None = None
 
 
 class GetStatus(Arguments):
-    session_id: str
-    output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50")
+    session_id: SessionId
+    output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50; with cursor: at most")
     cursor: int | None = Field(None, ge=0, description="nextCursor of the last call")
     wait_seconds: Wait | None = None
 
 
 class Respond(Arguments):
-    session_id: str
-    input_id: str
+    session_id: SessionId
+    input_id: Name
     decision: Literal["allow", "deny"]
     reason: str | None = Field(None, description="Why denied, or feedback on a plan")
     scope: Literal["once", "session"] | None = None
@@ -61,13 +65,13 @@ class Respond(Arguments):
 
 
 class Interrupt(Arguments):
-    session_id: str
+    session_id: SessionId
 
 
 class ListSessions(Arguments):
-    project_directory: str | None = None
+    project_directory: Path | None = None
     limit: int | None = Field(None, gt=0, le=500, description="Default 50")
-    text: str | None = Field(None, min_length=1, description="Only sessions that contain this in title, prompt or path")
+    text: Name | None = Field(None, description="Only sessions that contain this in title, prompt or path")
 
 
 class ListedSession(Outcome):
@@ -132,15 +136,16 @@ async def send_message(call: Call, given: SendMessage) -> Reply:
 
 async def get_status(call: Call, given: GetStatus) -> Reply:
     session = await call.service.find(given.session_id, owner=call.principal)
-    asked = await _waited(call, session, given.wait_seconds)
-    if asked is not None:
-        return asked
-    return report(session, lines=50 if given.output_lines is None else given.output_lines, cursor=given.cursor)
+    late = _take_answers(call, session)
+    asked = await _waited(call, session, given.wait_seconds, late=late)
+    return asked or report(session, lines=given.output_lines, cursor=given.cursor, notice=_TOO_LATE if late else None)
 
 
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
     if call.resumed_session is None:
+        if given.decision == "deny" and given.scope == "session":
+            raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
         answer = Answer(
             allow=given.decision == "allow",
             message=given.reason,
@@ -161,11 +166,11 @@ async def list_sessions(call: Call, given: ListSessions) -> Reply:
     entries = await call.service.catalogue(
         owner=call.principal, project=given.project_directory, limit=given.limit or 50, text=given.text
     )
-    return SessionList(sessions=[_listed(call, entry) for entry in entries])
+    running = {session.id: session for session in call.service.sessions(owner=call.principal)}
+    return SessionList(sessions=[_listed(entry, running.get(entry.session_id)) for entry in entries])
 
 
-def _listed(call: Call, entry: Any) -> ListedSession:
-    running = {session.id: session for session in call.service.sessions(owner=call.principal)}.get(entry.session_id)
+def _listed(entry: Entry, running: Session | None) -> ListedSession:
     return ListedSession(
         session_id=entry.session_id,
         project_directory=entry.project,
@@ -180,23 +185,28 @@ def _listed(call: Call, entry: Any) -> ListedSession:
 async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
     """What a call returns that set something going: at once, or a report of what came of it after a wait."""
     since = call.resumed("since") if call.resumed_session else session.log.last_seq
-    call.dialogs.follow(session.id)
+    late = _take_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
-    asked = await _waited(call, session, seconds, since)
-    return asked or report(session, cursor=since)
+    asked = await _waited(call, session, seconds, since=since, late=late)
+    return asked or report(session, cursor=since, notice=_TOO_LATE if late else None)
+
+
+def _take_answers(call: Call, session: Session) -> bool:
+    """Shows the session's questions to this client and takes what it answered; tells if an answer came too late."""
+    call.dialogs.follow(session.id)
+    in_time = call.dialogs.take_all(session.id, call.responses)
+    return not in_time or bool(call.state.get("late"))
 
 
 async def _waited(
-    call: Call, session: Session, seconds: float | None, since: int | None = None
+    call: Call, session: Session, seconds: float | None, **state: Any
 ) -> types.InputRequiredResult | None:
     """Waits; gives back the open questions where the client takes them as the result of a call."""
-    call.dialogs.follow(session.id)
-    call.dialogs.take_all(session.id, call.responses)
     if not seconds:
         return None
     await rest_or_question(call, session, seconds)
-    return open_questions(call, session, since=since)
+    return open_questions(call, session, **state)
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -1,11 +1,12 @@
 """The state of a session as the session tools report it, within an output budget. Pure."""
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import Field
 
-from ..model.events import Event, Gap, Output
+from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS
 from ..sessions.session import Session
@@ -14,6 +15,7 @@ from .tool import Outcome
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
 
 OUTPUT_BUDGET = 24_000
+_LINES = 50
 _LONGEST_RESULT = 24_000
 _LONGEST_INPUT_TEXT = 4_000
 _TOOLS_SHOWN = 20
@@ -56,6 +58,7 @@ class SessionReport(Outcome):
     stalled_seconds: int | None = None
     retrying: str | None = None
     structured_output: Any = None
+    notice: str | None = None
     error: Problem | None = None
 
     def text(self) -> str:
@@ -74,8 +77,10 @@ def status_of(session: Session) -> Status:
     return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the table's values are these words
 
 
-def report(session: Session, *, lines: int = 50, cursor: int | None = None) -> SessionReport:
-    """The whole report: output after `cursor`, or the last `lines` lines."""
+def report(
+    session: Session, *, lines: int | None = None, cursor: int | None = None, notice: str | None = None
+) -> SessionReport:
+    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines."""
     output, next_cursor, more = _output(session, lines, cursor)
     outcome = None if session.busy else session.outcome
     usage = session.usage.total
@@ -94,13 +99,20 @@ def report(session: Session, *, lines: int = 50, cursor: int | None = None) -> S
         turn_count=session.model_turns,
         next_cursor=next_cursor,
         has_more=more or None,
-        stalled_seconds=int(session.idle_seconds) if session.stalled else None,
+        stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
         structured_output=outcome.structured_output if outcome else None,
         error=Problem(code=str(outcome.code), message=_cut(outcome.detail, 4000))
         if outcome and not outcome.ok
         else None,
+        notice=notice,
     )
+
+
+def _silent_seconds(session: Session) -> int:
+    """How long nothing was heard: since the stall was noticed, and what it had lasted by then."""
+    noticed = session.log.latest(Stalled, 1)
+    return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
 def _tools(session: Session) -> list[ToolUseEvent]:
@@ -146,24 +158,28 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
 
 
-def _output(session: Session, lines: int, cursor: int | None) -> tuple[list[str], int, bool]:
+def _output(session: Session, lines: int | None, cursor: int | None) -> tuple[list[str], int, bool]:
+    last = session.log.last_seq
     if cursor is None:
-        latest = session.log.latest(Output, lines)
+        latest = session.log.latest(Output, _LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest))
-        return shown[::-1], session.log.last_seq, False
-    shown, reached, more = _within_budget(session.log.after(cursor))
-    return shown, reached if more else max(cursor, session.log.last_seq), more
+        return shown[::-1], last, False
+    # A cursor from the time before a restart of the server points behind the end: then everything is new.
+    start = cursor if cursor <= last else 0
+    shown, reached, more = _within_budget(session.log.after(start), lines)
+    return shown, (reached or start) if more else last, more
 
 
-def _within_budget(events: Iterable[Event]) -> tuple[list[str], int, bool]:
-    """Lines until the budget is used up, at least one; the number of the last event taken; whether more are left."""
+def _within_budget(events: Iterable[Event], lines: int | None = None) -> tuple[list[str], int, bool]:
+    """Lines until the budget is used up, at least one unless `lines` forbids it; the number of the last event taken;
+    whether more are left."""
     shown: list[str] = []
     left, reached = OUTPUT_BUDGET, 0
     for event in events:
         line = _line(event)
         if line is not None:
             line = _cut(line, OUTPUT_BUDGET)
-            if shown and len(line) > left:
+            if len(shown) == lines or (shown and len(line) > left):
                 return shown, reached, True
             shown.append(line)
             left -= len(line)
@@ -193,6 +209,8 @@ def render(told: SessionReport) -> str:
         parts.append(f"[nothing heard for {told.stalled_seconds} s]")
     if told.retrying:
         parts.append(f"[retrying: {told.retrying}]")
+    if told.notice:
+        parts.append(f"[{told.notice}]")
     if told.error:
         parts.append(f"Ended with {told.error.code}: {told.error.message}")
     return "\n".join(parts)

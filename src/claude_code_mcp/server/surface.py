@@ -1,7 +1,8 @@
 """The MCP server itself: tools listed and called, every failure mapped once, connections told apart."""
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -26,6 +27,7 @@ from .tool import Outcome, Tool
 log = logging.getLogger(__name__)
 
 NAME = "claude-code-mcp"
+_LONGEST = 2000
 INSTRUCTIONS = (
     "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with "
     "waitSeconds waits for its end or a question; claude_respond answers questions; claude_send_message goes on "
@@ -36,9 +38,11 @@ INSTRUCTIONS = (
 class Surface:
     """The tools of one service, for any number of connections."""
 
-    def __init__(self, service: Service, disconnect: str = "keep") -> None:
+    def __init__(self, service: Service, on_disconnect: str = "keep") -> None:
+        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
         self.service = service
-        self._disconnect = disconnect
+        self._on_disconnect = on_disconnect
+        self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
         self._switches = Switches()
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
@@ -55,7 +59,9 @@ class Surface:
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
-        server.middleware[:] = [RequestStateBoundary(RequestStateSecurity.ephemeral(), default_audience=NAME)]
+        # A person may take as long as a question stays open to answer the form that a call returned.
+        security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
+        server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
         return server
 
     @asynccontextmanager
@@ -99,10 +105,32 @@ class Surface:
             if owner not in self._shared:
                 self._shared[owner] = self._new_dialogs(context, pushes=False)
             return self._shared[owner]
-        return sdk.once_per_connection(context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)))
+        return sdk.once_per_connection(
+            context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._left
+        )
 
     def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
-        return Dialogs(self.service.broker, context.session, pushes=pushes, start_task=self.service.start_task)
+        dialogs = Dialogs(self.service.broker, context.session, pushes=pushes, start_task=self.service.start_task)
+        self._connections.add(dialogs)
+        return dialogs
+
+    def _left(self, dialogs: Dialogs) -> None:
+        """A connection ended. Sessions that another one uses too are that one's."""
+        dialogs.close()
+        self._connections.discard(dialogs)
+        if self._on_disconnect != "keep":
+            alone = dialogs.followed.difference(*(other.followed for other in self._connections))
+            stop = self._on_disconnect == "stop"
+            self.service.start_task(end_turns(self.service, alone, stop=stop))
+
+
+async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
+    """Interrupts what these sessions are doing and, to `stop` them, closes their processes too."""
+    sessions = [session for session in service.sessions(owner=None) if session.id in session_ids]
+    await asyncio.gather(*(session.interrupt() for session in sessions))
+    for session in sessions:
+        if stop and session.evictable:
+            session.evict()
 
 
 def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
@@ -131,9 +159,10 @@ def success(outcome: Outcome) -> types.CallToolResult:
 
 def refusal(error: ClaudeCodeError) -> types.CallToolResult:
     """A failure: the code for programs, a sentence for people, no more."""
-    problem = {"code": error.code, "message": error.message}
+    message = error.message if len(error.message) <= _LONGEST else f"{error.message[:_LONGEST]}…"
+    problem = {"code": error.code, "message": message}
     return types.CallToolResult(
         is_error=True,
-        content=[types.TextContent(type="text", text=f"Error [{error.code}]: {error.message}")],
+        content=[types.TextContent(type="text", text=f"Error [{error.code}]: {message}")],
         structured_content={"error": problem},
     )

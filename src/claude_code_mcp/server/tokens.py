@@ -11,6 +11,7 @@ from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 from ..config import Settings
 from ..errors import InvalidArgument
+from ..service import LOCAL
 
 _SHORTEST = 24
 _FEWEST_DIFFERENT = 10
@@ -29,6 +30,8 @@ def load_tokens(settings: Settings) -> dict[str, str]:
 
 
 def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
+    if name == LOCAL or name in tokens.values():
+        raise InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
     if len(token) < _SHORTEST or len(set(token)) < _FEWEST_DIFFERENT:
         raise InvalidArgument(
             f"{where} is too weak: use at least {_SHORTEST} random characters, for example from "

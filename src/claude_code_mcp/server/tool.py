@@ -16,7 +16,7 @@ from .schema import compact_schema
 class Arguments(BaseModel):
     """Arguments of a tool: camelCase on the wire, nothing unknown, no silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, alias_generator=to_camel)
 
 
 class Outcome(BaseModel):
