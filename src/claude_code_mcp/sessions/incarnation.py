@@ -145,6 +145,10 @@ class Incarnation:
         finally:
             self._lease.release()
 
+    @property
+    def is_gone(self) -> bool:
+        return self._leaving is not None and self._leaving.done()
+
     async def gone(self) -> None:
         """Waits until nothing of it is left. Cancelling the wait changes nothing."""
         if self._leaving is not None:

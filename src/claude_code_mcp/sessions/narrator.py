@@ -28,19 +28,20 @@ class Narrator:
         self._cwd = cwd
         self.tools: OrderedDict[str, ToolUse] = OrderedDict()
         self._inputs: OrderedDict[str, Raw] = OrderedDict()
-        self._unfinished = ""
+        self._unfinished: list[str] = []
         self._told = 0
 
     def block_started(self) -> None:
         """A new block of text begins."""
-        self._unfinished, self._told = "", 0
+        self._unfinished, self._told = [], 0
 
     def fragment(self, text: str) -> list[str]:
         """The lines that a fragment of text completes."""
-        self._unfinished += text
+        self._unfinished.append(text)  # not added up: a long line in many fragments would be copied each time
         if "\n" not in text:
             return []
-        *lines, self._unfinished = self._unfinished.split("\n")
+        *lines, rest = "".join(self._unfinished).split("\n")
+        self._unfinished = [rest]
         self._told += sum(len(line) + 1 for line in lines)
         return lines
 

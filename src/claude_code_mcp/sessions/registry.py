@@ -122,9 +122,11 @@ class Sessions:
             session.evict()
 
     def _forget(self, session: Session) -> None:
-        self._known.pop(session.id, None)
-        session.release()
-        session.log.close()
+        """A session whose process is still being closed stays known: whoever resumes it must wait for that."""
+        session.evict()
+        if session.dormant:
+            del self._known[session.id]
+            session.log.close()
 
     async def close(self) -> None:
         """Ends every process and waits for that; no message is taken any more."""
