@@ -43,6 +43,7 @@ NARROW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "config": {"errors"},
+    "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it
 }

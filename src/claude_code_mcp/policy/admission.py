@@ -1,0 +1,225 @@
+"""Whether a session may be had as it was asked for. What is left open is filled with the ceiling.
+
+Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the wish makes no sense.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeVar
+
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..model.options import SessionOptions, ToolPreset
+from .paths import Resolve, lies_below
+from .profile import MODE_LADDER, NEVER_SET, Profile
+from .rules import names_tool
+
+Number = TypeVar("Number", int, float)
+_SAME_MODE = {"manual": "default"}
+_BYPASS = "bypassPermissions"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """One caller's profile, and what must be known of the world to apply it."""
+
+    profile: Profile
+    resolve: Resolve
+    default_directory: str
+    bypass_on: bool = False
+    """Whether a person has switched bypassing on."""
+
+    def admit(self, options: SessionOptions) -> SessionOptions:
+        """The options to run with. Admitting what was admitted changes nothing."""
+        self._check_programs(options)
+        self._check_environment(options.env)
+        self._check_agents(options.agents or {})
+        changes: dict[str, Any] = {
+            **self._directories(options),
+            **self._permissions(options),
+            **self._tools(options),
+            **self._limits(options),
+            **self._sources(options),
+        }
+        return options.model_copy(update=changes)
+
+    # -- where ------------------------------------------------------------------------------------------------
+
+    def _directories(self, options: SessionOptions) -> dict[str, Any]:
+        """The paths as they really are, so that a link changed later leads nowhere else."""
+        if self.profile.roots is None:
+            return {}
+        cwd = self.inside("cwd", options.cwd or self.default_directory, self.default_directory)
+        more = (self.inside("additional_directories", one, cwd) for one in options.additional_directories)
+        debug = options.debug_file and self.inside("debug_file", options.debug_file, cwd)
+        return {"cwd": cwd, "additional_directories": tuple(more), "debug_file": debug}
+
+    def inside(self, field: str, path: str, base: str) -> str:
+        """Where a path really leads; PermissionDenied if that is outside the roots."""
+        if "\0" in path:
+            raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
+        really = self.resolve(path if path.startswith(("/", "~")) else f"{base}/{path}")
+        roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
+        if self.profile.roots is not None and not any(lies_below(really, root) for root in roots):
+            raise _denied(field, f"{path!r} lies outside the directories that you may use")
+        return really
+
+    # -- how ----------------------------------------------------------------------------------------------------
+
+    def _permissions(self, options: SessionOptions) -> dict[str, Any]:
+        if options.dangerously_skip_permissions:
+            self._check_bypass("dangerously_skip_permissions")
+        if self.profile.mode_ceiling == _BYPASS and options.permission_mode is None:
+            return {}
+        # Unset, the mode would be whatever some settings file says.
+        mode = options.permission_mode or min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
+        self.check_mode("permission_mode", mode)
+        return {"permission_mode": mode}
+
+    def check_mode(self, field: str, mode: str) -> None:
+        """PermissionDenied for a mode above the ceiling."""
+        if mode == _BYPASS:
+            self._check_bypass(field)
+        step = _SAME_MODE.get(mode, mode)
+        if self.profile.mode_ceiling == _BYPASS:
+            return
+        if step not in MODE_LADDER:
+            raise InvalidArgument(f"{field}: {mode!r} is not one of {', '.join(MODE_LADDER)}.", field=field)
+        if MODE_LADDER.index(step) > MODE_LADDER.index(self.profile.mode_ceiling):
+            raise _denied(
+                field, f"{mode!r} allows more than {self.profile.mode_ceiling!r}, which is as far as you may go"
+            )
+
+    def _check_bypass(self, field: str) -> None:
+        if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:
+            raise _denied(field, "permissions may never be bypassed here")
+        if self.profile.bypass == "confirm" and not self.bypass_on:
+            raise _denied(
+                field,
+                "bypassing permissions is switched off; claude_code_configure with enable_bypass asks to switch it on",
+            )
+
+    # -- with what ------------------------------------------------------------------------------------------------
+
+    def _tools(self, options: SessionOptions) -> dict[str, Any]:
+        # Claude Code itself refuses these too, in every mode and also where it does not ask.
+        refused = tuple(dict.fromkeys((*options.disallowed_tools, *map(str, self.profile.deny))))
+        if self.profile.tools is None:
+            return {"disallowed_tools": refused}
+        self._check_tools("allowed_tools", (_tool_of(one) for one in options.allowed_tools))
+        built_in = tuple(name for name in self.profile.tools if not name.startswith("mcp__"))
+        if isinstance(options.tools, tuple):
+            self._check_tools("tools", options.tools)
+            built_in = options.tools
+        foreign = any(name.startswith("mcp__") or name == "*" for name in self.profile.tools)
+        tools: object = ToolPreset() if "*" in built_in else built_in
+        strict = options.strict_mcp_config or not foreign
+        return {"disallowed_tools": refused, "tools": tools, "strict_mcp_config": strict}
+
+    def _check_tools(self, field: str, names: Iterable[str]) -> None:
+        for name in names if self.profile.tools is not None else ():
+            if not any(names_tool(allowed, name) for allowed in self.profile.tools or ()):
+                raise _denied(field, f"the tool {name!r} is not among those that you may use")
+
+    def _check_programs(self, options: SessionOptions) -> None:
+        if options.executable is not None and not self.profile.executable:
+            raise _denied("executable", "you may not name an executable")
+        self._check_servers("mcp_servers", options.mcp_servers or {})
+
+    def _check_servers(self, field: str, servers: Mapping[str, Any]) -> None:
+        for name, server in servers.items():
+            kind = str(server.get("type", "stdio")) if isinstance(server, Mapping) else "unreadable"
+            # One that names a command is started, whatever it calls itself.
+            kinds = {kind, "stdio"} if isinstance(server, Mapping) and "command" in server else {kind}
+            if not kinds <= set(self.profile.mcp_servers):
+                raise _denied(field, f"you may not add {name!r}, an MCP server of type {kind!r}")
+            self._check_tools(field, (f"mcp__{name}__tool",))
+
+    def _check_agents(self, agents: Mapping[str, Any]) -> None:
+        """An agent can bring a mode, tools, servers and hooks of its own."""
+        for name, agent in agents.items():
+            field = f"agents.{name}"
+            if not isinstance(agent, Mapping):
+                raise InvalidArgument(f"{field}: must be an object.", field=field)
+            if agent.get("hooks") and not self.profile.executable:
+                raise _denied(f"{field}.hooks", "you may not name programs to run")
+            if agent.get("permissionMode") is not None:
+                self.check_mode(f"{field}.permissionMode", str(agent["permissionMode"]))
+            self._check_tools(f"{field}.tools", (_tool_of(str(one)) for one in _listed(agent.get("tools"))))
+            for servers in _listed(agent.get("mcpServers")):
+                self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
+
+    def _check_environment(self, variables: Mapping[str, str]) -> None:
+        for name in variables:
+            if not may_set(name, self.profile.env):
+                raise _denied("env", f"you may not set {name[:100]!r}")
+
+    def _sources(self, options: SessionOptions) -> dict[str, Any]:
+        most = self.profile.setting_sources
+        if most is None:
+            return {}
+        wished = most if options.setting_sources is None else options.setting_sources
+        for source in wished:
+            if source not in most:
+                raise _denied("setting_sources", f"the settings of {source!r} may not be used")
+        return {"setting_sources": wished}
+
+    # -- how much -------------------------------------------------------------------------------------------------
+
+    def _limits(self, options: SessionOptions) -> dict[str, Any]:
+        limits = self.profile.limits
+        return {
+            "max_turns": within("max_turns", options.max_turns, limits.turns),
+            "max_budget_usd": within("max_budget_usd", options.max_budget_usd, limits.session_usd),
+            "turn_timeout": within("turn_timeout", options.turn_timeout, limits.turn_seconds),
+        }
+
+    # -- while it runs ------------------------------------------------------------------------------------------
+
+    def suggestions(self, offered: Sequence[Mapping[str, Any]], cwd: str) -> list[Mapping[str, Any]]:
+        """What "allow for this session" may mean: nothing that lifts the mode or the roots above the ceiling."""
+        return [one for one in offered if isinstance(one, Mapping) and self._harmless(one, cwd)]
+
+    def _harmless(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
+        try:
+            if suggestion.get("type") == "setMode":
+                self.check_mode("suggestion", str(suggestion.get("mode")))
+            for directory in _listed(suggestion.get("directories")):
+                self.inside("suggestion", str(directory), cwd)
+        except ClaudeCodeError:
+            return False
+        return True
+
+
+def within(field: str, wished: Number | None, most: Number | None) -> Number | None:
+    """What was wished for, the ceiling if nothing was, or PermissionDenied if it was more."""
+    if most is None or wished is None:
+        return most if wished is None else wished
+    if wished > most or (isinstance(wished, float) and math.isnan(wished)):
+        raise _denied(field, f"{wished:g} is more than the {most:g} that you may have")
+    return wished
+
+
+def may_set(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a caller may set a variable. Names differ in case on some systems and mean the same to some programs."""
+    if name in patterns:
+        return True
+    upper = name.upper()
+    if any(fnmatchcase(upper, never) for never in NEVER_SET):
+        return False
+    return any(fnmatchcase(upper, pattern.upper()) for pattern in patterns)
+
+
+def _tool_of(rule: str) -> str:
+    return rule.partition("(")[0].strip()
+
+
+def _listed(value: object) -> Sequence[Any]:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return value if isinstance(value, list | tuple) else () if value is None else (value,)
+
+
+def _denied(field: str, why: str) -> PermissionDenied:
+    return PermissionDenied(f"{field}: {why}.", field=field)

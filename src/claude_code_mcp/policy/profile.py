@@ -1,0 +1,136 @@
+"""A profile: what one kind of caller may do. Everything in it is a ceiling; callers can only ask for less."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from .rules import Rule, check_tool_name, parse_rule
+
+MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
+"""Permission modes, the most careful first."""
+
+NEVER_SET = (
+    # What decides which code runs in place of, or inside, the programs that are called
+    *("LD_*", "DYLD_*", "PATH", "PATHEXT", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "MALLOC_*"),
+    *("NODE_*", "BUN_*", "DENO_*", "NPM_*", "PYTHON*", "PIP_*", "UV_*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*"),
+    *("JAVA_*", "_JAVA_OPTIONS", "JDK_*", "CLASSPATH", "MAVEN_*", "GRADLE_*", "CARGO_*", "RUST*", "GO*", "DOTNET_*"),
+    *("BASH*", "ENV", "SHELL", "SHELLOPTS", "PS4", "IFS", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR", "COMSPEC"),
+    *(
+        "GIT_*",
+        "SSH_*",
+        "SUDO_*",
+        "EDITOR",
+        "VISUAL",
+        "PAGER",
+        "MANPAGER",
+        "LESS*",
+        "BROWSER",
+        "MAKEFLAGS",
+        "CC",
+        "CXX",
+    ),
+    # Where requests and credentials go
+    *("ANTHROPIC_*", "CLAUDE*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCLOUD_*", "CLOUD_ML_*", "VERTEX_*", "OPENAI_*"),
+    *("*_PROXY", "*_BASE_URL", "*_ENDPOINT", "OTEL_*", "SSL_*", "CURL_*", "REQUESTS_*", "OPENSSL_*"),
+    *("HOSTALIASES", "RES_OPTIONS", "LOCALDOMAIN", "KUBECONFIG", "DOCKER_*"),
+    # Whose files are read and what the CLI believes about its surroundings
+    *("HOME", "USERPROFILE", "HOMEPATH", "HOMEDRIVE", "APPDATA", "LOCALAPPDATA", "XDG_*", "TMPDIR", "TMP", "TEMP"),
+    *("USER", "LOGNAME", "IS_SANDBOX", "DISABLE_*", "MCP_*"),
+)
+"""Variables that a pattern never lets a caller set, in any case of letters. Only their exact name in `env` does."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
+
+
+class Limits(_Frozen):
+    """How much one caller may use. Unset is unlimited; what a caller leaves open is filled with the ceiling."""
+
+    sessions: int | None = Field(None, gt=0)
+    """Sessions that may be working at the same time."""
+    turns: int | None = Field(None, gt=0)
+    """Steps of the model within one turn."""
+    session_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What one session may cost."""
+    daily_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What all sessions of one caller may cost per day (UTC)."""
+    turn_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """How long one turn may take."""
+
+
+class Profile(_Frozen):
+    """The fields are what a `[profiles.NAME]` table of the policy file may hold."""
+
+    roots: tuple[str, ...] | None = None
+    """Directories that sessions may work in, with everything below. `.` is the server's default directory. Unset:
+    anywhere; empty: nowhere."""
+    mode_ceiling: str = "bypassPermissions"
+    """The most permissive permission mode a caller may choose."""
+    bypass: Literal["never", "confirm", "allow"] = "allow"
+    """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""
+    tools: tuple[str, ...] | None = None
+    """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
+    allow: tuple[Rule, ...] = ()
+    """Calls that need no asking, such as `Bash(git diff *)`."""
+    deny: tuple[Rule, ...] = ()
+    """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
+    env: tuple[str, ...] = ("*",)
+    """Variables that callers may set for a session. A pattern never reaches those that decide which program runs,
+    where requests go or whose files are read; their exact name does."""
+    executable: bool = True
+    """Whether callers may name programs: another Claude Code executable, hooks of agents."""
+    mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
+    """Kinds of MCP servers that callers may add."""
+    setting_sources: tuple[str, ...] | None = None
+    """Settings files that are read: user, project, local. Unset: as the caller wishes."""
+    limits: Limits = Limits()
+
+    @field_validator("allow", "deny", mode="before")
+    @classmethod
+    def _rules(cls, value: object) -> object:
+        return tuple(parse_rule(one) if isinstance(one, str) else one for one in _listed(value))
+
+    @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        return value if value is None else _listed(value)
+
+    @field_validator("tools")
+    @classmethod
+    def _names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            check_tool_name(name)
+        return value
+
+    @field_validator("mode_ceiling")
+    @classmethod
+    def _mode(cls, value: str) -> str:
+        if value not in MODE_LADDER:
+            raise ValueError(f"must be one of {', '.join(MODE_LADDER)}")
+        return value
+
+
+def _listed(value: object) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list")
+    return tuple(value)
+
+
+LOCAL_PROFILE = Profile(bypass="confirm")
+"""stdio: the caller is the user of the machine, or an agent on their behalf."""
+
+REMOTE_PROFILE = Profile(
+    roots=(".",),
+    mode_ceiling="acceptEdits",
+    bypass="never",
+    env=("CI", "LANG", "LC_*", "TZ", "NO_COLOR", "FORCE_COLOR"),
+    executable=False,
+    mcp_servers=(),
+    setting_sources=("user", "project"),
+    limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
+)
+"""HTTP: the caller is somebody else."""
+
+OPEN_PROFILE = Profile()
+"""No limits: a program that uses the engine as a library has its own."""

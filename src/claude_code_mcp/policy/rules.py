@@ -1,0 +1,243 @@
+"""Rules that answer permission questions: `Bash(git diff *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`,
+`mcp__server__*`. A denial wins over everything; what no rule speaks of is asked."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlsplit
+
+from .paths import Resolve, absolute, fits
+from .shell import Words, read_loosely, read_strictly
+
+_FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
+_FAMILIES: Mapping[str, frozenset[str]] = {
+    "Edit": frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
+    "Read": frozenset({"Read", "NotebookRead", "Glob", "Grep", "LS"}),
+}
+_FILE_TOOLS = frozenset().union(*_FAMILIES.values())
+_PATH_FIELDS = ("file_path", "notebook_path", "path")
+_NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A tool, or the calls of it that a specifier describes."""
+
+    tool: str
+    specifier: str | None = None
+
+    def __str__(self) -> str:
+        return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+
+
+class Decision(StrEnum):
+    ALLOW = "allow"
+    DENY = "deny"
+    ASK = "ask"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say of a call, and which one said it. `clear` is false where a denial could not be ruled out."""
+
+    decision: Decision
+    rule: str = ""
+    clear: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What a session wants to do, where it stands, and how to find out where a path really leads."""
+
+    tool: str
+    given: Mapping[str, Any]
+    cwd: str
+    resolve: Resolve
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule from its text; ValueError says what is wrong with it."""
+    match = _FORM.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a rule; one looks like Bash(git diff *), Edit(src/**) or mcp__server__*")
+    tool, specifier = match.groups()
+    if specifier is None:
+        check_tool_name(tool)
+    elif tool == "WebFetch" and not specifier.startswith("domain:"):
+        raise ValueError(f"{text!r}: WebFetch takes domain:NAME")
+    elif tool not in _FILE_TOOLS | {"Bash", "WebFetch"}:
+        raise ValueError(f"{text!r}: {tool} takes no specifier; Bash, WebFetch and the file tools do")
+    elif not specifier.strip():
+        raise ValueError(f"{text!r}: the specifier is empty")
+    elif tool in _FILE_TOOLS and ".." in specifier.split("/"):
+        raise ValueError(f"{text!r}: a path must not contain '..'; one outside the session's directory begins with /")
+    return Rule(tool, specifier)
+
+
+def check_tool_name(name: str) -> None:
+    """ValueError unless it is the name of a tool, or a pattern for tools of MCP servers."""
+    if not re.fullmatch(r"\*|[A-Za-z][\w.-]*|mcp__[\w.-]+\*?", name):
+        raise ValueError(f"{name!r} is not the name of a tool; patterns are for MCP tools only, as in mcp__server__*")
+
+
+def names_tool(pattern: str, tool: str) -> bool:
+    """Whether a name or pattern stands for a tool. `mcp__server` stands for all tools of that server."""
+    if pattern.startswith("mcp__") and pattern.count("__") == 1:
+        pattern += "__*"
+    if pattern == "*":
+        return tool not in _NEVER_BY_WILDCARD
+    return fnmatchcase(tool, pattern) if pattern.startswith("mcp__") else tool == pattern
+
+
+def judge(call: ToolCall, allow: Sequence[Rule], deny: Sequence[Rule], tools: Sequence[str] | None = None) -> Verdict:
+    """What is to become of a call. `tools` are those there are; None means all."""
+    if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
+        return Verdict(Decision.DENY, "tools")
+    refusing = next((rule for rule in deny if _concerns(rule, call.tool) and _refuses(rule, call)), None)
+    if refusing is not None:
+        return Verdict(Decision.DENY, str(refusing))
+    clear = not _may_hide_something(call, deny)
+    granting = _granting(call, [rule for rule in allow if _concerns(rule, call.tool)]) if clear else None
+    return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, clear=clear)
+
+
+def _concerns(rule: Rule, tool: str) -> bool:
+    return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
+
+
+def _may_hide_something(call: ToolCall, deny: Sequence[Rule]) -> bool:
+    """Whether some commands are refused and this one cannot be read well enough to say that it is none of them."""
+    refused = any(rule.tool == "Bash" and rule.specifier for rule in deny)
+    return refused and call.tool == "Bash" and read_strictly(_text(call.given, "command")) is None
+
+
+# -- allowing -------------------------------------------------------------------------------------------------
+
+
+def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
+    """The rules that together allow the whole call."""
+    whole = next((rule for rule in rules if rule.specifier is None), None)
+    if whole is not None:
+        return str(whole)
+    if call.tool == "Bash":
+        return _granting_command(_text(call.given, "command"), rules)
+    return next((str(rule) for rule in rules if _allows(rule, call)), None)
+
+
+def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
+    parts = read_strictly(command)
+    if not parts:
+        return None
+    by = [next((rule for rule in rules if _runs(rule, part)), None) for part in parts]
+    return None if None in by else ", ".join(dict.fromkeys(map(str, by)))
+
+
+def _runs(rule: Rule, words: Words) -> bool:
+    return fits_words(words, rule.specifier or "")
+
+
+def _allows(rule: Rule, call: ToolCall) -> bool:
+    specifier = rule.specifier or ""
+    if call.tool == "WebFetch":
+        return _host_fits(_text(call.given, "url"), specifier, below=False)
+    path = _path_of(call)
+    return path is not None and fits(call.resolve(path), _resolved(specifier, call), call.resolve(call.cwd))
+
+
+def _resolved(pattern: str, call: ToolCall) -> str:
+    """An absolute pattern speaks of where things really are: it is resolved up to its first wildcard."""
+    if not pattern.startswith(("/", "~")):
+        return pattern
+    pattern = re.sub(r"^/+", "/", pattern)
+    wildcard = re.search(r"[*?]", pattern)
+    if wildcard is None:
+        return call.resolve(pattern)
+    head, tail = pattern[: wildcard.start()], pattern[wildcard.start() :]
+    directory, _, name = head.rpartition("/")
+    return f"{call.resolve(directory or '/').rstrip('/')}/{name}{tail}"
+
+
+# -- refusing -------------------------------------------------------------------------------------------------
+
+
+def _refuses(rule: Rule, call: ToolCall) -> bool:
+    if rule.specifier is None:
+        return True
+    if call.tool == "Bash":
+        return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.given, "command")))
+    if call.tool == "WebFetch":
+        return _host_fits(_text(call.given, "url"), rule.specifier, below=True)
+    path = _path_of(call)
+    if path is None:
+        return True
+    ways = {absolute(path, call.cwd): call.cwd, call.resolve(path): call.resolve(call.cwd)}
+    pattern = _resolved(rule.specifier, call)
+    return any(
+        fits(way.casefold(), one.casefold(), cwd.casefold())
+        for way, cwd in ways.items()
+        for one in (pattern, rule.specifier)
+    )
+
+
+@lru_cache(maxsize=16)
+def _all_runs(command: str) -> tuple[Words, ...]:
+    return tuple(read_loosely(command))
+
+
+# -- the parts of a call --------------------------------------------------------------------------------------
+
+
+def fits_words(words: Words, pattern: str) -> bool:
+    """Whether a command fits a pattern, word by word; a `*` at the end stands for any number of words."""
+    expected = pattern.removesuffix(":*").split() + (["*"] if pattern.endswith(":*") else [])
+    if expected[-1] == "*" and len(words) >= len(expected) - 1:
+        expected = expected[:-1]
+        words = words[: len(expected)]
+    return len(words) == len(expected) and all(map(_word_fits, words, expected))
+
+
+def _may_fit_words(words: Words, pattern: str) -> bool:
+    """The same for refusals: whatever the case, the path of the program, and options in between."""
+    words = tuple(word.casefold() for word in words)
+    name, *rest = pattern.casefold().split(maxsplit=1)
+    pattern = " ".join((name.rpartition("/")[2], *rest))
+    without = tuple(word for word in words if not word.startswith("-"))
+    dashed = (words[0], *words)  # each word beside the one before it
+    without_values = tuple(
+        word for word, before in zip(words, dashed, strict=False) if "-" not in (word[:1], before[:1])
+    )
+    return any(fits_words(way, pattern) for way in (words, without, without_values))
+
+
+def _word_fits(word: str, pattern: str) -> bool:
+    return fnmatchcase(word, pattern.replace("[", "[[]"))
+
+
+def _host_fits(url: str, specifier: str, *, below: bool) -> bool:
+    wanted = specifier.removeprefix("domain:").strip().casefold().rstrip(".")
+    clean = re.fullmatch(r"https?://[A-Za-z0-9.-]+(?::\d+)?(?:[/?#][^\s\\]*)?", url) is not None
+    try:
+        host = (urlsplit(url if "://" in url else f"//{url}").hostname or "").rstrip(".")
+    except ValueError:
+        return below
+    fitting = fnmatchcase(host, wanted) or (below and host.endswith(f".{wanted}"))
+    return fitting if below else fitting and clean
+
+
+def _path_of(call: ToolCall) -> str | None:
+    """Where a file tool works: the file it names, else the session's directory. None for what is no path at all."""
+    given = next((call.given[name] for name in _PATH_FIELDS if call.given.get(name) not in (None, "")), call.cwd)
+    pattern = call.given.get("pattern") if call.tool == "Glob" else None
+    searched_elsewhere = isinstance(pattern, str) and (pattern.startswith(("/", "~")) or ".." in pattern)
+    if not isinstance(given, str) or "\0" in given or searched_elsewhere:
+        return None
+    return given if given.startswith(("/", "~")) else f"{call.cwd.rstrip('/')}/{given}"
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name)
+    return value if isinstance(value, str) else ""

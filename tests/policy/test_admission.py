@@ -1,0 +1,254 @@
+"""Callers can only tighten: whatever reaches above the ceiling is refused, and the refusal names the field."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from claude_code_mcp.model.options import SessionOptions, ToolPreset
+from claude_code_mcp.policy.admission import Admission, may_set
+from claude_code_mcp.policy.profile import LOCAL_PROFILE, MODE_LADDER, OPEN_PROFILE, REMOTE_PROFILE, Limits, Profile
+
+
+def resolve(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))
+
+
+def admit(profile: Profile, *, bypass_on: bool = False, default: str = "/", **wished: Any) -> SessionOptions:
+    return Admission(profile, resolve, default, bypass_on).admit(SessionOptions(**wished))
+
+
+def refused(profile: Profile, **wished: Any) -> str:
+    with pytest.raises(PermissionDenied) as caught:
+        admit(profile, **wished)
+    assert caught.value.message.startswith(caught.value.data["field"])
+    return str(caught.value.data["field"])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A root with a directory in it, a sibling whose name begins alike, and links both ways."""
+    for name in ("root/app", "root-old", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "root" / "escape").symlink_to(tmp_path / "outside")
+    (tmp_path / "root" / "circle").symlink_to(tmp_path / "root" / "circle")
+    (tmp_path / "door").symlink_to(tmp_path / "root")
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", ["root", "root/", "root/app", "root/app/..", "door/app", "root/./app", "root/not-yet"])
+def test_directories_below_a_root_are_admitted_as_they_really_are(disk: Path, path: str) -> None:
+    profile = Profile(roots=(f"{disk}/root",))
+    admitted = admit(profile, cwd=f"{disk}/{path}")
+    assert admitted.cwd == os.path.realpath(disk / path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "root-old", "outside", "root/..", "root/../outside", "root/escape", "root/escape/deeper", "door/../outside"],
+)
+def test_every_way_out_of_the_roots_is_closed(disk: Path, path: str) -> None:
+    profile, inside = Profile(roots=(f"{disk}/root/",)), f"{disk}/root/app"
+    assert refused(profile, cwd=f"{disk}/{path}") == "cwd"
+    assert refused(profile, cwd=inside, additional_directories=(f"{disk}/{path}",)) == "additional_directories"
+    assert refused(profile, cwd=inside, debug_file=f"{disk}/{path}/log") == "debug_file"
+
+
+def test_relative_paths_start_where_they_should_and_cannot_climb_out(disk: Path) -> None:
+    profile, default = Profile(roots=(".",)), f"{disk}/root"
+    admitted = admit(profile, default=default, cwd="app", additional_directories=("../app",))
+    assert (admitted.cwd, admitted.additional_directories) == (f"{disk}/root/app", (f"{disk}/root/app",))
+    assert refused(profile, default=default, cwd="../outside") == "cwd"
+    assert refused(profile, default=default, cwd="app", additional_directories=("../../outside",))
+
+
+def test_a_missing_directory_becomes_the_default_and_is_checked_too(disk: Path) -> None:
+    assert admit(Profile(roots=(".",)), default=f"{disk}/root").cwd == f"{disk}/root"
+    assert refused(Profile(roots=(f"{disk}/root",)), default=f"{disk}/outside") == "cwd"
+
+
+def test_no_roots_is_nowhere_and_unset_roots_are_anywhere(disk: Path) -> None:
+    assert refused(Profile(roots=()), cwd=str(disk)) == "cwd"
+    assert admit(Profile(), cwd="anything/../at all").cwd == "anything/../at all"
+
+
+def test_a_path_with_nul_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        admit(Profile(roots=("/",)), cwd="/a\0b")
+
+
+@pytest.mark.parametrize("ceiling", MODE_LADDER[:-1])
+@pytest.mark.parametrize("mode", MODE_LADDER)
+def test_no_mode_above_the_ceiling(ceiling: str, mode: str) -> None:
+    profile = Profile(mode_ceiling=ceiling)
+    if MODE_LADDER.index(mode) <= MODE_LADDER.index(ceiling):
+        assert admit(profile, permission_mode=mode).permission_mode == mode
+    else:
+        assert refused(profile, permission_mode=mode) == "permission_mode"
+
+
+def test_a_mode_that_is_left_open_is_not_left_to_settings_files() -> None:
+    assert admit(Profile(mode_ceiling="acceptEdits")).permission_mode == "default"
+    assert admit(Profile(mode_ceiling="plan")).permission_mode == "plan"
+    assert admit(Profile()).permission_mode is None
+
+
+def test_an_unknown_mode_is_refused_under_a_ceiling() -> None:
+    assert admit(Profile(mode_ceiling="default"), permission_mode="manual").permission_mode == "manual"
+    with pytest.raises(InvalidArgument, match="delegate"):
+        admit(Profile(mode_ceiling="acceptEdits"), permission_mode="delegate")
+
+
+BYPASSES: list[dict[str, Any]] = [
+    {"permission_mode": "bypassPermissions"},
+    {"dangerously_skip_permissions": True},
+    {"agents": {"a": {"permissionMode": "bypassPermissions"}}},
+]
+
+
+@pytest.mark.parametrize("wish", BYPASSES)
+def test_bypassing(wish: dict[str, Any]) -> None:
+    admit(Profile(bypass="allow"), **wish)
+    admit(Profile(bypass="confirm"), bypass_on=True, **wish)
+    refused(Profile(bypass="confirm"), **wish)
+    refused(Profile(bypass="never"), bypass_on=True, **wish)
+    refused(Profile(mode_ceiling="auto", bypass="allow"), bypass_on=True, **wish)
+
+
+def test_tools_can_be_fewer_never_more() -> None:
+    profile = Profile(tools=("Read", "Bash", "mcp__files__*"))
+    assert admit(profile).tools == ("Read", "Bash")
+    assert admit(profile, tools=("Read",)).tools == ("Read",)
+    assert admit(profile, tools=ToolPreset()).tools == ("Read", "Bash")
+    assert refused(profile, tools=("Read", "Write")) == "tools"
+    assert refused(profile, allowed_tools=("Write(src/**)",)) == "allowed_tools"
+    assert admit(profile, allowed_tools=("Bash(ls *)", "mcp__files__read")).allowed_tools
+    assert refused(profile, allowed_tools=("mcp__other__read",)) == "allowed_tools"
+    assert refused(profile, mcp_servers={"other": {"command": "x"}}) == "mcp_servers"
+    assert refused(profile, agents={"a": {"tools": ["Read", "Write"]}}) == "agents.a.tools"
+
+
+def test_an_empty_list_of_tools_allows_none_and_no_foreign_servers() -> None:
+    admitted = admit(Profile(tools=()))
+    assert admitted.tools == ()
+    assert admitted.strict_mcp_config
+    assert refused(Profile(tools=()), tools=("Read",)) == "tools"
+
+
+def test_denials_of_the_policy_are_added_to_those_of_the_caller() -> None:
+    admitted = admit(Profile(deny=("Bash(rm *)",)), disallowed_tools=("Write",))
+    assert admitted.disallowed_tools == ("Write", "Bash(rm *)")
+
+
+POISON = [
+    *("LD_PRELOAD", "LD_LIBRARY_PATH", "DYLD_INSERT_LIBRARIES", "PATH", "Path", "NODE_OPTIONS", "PYTHONPATH"),
+    *("PYTHONSTARTUP", "ANTHROPIC_BASE_URL", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "CLAUDE_CONFIG_DIR"),
+    *("CLAUDE_CODE_SHELL_PREFIX", "CLAUDECODE", "HOME", "BASH_ENV", "BASH_FUNC_ls%%", "GIT_SSH_COMMAND"),
+    *(
+        "NODE_TLS_REJECT_UNAUTHORIZED",
+        "SSL_CERT_FILE",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "IS_SANDBOX",
+        "ANTHROPIC_API_KEY",
+    ),
+    *("PERL5OPT", "RUBYOPT", "JAVA_TOOL_OPTIONS", "XDG_CONFIG_HOME", "TMPDIR", "SHELL", "IFS", "PAGER", "LESSOPEN"),
+]
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_no_pattern_lets_a_caller_choose_programs_endpoints_or_homes(name: str) -> None:
+    assert refused(Profile(env=("*",)), env={name: "x"}) == "env"
+    assert refused(LOCAL_PROFILE, env={name: "x"}) == "env"
+    assert refused(REMOTE_PROFILE, env={name: "x"}) == "env"
+    assert may_set(name, (name,))
+
+
+def test_variables_are_those_of_the_list() -> None:
+    assert admit(Profile(env=("APP_*",)), env={"APP_MODE": "x"}).env == {"APP_MODE": "x"}
+    assert refused(Profile(env=("APP_*",)), env={"OTHER": "x"}) == "env"
+    assert refused(Profile(env=()), env={"ANY": "x"}) == "env"
+
+
+def test_programs_and_servers_of_the_callers_choice() -> None:
+    strict = Profile(executable=False, mcp_servers=("http",))
+    assert refused(strict, executable="/tmp/evil") == "executable"
+    assert refused(strict, mcp_servers={"a": {"command": "evil"}}) == "mcp_servers"
+    assert refused(strict, mcp_servers={"a": {"type": "http", "url": "x", "command": "evil"}}) == "mcp_servers"
+    assert refused(strict, mcp_servers={"a": {"type": "sse", "url": "x"}}) == "mcp_servers"
+    assert admit(strict, mcp_servers={"a": {"type": "http", "url": "x"}}).mcp_servers
+    assert refused(strict, agents={"a": {"hooks": {"Stop": []}}}) == "agents.a.hooks"
+    assert refused(strict, agents={"a": {"mcpServers": [{"b": {"command": "evil"}}]}}) == "agents.a.mcpServers"
+    assert refused(strict, agents={"a": {"mcpServers": {"b": {"command": "evil"}}}}) == "agents.a.mcpServers"
+
+
+def test_settings_files_can_be_fewer_never_more() -> None:
+    profile = Profile(setting_sources=("user", "project"))
+    assert admit(profile).setting_sources == ("user", "project")
+    assert admit(profile, setting_sources=()).setting_sources == ()
+    assert refused(profile, setting_sources=("user", "local")) == "setting_sources"
+
+
+def test_limits_are_filled_with_the_ceiling_and_never_exceeded() -> None:
+    profile = Profile(limits=Limits(turns=10, session_usd=2.0, turn_seconds=60))
+    filled = admit(profile)
+    assert (filled.max_turns, filled.max_budget_usd, filled.turn_timeout) == (10, 2.0, 60)
+    less = admit(profile, max_turns=3, max_budget_usd=0.5, turn_timeout=9.0)
+    assert (less.max_turns, less.max_budget_usd, less.turn_timeout) == (3, 0.5, 9.0)
+    assert refused(profile, max_turns=11) == "max_turns"
+    assert refused(profile, max_budget_usd=2.01) == "max_budget_usd"
+    assert refused(profile, turn_timeout=61.0) == "turn_timeout"
+
+
+def test_a_suggestion_that_lifts_a_ceiling_is_not_offered(disk: Path) -> None:
+    admission = Admission(Profile(roots=(f"{disk}/root",), mode_ceiling="default"), resolve, "/")
+    rule = {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}
+    offered: list[Any] = [
+        rule,
+        {"type": "setMode", "mode": "acceptEdits"},
+        {"type": "setMode", "mode": "plan"},
+        {"type": "addDirectories", "directories": [f"{disk}/outside"]},
+        {"type": "addDirectories", "directories": [f"{disk}/root/app"]},
+        "nonsense",
+    ]
+    assert admission.suggestions(offered, f"{disk}/root") == [offered[0], offered[2], offered[4]]
+
+
+def test_without_a_policy_nothing_is_changed() -> None:
+    wished = SessionOptions(cwd="x", max_turns=5, permission_mode="bypassPermissions")
+    assert Admission(OPEN_PROFILE, resolve, "/").admit(wished) == wished
+
+
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "permission_mode": st.sampled_from(MODE_LADDER),
+        "max_turns": st.integers(1, 400),
+        "max_budget_usd": st.floats(0.01, 20),
+        "turn_timeout": st.floats(1, 9999),
+        "allowed_tools": st.lists(st.sampled_from(["Bash", "Read", "Edit(src/**)"])).map(tuple),
+        "tools": st.lists(st.sampled_from(["Bash", "Read", "Edit"])).map(tuple),
+        "setting_sources": st.lists(st.sampled_from(["user", "project", "local"])).map(tuple),
+        "env": st.dictionaries(st.sampled_from(["CI", "LC_ALL", "PATH", "FOO"]), st.just("x")),
+    },
+)
+profiles = st.sampled_from(
+    [
+        REMOTE_PROFILE,
+        LOCAL_PROFILE,
+        Profile(tools=("Bash", "Read"), deny=("Bash(rm *)",), roots=("/tmp",)),
+        Profile(mode_ceiling="plan", limits=Limits(turns=3)),
+    ]
+)
+
+
+@given(profiles, options)
+def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, wished: dict[str, Any]) -> None:
+    try:
+        admitted = admit(profile, default="/tmp", **wished)
+    except ClaudeCodeError:
+        return
+    assert Admission(profile, resolve, "/tmp").admit(admitted) == admitted

@@ -1,0 +1,33 @@
+"""Below means below."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.policy.paths import fits, lies_below
+
+names = st.text(alphabet="ab.*?[", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
+
+
+@pytest.mark.parametrize(
+    ("path", "root", "below"),
+    [
+        ("/srv/app", "/srv/app", True),
+        ("/srv/app/x", "/srv/app", True),
+        ("/srv/app/x", "/srv/app/", True),
+        ("/srv/app-old", "/srv/app", False),
+        ("/srv", "/srv/app", False),
+        ("/anything", "/", True),
+        ("/SRV/app", "/srv/app", False),
+    ],
+)
+def test_below(path: str, root: str, below: bool) -> None:
+    assert lies_below(path, root) is below
+
+
+@given(st.lists(names, max_size=3), st.lists(names, max_size=3))
+def test_everything_in_a_directory_fits_two_stars_and_nothing_beside_it_does(root: list[str], rest: list[str]) -> None:
+    cwd = "/" + "/".join(["home", *root])
+    path = "/".join([cwd, *rest])
+    assert fits(path, "**", cwd)
+    assert not fits(f"{cwd}x", "**", cwd)

@@ -1,0 +1,168 @@
+"""Secrets do not leave, everything else does."""
+
+import json
+import time
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.policy.redaction import MARK, Redactor, is_secret_name
+
+SECRETS = {
+    "anthropic": "sk-ant-api03-AbCdEf0123456789-xyz",
+    "openai": "sk-proj-AbCdEf0123456789AbCdEf",
+    "github": "ghp_AbCdEf0123456789AbCdEf0123456789AbCd",
+    "github fine": "github_pat_11AAAAAAA0abcdefghijkl_mnopqrstuvwxyz",
+    "gitlab": "glpat-AbCdEf0123456789AbCd",
+    "slack": "xoxb-123456789012-abcdefghijkl",
+    "aws": "AKIAIOSFODNN7EXAMPLE",
+    "google": "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+    "stripe": "sk_live_AbCdEf0123456789",
+    "npm": "npm_AbCdEf0123456789AbCdEf0123456789AbCd",
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl",
+    "key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\ndef==\n-----END RSA PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+@pytest.mark.parametrize("around", ["{}", "x={}", '"{}"', "({}) and", "key: {}\nnext", "https://h/p?q={}&r=1", "'{}',"])
+def test_well_known_shapes(secret: str, around: str) -> None:
+    text = Redactor().text(around.format(secret))
+    assert text == around.format(MARK)
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("Authorization: Bearer abc.def-123", f"Authorization: Bearer {MARK}"),
+        ("authorization: Basic dXNlcjpwYXNz", f"authorization: Basic {MARK}"),
+        ("AUTHORIZATION=opaque-value", f"AUTHORIZATION={MARK}"),
+        ('{"Authorization": "Bearer abc12345"}', f'{{"Authorization": "Bearer {MARK}"}}'),
+        ('"{\\"authorization\\": \\"abc12345\\"}"', f'"{{\\"authorization\\": \\"{MARK}\\"}}"'),
+        ("curl -H 'X-Api-Key: abc12345'", f"curl -H 'X-Api-Key: {MARK}'"),
+        ("sent bearer AbCdEf0123456789", f"sent bearer {MARK}"),
+        ("Cookie: sid=abc; other=def\nHost: x", f"Cookie: {MARK}\nHost: x"),
+        ("postgres://bob:hunter2@db/x", f"postgres://{MARK}@db/x"),
+        ("https://token@github.com/a/b", f"https://{MARK}@github.com/a/b"),
+        ("/cb?access_token=abcd1234&x=1", f"/cb?access_token={MARK}&x=1"),
+    ],
+)
+def test_where_a_secret_is_expected(text: str, redacted: str) -> None:
+    assert Redactor().text(text) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The bearer of bad news",
+        "authorization is checked in auth.py",
+        "https://example.org/@user/page",
+        "mail bob@example.org",
+        "git@github.com:a/b.git",
+        "def token(key): return key",
+        "5f0c1a3e-8d5b-4b0e-9f0a-0d6d7f3f2b11",
+        "sk-learn, task-force-alpha-beta-gamma",
+        "risk-averse-and-quite-long-hyphenated-word",
+        "max_tokens=4096&x=1",
+        "cookie: a small cake",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert Redactor().text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        *(
+            (name, True)
+            for name in ("API_KEY", "OPENAI_API_KEY", "GITHUB_TOKEN", "DB_PASSWORD", "clientSecret", "TOKEN")
+        ),
+        *((name, True) for name in ("AWS_SECRET_ACCESS_KEY", "NPM_AUTH", "SENTRY_DSN", "GH_PAT", "SLACK_WEBHOOK")),
+        *((name, False) for name in ("PATH", "PWD", "HOME", "SSH_AUTH_SOCK", "XAUTHORITY", "TOKENS_FILE", "KEYBOARD")),
+        *((name, False) for name in ("MAX_OUTPUT_TOKENS", "AWS_ACCESS_KEY_ID", "AUTHOR", "MONKEY", "LC_ALL", "TERM")),
+    ],
+)
+def test_names_of_variables_that_hold_secrets(name: str, secret: bool) -> None:
+    assert is_secret_name(name) is secret
+
+
+def test_known_secrets_in_every_spelling() -> None:
+    secret = 'pa"ss/wörd&1'
+    redactor = Redactor([secret])
+    for told in (secret, json.dumps(secret), json.dumps({"a": secret}, ensure_ascii=False), quote(secret, safe="")):
+        assert "wörd" not in redactor.text(f"<{told}>")
+        assert secret not in redactor.text(f"<{told}>")
+        assert MARK in redactor.text(f"<{told}>")
+
+
+def test_a_secret_inside_another_leaves_nothing_of_either() -> None:
+    assert Redactor(["abcdefgh", "abcdefgh-and-more"]).text("x abcdefgh-and-more y abcdefgh") == f"x {MARK} y {MARK}"
+
+
+def test_short_and_ordinary_values_are_not_taken_for_secrets() -> None:
+    redactor = Redactor()
+    redactor.learn(
+        {
+            "A_TOKEN": "true",
+            "KEY": "12345678",
+            "B_SECRET": "/run/secrets/b",
+            "C_PASSWORD": "xxxxxxxx",
+            "D": "plain-value",
+        }
+    )
+    text = "true 12345678 /run/secrets/b xxxxxxxx plain-value"
+    assert redactor.text(text) == text
+
+
+def test_it_learns_from_variables_and_options() -> None:
+    redactor = Redactor()
+    redactor.learn({"MY_TOKEN": "first-opaque-value"})
+    redactor.learn_from(
+        {"mcp_servers": {"a": {"headers": {"Authorization": "Bearer second-opaque"}, "env": {"X_KEY": "third-opaque"}}}}
+    )
+    redactor.learn_from([{"env": {"Y_PASSWORD": "fourth-opaque"}}])
+    text = redactor.text("first-opaque-value second-opaque third-opaque fourth-opaque")
+    assert text == " ".join([MARK] * 4)
+
+
+def test_data_keeps_its_shape() -> None:
+    redactor = Redactor(["known-secret-1"])
+    data = {
+        "a": ["known-secret-1", 1, None, True, 1.5],
+        "headers": {"X-API-Key": "q"},
+        "known-secret-1": {"password": ""},
+    }
+    assert redactor.data(data) == {
+        "a": [MARK, 1, None, True, 1.5],
+        "headers": {"X-API-Key": MARK},
+        MARK: {"password": ""},
+    }
+    assert redactor.data("plain") == "plain"
+
+
+def test_a_megabyte_takes_a_moment() -> None:
+    text = ("def handler(request): return render(request, 'page.html')\n" * 18_000) + SECRETS["github"]
+    redactor = Redactor(f"opaque-value-{number}" for number in range(50))
+    began = time.perf_counter()
+    assert redactor.text(text).endswith(MARK)
+    assert time.perf_counter() - began < 20
+
+
+pieces = st.one_of(
+    st.text(max_size=10),
+    st.sampled_from(list(SECRETS.values())),
+    st.sampled_from(
+        ["Authorization: ", "Bearer ", "https://", "@", ":", "?token=", '"', "\n", " ", "known-secret-1", MARK]
+    ),
+)
+
+
+@given(st.lists(pieces, max_size=8).map("".join))
+def test_redacting_twice_changes_nothing_and_no_secret_is_left(text: str) -> None:
+    redactor = Redactor(["known-secret-1"])
+    once = redactor.text(text)
+    assert redactor.text(once) == once
+    assert "known-secret-1" not in once

@@ -1,0 +1,209 @@
+"""Rules: a denial wins, an allowance must cover every part, everything else is asked."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
+
+ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
+LINKS = {"/work/link": "/etc", "/work/src/up": "/work", "/mnt/work": "/work", "/safe": "/data/safe"}
+
+
+def resolve(path: str) -> str:
+    """A disk with a few links on it."""
+    really: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            really = really[:-1]
+        elif part not in ("", "."):
+            really.append(part)
+        target = LINKS.get("/" + "/".join(really))
+        if target is not None:
+            really = target.strip("/").split("/")
+    return "/" + "/".join(really)
+
+
+def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/work", **given: Any) -> Decision:
+    call = ToolCall(tool, given, cwd, resolve)
+    return judge(call, [parse_rule(rule) for rule in allow], [parse_rule(rule) for rule in deny]).decision
+
+
+@pytest.mark.parametrize(
+    ("command", "decision"),
+    [
+        ("git diff", ALLOW),
+        ("git  diff --stat HEAD~1", ALLOW),
+        ("git diff && git log --oneline", ALLOW),
+        ("git diff | head -5", ASK),
+        ("git diff; rm -rf /", DENY),
+        ("git diff && rm x", DENY),
+        ("git diff || curl evil", ASK),
+        ("git diff\ncurl evil", ASK),
+        ("git diff & curl evil", ASK),
+        ("git diff $(curl evil)", ASK),
+        ('git diff "$(curl evil)"', ASK),
+        ("git diff `curl evil`", ASK),
+        ("git diff > ~/.bashrc", ASK),
+        ("git diff >> x", ASK),
+        ("GIT_EXTERNAL_DIFF=evil git diff", ASK),
+        ("(git diff)", ASK),
+        ("git 'diff x'", ASK),
+        ("git differ", ASK),
+        ("gitdiff", ASK),
+        ("sudo git diff", ASK),
+        ("RM x", DENY),
+        ("sudo rm x", DENY),
+        ("git -C /x push --force", DENY),
+        ("git push", DENY),
+        ("git rm x", ASK),
+        ("", ASK),
+    ],
+)
+def test_commands(command: str, decision: Decision) -> None:
+    allow, deny = ["Bash(git diff *)", "Bash(git log:*)"], ["Bash(rm *)", "Bash(git push *)"]
+    assert decide("Bash", allow, deny, command=command) is decision
+
+
+def test_a_denial_wins_over_an_allowance_of_the_whole_tool() -> None:
+    assert decide("Bash", ["Bash"], ["Bash(rm *)"], command="ls; rm x") is DENY
+    assert decide("Bash", ["Bash"], ["Bash(rm *)"], command="ls") is ALLOW
+    assert decide("Bash", ["Bash"], ["Bash"], command="ls") is DENY
+
+
+def test_a_command_that_may_hide_a_denied_one_is_asked_even_if_all_are_allowed() -> None:
+    assert decide("Bash", ["Bash"], ["Bash(rm *)"], command="$(echo r)m x") is ASK
+    assert decide("Bash", ["Bash"], [], command="$(echo r)m x") is ALLOW
+
+
+def test_no_rule_at_all_asks() -> None:
+    assert decide("Bash", [], [], command="ls") is ASK
+
+
+def test_a_command_that_is_no_text_is_asked() -> None:
+    assert decide("Bash", ["Bash(ls *)"], [], command=["ls"]) is ASK
+
+
+@pytest.mark.parametrize(
+    ("path", "decision"),
+    [
+        ("src/a.py", ALLOW),
+        ("/work/src/deep/er/a.py", ALLOW),
+        ("/mnt/work/src/a.py", ALLOW),
+        ("src/../a.py", ASK),
+        ("/work/src/../../usr/x", ASK),
+        ("/work/srcx/a.py", ASK),
+        ("src/up/other.py", ASK),
+        ("src/secret/key", DENY),
+        ("src/SECRET/key", DENY),
+        ("src/x/../secret/key", DENY),
+        ("/mnt/work/src/secret/key", DENY),
+        ("link/passwd", DENY),
+        ("/etc/passwd", DENY),
+        ("", ASK),
+        ("\0", DENY),
+    ],
+)
+@pytest.mark.parametrize("tool", ["Edit", "Write", "MultiEdit"])
+def test_files(tool: str, path: str, decision: Decision) -> None:
+    assert decide(tool, ["Edit(src/**)"], ["Edit(src/secret/**)", "Edit(/etc/**)"], file_path=path) is decision
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "decision"),
+    [
+        ("*.md", "a.md", ALLOW),
+        ("*.md", "docs/a.md", ASK),
+        ("**/*.md", "docs/x/a.md", ALLOW),
+        ("**/*.md", "a.md", ALLOW),
+        ("docs", "docs/x", ALLOW),
+        ("docs", "docsx", ASK),
+        ("/work/docs/**", "docs/x", ALLOW),
+        ("//work/docs/**", "docs/x", ALLOW),
+        ("/safe/**", "/data/safe/x", ALLOW),
+        ("/safe/a*", "/safe/abc", ALLOW),
+        ("/safe", "/safe/x", ALLOW),
+        ("/safe/**", "/safety/x", ASK),
+        ("a?c", "abc", ALLOW),
+        ("a[b]c", "abc", ASK),
+    ],
+)
+def test_patterns_of_files(pattern: str, path: str, decision: Decision) -> None:
+    assert decide("Read", [f"Read({pattern})"], [], file_path=path) is decision
+
+
+def test_searching_elsewhere_than_it_says_is_not_allowed() -> None:
+    assert decide("Glob", ["Read(src/**)"], [], path="src", pattern="*.py") is ALLOW
+    assert decide("Glob", ["Read(src/**)"], [], path="src", pattern="../../etc/*") is ASK
+    assert decide("Glob", ["Read(src/**)"], [], path="src", pattern="/etc/*") is ASK
+    assert decide("Grep", ["Read(src/**)"], [], pattern="x") is ASK
+
+
+@pytest.mark.parametrize(
+    ("tool", "rule", "fits"),
+    [
+        ("mcp__files__read", "mcp__files__*", True),
+        ("mcp__files__read", "mcp__files", True),
+        ("mcp__files__read", "mcp__files__read", True),
+        ("mcp__files__read", "mcp__files__re*", True),
+        ("mcp__files2__read", "mcp__files", False),
+        ("mcp__files__read", "mcp__other__*", False),
+        ("WebSearch", "*", True),
+        ("AskUserQuestion", "*", False),
+        ("ExitPlanMode", "*", False),
+        ("ExitPlanMode", "ExitPlanMode", True),
+        ("Write", "Edit", True),
+        ("Edit", "Write", False),
+        ("bash", "Bash", False),
+    ],
+)
+def test_names(tool: str, rule: str, fits: bool) -> None:
+    assert decide(tool, [rule], []) is (ALLOW if fits else ASK)
+    assert decide(tool, [], [rule]) is (DENY if fits else ASK)
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed", "denied"),
+    [
+        ("https://example.org/x", True, True),
+        ("http://EXAMPLE.org", True, True),
+        ("https://example.org:8443/x?y#z", True, True),
+        ("https://sub.example.org/", False, True),
+        ("https://example.org.evil.net/", False, False),
+        ("https://example.org@evil.net/", False, False),
+        ("https://evil.net\\@example.org/", False, True),
+        ("https://evil.net/?example.org", False, False),
+        ("https://user@example.org/", False, True),
+        ("example.org", False, True),
+    ],
+)
+def test_hosts(url: str, allowed: bool, denied: bool) -> None:
+    assert decide("WebFetch", ["WebFetch(domain:example.org)"], [], url=url) is (ALLOW if allowed else ASK)
+    assert decide("WebFetch", [], ["WebFetch(domain:example.org)"], url=url) is (DENY if denied else ASK)
+
+
+def test_an_empty_list_of_tools_has_no_tool() -> None:
+    call = ToolCall("Read", {"file_path": "a"}, "/work", resolve)
+    assert judge(call, [parse_rule("Read")], [], tools=()).decision is DENY
+    assert judge(call, [parse_rule("Read")], [], tools=("Bash",)).decision is DENY
+    assert judge(call, [parse_rule("Read")], [], tools=("Read",)).decision is ALLOW
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "Bash(", "Bash()", "Bash( )", "(x)", "Ba*", "Bash*", "Task(x)", "WebFetch(example.org)", "Edit(../x)", "a b"],
+)
+def test_what_is_no_rule_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - its words are for people
+        parse_rule(text)
+
+
+@given(st.text(alphabet="git dif;&|$()`'\"\\<>\nrmx=~", max_size=30))
+def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
+    """Whatever is allowed consists of separators and commands that begin with the two allowed words."""
+    if decide("Bash", ["Bash(git diff *)"], [], command=text) is ALLOW:
+        bare = text.replace("'", "").replace('"', "")
+        assert bare.strip(" ;&|\n").startswith("git diff") or bare.strip(" ;&|\n").startswith("git  ")
+        assert not set(text) & set("$`()<>\\~")

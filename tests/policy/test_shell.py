@@ -1,0 +1,129 @@
+"""Commands are read with certainty or not at all."""
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.policy.shell import read_loosely, read_strictly
+
+
+@pytest.mark.parametrize(
+    ("text", "commands"),
+    [
+        ("git diff", [("git", "diff")]),
+        ("git diff HEAD~1 HEAD^ a@b", [("git", "diff", "HEAD~1", "HEAD^", "a@b")]),
+        ("git diff && git log", [("git", "diff"), ("git", "log")]),
+        ("a; b | c || d & e\nf |& g", [("a",), ("b",), ("c",), ("d",), ("e",), ("f",), ("g",)]),
+        ("echo 'a; b' \"c && d\"", [("echo", "a; b", "c && d")]),
+        ("g\"i\"t d'if'f", [("git", "diff")]),
+        ("git diff 2>&1 >/dev/null", [("git", "diff")]),
+        ("git diff &>/dev/null; b 2> /dev/null", [("git", "diff"), ("b",)]),
+        ("  \t ", []),
+    ],
+)
+def test_a_plain_line_is_its_simple_commands(text: str, commands: list[tuple[str, ...]]) -> None:
+    assert read_strictly(text) == commands
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git diff $(rm x)",
+        'git diff "$(rm x)"',
+        "git diff `rm x`",
+        'git diff "`rm x`"',
+        "git diff $HOME",
+        "git diff ${IFS}x",
+        "(git diff)",
+        "{ git diff; }",
+        "git diff > out",
+        "git diff >/dev/null/../../tmp/out",
+        "git diff >/dev/nullify",
+        "git diff < in",
+        "git diff <(rm x)",
+        "cat <<EOF\nrm\nEOF",
+        "git di\\ff",
+        "git diff \\\n rm",
+        "git diff *",
+        "git diff a?b",
+        "git diff [ab]",
+        "git diff {a,b}",
+        "cat ~/.ssh/id",
+        "make X=~/x",
+        "! git diff",
+        "git diff # comment",
+        "A=b git diff",
+        "A+=b git diff",
+        "a[0]=b git diff",
+        "git diff 'unended",
+        'git diff "unended',
+        "git diff \x00 rm",
+        "git diff \r rm",
+        "git diff \u202e rm",
+    ],
+)
+def test_what_is_not_plain_is_not_read(text: str) -> None:
+    assert read_strictly(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rm x",
+        "git diff; rm x",
+        "git diff&&rm x",
+        "git diff|rm x",
+        "git diff\nrm x",
+        "git diff $(rm x)",
+        'git diff "$(rm x)"',
+        "git diff `rm x`",
+        "(rm x)",
+        "{ rm x; }",
+        "A=b rm x",
+        "\\rm x",
+        "'r'm x",
+        'r""m x',
+        "r\\\nm x",
+        "/bin/rm x",
+        "sudo -u bob rm x",
+        "env -i A=b rm x",
+        "nohup nice -n 5 rm x",
+        "timeout 5 rm x",
+        "find . -exec rm x",
+        "ls | xargs -n1 rm x",
+        "sh -c 'rm x'",
+        'bash -lc "cd /; rm x"',
+        "sudo bash -c \"sh -c 'rm x'\"",
+        "eval 'rm x'",
+        "if true; then rm x; fi",
+        "while rm x; do :; done",
+        "diff <(rm x) y",
+        "echo > out; rm x",
+    ],
+)
+def test_whatever_might_be_run_is_seen(text: str) -> None:
+    assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
+
+
+@pytest.mark.parametrize("text", ["git rm x", "echo 'rm x'", "git commit -m 'drop; rm x'", "ls rm"])
+def test_a_word_that_is_not_run_is_no_command(text: str) -> None:
+    assert "rm" not in {run[0] for run in read_loosely(text)}
+
+
+def test_a_command_of_many_words_is_read_in_no_time() -> None:
+    assert len(read_loosely("env " + "-i " * 20_000 + "rm x")) > 20_000
+
+
+@given(st.lists(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4), min_size=1, max_size=4))
+def test_quoted_words_come_back_as_they_were(commands: list[list[str]]) -> None:
+    """Whatever is read is what a shell would run: words that were quoted for it come back one by one."""
+    read = read_strictly(" ; ".join(shlex.join(words) for words in commands))
+    assert read is None or read == [tuple(words) for words in commands]
+
+
+@given(st.text(alphabet="rm x;&|$()`'\"\\<>\n{}=~#", max_size=30))
+def test_no_text_upsets_the_reading(text: str) -> None:
+    read_strictly(text)
+    read_loosely(text)
