@@ -12,6 +12,7 @@ from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionD
 from claude_code_mcp.model.options import SessionOptions, ToolPreset
 from claude_code_mcp.policy.admission import Admission, may_set
 from claude_code_mcp.policy.profile import LOCAL_PROFILE, MODE_LADDER, OPEN_PROFILE, REMOTE_PROFILE, Limits, Profile
+from claude_code_mcp.policy.rules import parse_rule
 
 
 def resolve(path: str) -> str:
@@ -140,7 +141,7 @@ def test_an_empty_list_of_tools_allows_none_and_no_foreign_servers() -> None:
 
 
 def test_denials_of_the_policy_are_added_to_those_of_the_caller() -> None:
-    admitted = admit(Profile(deny=("Bash(rm *)",)), disallowed_tools=("Write",))
+    admitted = admit(Profile(deny=(parse_rule("Bash(rm *)"),)), disallowed_tools=("Write",))
     assert admitted.disallowed_tools == ("Write", "Bash(rm *)")
 
 
@@ -239,7 +240,7 @@ profiles = st.sampled_from(
     [
         REMOTE_PROFILE,
         LOCAL_PROFILE,
-        Profile(tools=("Bash", "Read"), deny=("Bash(rm *)",), roots=("/tmp",)),
+        Profile(tools=("Bash", "Read"), deny=(parse_rule("Bash(rm *)"),), roots=("/tmp",)),
         Profile(mode_ceiling="plan", limits=Limits(turns=3)),
     ]
 )
