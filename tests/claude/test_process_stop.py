@@ -117,14 +117,6 @@ async def test_a_stopped_process_takes_no_part_in_anything(start: Start) -> None
     await stopping
 
 
-async def test_nobody_hears_of_a_process_that_was_disowned(start: Start) -> None:
-    started = await in_a_turn(await start(silent=True))
-    heard = len(started.listener.frames)
-    started.process.disown()
-    await started.process.stop(PATIENCE)
-    assert (len(started.listener.frames), started.listener.exit) == (heard, None)
-
-
 @pytest.mark.parametrize("crash", [False, True])
 async def test_children_in_a_session_of_their_own_are_swept(start: Start, tmp_path: Path, crash: bool) -> None:
     started = await start(leave_child=600, child_file=str(tmp_path / "child"))

@@ -85,6 +85,16 @@ def test_a_result_that_names_no_message_answers_all_unless_some_are_queued() -> 
     assert protocol.unfinished == set()
 
 
+def test_a_turn_that_nobody_asked_for_answers_no_message() -> None:
+    """As the CLI reports, when it is resumed, on a background task that an earlier process has lost."""
+    protocol = Protocol()
+    protocol.message("one", "m1")
+    tell(protocol, {"type": "result", "num_turns": 0, "origin": {"kind": "task-notification"}})
+    assert protocol.unfinished == {"m1"}
+    tell(protocol, {"type": "result", "origin": {"kind": "human"}})
+    assert protocol.unfinished == set()
+
+
 def test_requests_have_ids_of_their_own() -> None:
     protocol = Protocol()
     (first, sent), (second, _) = (protocol.request("interrupt", {"cancel_queued": True}) for _ in range(2))

@@ -57,6 +57,12 @@ class Result:
         ids = self.raw.get("user_message_uuids")
         return [str(one) for one in ids] if isinstance(ids, list) else []
 
+    @property
+    def unasked(self) -> bool:
+        """Whether no user began the turn, but the end of a background task, be it of an earlier process."""
+        origin = self.raw.get("origin")
+        return isinstance(origin, dict) and origin.get("kind") == "task-notification"
+
 
 @dataclass(slots=True)
 class Lifecycle:

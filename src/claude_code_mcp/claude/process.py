@@ -127,10 +127,6 @@ class ClaudeProcess:
         """The ids of the user messages whose turn has not ended."""
         return self._protocol.unfinished
 
-    def disown(self) -> None:
-        """From now on nobody listens: frames are dropped, and no end is reported."""
-        self._owner = _Nobody()
-
     # -- speaking ---------------------------------------------------------------------------------------------
 
     def send(self, text: str, message_id: str, *, later: bool = False) -> None:
@@ -336,16 +332,6 @@ class ClaudeProcess:
                 os.killpg(self.pid, getattr(signal, name))
             else:
                 self._transport.terminate()
-
-
-class _Nobody:
-    """The owner of a process that is only waited for."""
-
-    def frame_received(self, frame: Frame) -> None:
-        """Nothing to do."""
-
-    def process_ended(self, exit_: Exit) -> None:
-        """Nothing to do."""
 
 
 class _Step(Interface):

@@ -81,12 +81,14 @@ class Protocol:
 
     def _note_result(self, result: Result) -> None:
         """A result that names no message may belong to a turn that began by itself, beside a message on its way."""
-        answered = set(result.message_ids) or (self._started if self._follows_messages else self._all(result))
+        answered = set(result.message_ids) or self._meant(result)
         self.unfinished -= answered
         self._started -= answered
 
-    def _all(self, result: Result) -> set[str]:
-        return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
+    def _meant(self, result: Result) -> set[str]:
+        if self._follows_messages:
+            return set(self._started)
+        return set() if result.unasked or result.raw.get("queued_turn_count") else set(self.unfinished)
 
     def message(self, text: str, message_id: str, *, later: bool = False) -> bytes:
         """A user message."""
