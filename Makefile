@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check format bench soak manifest clean
+.PHONY: setup demo test check format bench conformance soak manifest clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,9 @@ format: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
+conformance: setup
+	$(BIN)/python -m conformance
+
 soak: setup
 	$(BIN)/python -m benchmarks.soak
 
@@ -39,4 +42,4 @@ manifest: setup
 	$(BIN)/python -m claude_code_mcp.server.answers
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

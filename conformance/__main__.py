@@ -1,0 +1,49 @@
+"""`make conformance`: both eras of the official suite against this server on loopback, and a table of the findings."""
+
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.clients.packages import Unavailable, install
+from tests.clients.serving import serve_http
+
+from claude_code_mcp.testing import Sandbox
+
+from .suite import ERAS, Verdict, run_suite
+
+_NOWHERE = "http://127.0.0.1:9"  # no session is started, so that no model is needed
+
+
+def main() -> int:
+    try:
+        packages = install()
+    except Unavailable as error:
+        print(f"The suite cannot run here: {error}.", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as directory:
+        sandbox = Sandbox(Path(directory), _NOWHERE)
+        with serve_http(sandbox.root, sandbox.environment()) as served:
+            assert served.url is not None
+            verdicts = [run_suite(packages, served.url, era, sandbox.root / era) for era in ERAS]
+    for verdict in verdicts:
+        _tell(verdict)
+    complaints = [f"{verdict.era}  {one}" for verdict in verdicts for one in verdict.complaints]
+    print("\n".join(complaints) or "Everything that applies passes.")
+    return 1 if complaints else 0
+
+
+def _tell(verdict: Verdict) -> None:
+    scenarios = sorted({check.scenario for check in verdict.checks})
+    outcomes = {scenario: verdict.outcome(scenario) for scenario in scenarios}
+    width = max(map(len, scenarios), default=0)
+    print(f"\n{verdict.era}")
+    for scenario, outcome in outcomes.items():
+        print(f"  {scenario:{width}}  {outcome:14}  {'; '.join(verdict.reasons(scenario))}".rstrip())
+    counted = ", ".join(f"{number} {outcome}" for outcome, number in Counter(outcomes.values()).most_common())
+    checks = Counter(check.status for check in verdict.checks)
+    print(f"  {len(scenarios)} scenarios: {counted}; {checks['SUCCESS']} checks passed, {checks['SKIPPED']} skipped\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

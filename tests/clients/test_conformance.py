@@ -1,0 +1,56 @@
+"""The official conformance suite finds nothing that is not explained, and the judging of its findings is strict."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conformance.suite import ERAS, Check, Exemption, Verdict, load_exemptions, run_suite
+
+from claude_code_mcp.testing import Sandbox
+
+from .packages import Packages
+from .serving import serve_http
+
+EXEMPT = {"prompts/list": Exemption("the server has none", "Method not found")}
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_every_scenario_that_applies_passes(
+    packages: Packages, sandbox: Sandbox, environment: dict[str, str], tmp_path: Path, era: str
+) -> None:
+    with serve_http(sandbox.root, environment) as served:
+        assert served.url is not None
+        verdict = run_suite(packages, served.url, era, tmp_path / "findings")
+    assert verdict.complaints == []
+    assert verdict.outcome("tools-list") == "passed"
+
+
+def judged(*checks: Check, expected: str = "prompts") -> Verdict:
+    return Verdict("2025-11-25", checks, EXEMPT, frozenset({expected}))
+
+
+def test_what_is_listed_and_found_is_no_complaint() -> None:
+    verdict = judged(Check("prompts", "list", "FAILURE", "Failed: Method not found"))
+    assert verdict.complaints == []
+    assert verdict.outcome("prompts") == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("check", "complaint"),
+    [
+        (Check("prompts", "list", "FAILURE", "timed out"), "prompts/list: timed out"),
+        (Check("prompts", "get", "FAILURE", "Method not found"), "prompts/get: Method not found"),
+        (Check("prompts", "get", "WARNING", "not so good"), "prompts/get: not so good"),
+        (Check("prompts", "list", "SUCCESS", ""), "prompts/list is listed as not applicable"),
+        (Check("tools", "list", "SUCCESS", ""), "prompts was not run"),
+    ],
+)
+def test_anything_else_is_a_complaint(check: Check, complaint: str) -> None:
+    assert any(complaint in one for one in judged(check).complaints)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_no_check_is_exempt_without_a_reason(era: str) -> None:
+    exemptions = load_exemptions(era)
+    assert exemptions
+    assert all(one.why and re.compile(one.says).search("") is None for one in exemptions.values())
