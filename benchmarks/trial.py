@@ -18,6 +18,7 @@ import psutil
 
 from claude_code_mcp.claude.environment import config_directory
 from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.sessions.session import Session
@@ -51,23 +52,28 @@ PROMPTS = {
     "background child": script("Work.", tool("Bash", command=_ENDLESS, run_in_background=True), "Done."),
     "question": script("Work.", tool("Write", file_path="${cwd}/file", content="x"), "Done."),
 }
-_MOMENTS = ((0.0, 0.3), (0.2, 0.9), (0.5, 2.5), (0.5, 2.5))
-"""While it starts, when it starts to speak, and twice as often in the middle of the turn or after it."""
+_STAGES: dict[str, tuple[type[Event], ...]] = {
+    "made": (TurnStarted,),
+    "started": (ProcessChanged,),
+    "spoke": (Partial, PartialRun),
+}
+"""By which event a stage in the life of a session is known."""
 _ENDING = frozenset({"words", "tool"})
 """Prompts whose turn ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is to be tried. `moment` counts in seconds from the start of the session or of its process."""
+    """What is to be tried: `delay` seconds after the session was made, its process started or Claude first spoke."""
 
     number: int
     fate: Fate
     prompt: str
-    moment: float
+    delay: float
+    after: str
 
     def __str__(self) -> str:
-        return f"trial {self.number} ({self.prompt}, {self.fate} at {self.moment * 1000:.0f} ms)"
+        return f"trial {self.number} ({self.prompt}, {self.fate} {self.delay * 1000:.0f} ms after {self.after})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +94,10 @@ def plan(seed: int, count: int) -> list[Trial]:
 def _one(random: Random, number: int) -> Trial:
     fate = random.choice(list(Fate))
     prompt = random.choice(sorted(_ENDING if fate is Fate.FINISH else PROMPTS))
-    return Trial(number, fate, prompt, random.uniform(*random.choice(_MOMENTS)))
+    after = random.choice([*_STAGES, "spoke"])
+    if fate is Fate.KILL_CLI and after == "made":
+        after = "started"  # there is none to kill before
+    return Trial(number, fate, prompt, random.uniform(0, random.choice([0.05, 0.5, 1.5])), after)
 
 
 async def run_trial(place: Place, trial: Trial, run: str) -> Finding:
@@ -116,10 +125,9 @@ async def run_trial(place: Place, trial: Trial, run: str) -> Finding:
 async def _here(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
     async with place.service(mark) as service:
         session, delivery = await service.create(PROMPTS[trial.prompt], _options(place))
-        if trial.fate is Fate.KILL_CLI:
-            await _started(session)
         if trial.fate is not Fate.FINISH:
-            await asyncio.sleep(trial.moment)
+            await _reached(session, trial.after)
+            await asyncio.sleep(trial.delay)
         match trial.fate:
             case Fate.INTERRUPT:
                 await service.interrupt(session.id)
@@ -134,10 +142,10 @@ async def _here(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
     return session.id
 
 
-async def _started(session: Session) -> None:
+async def _reached(session: Session, stage: str) -> None:
     with session.log.subscribe(after=0) as events:
-        async for _ in events:
-            if session.pid is not None:
+        async for event in events:
+            if isinstance(event, _STAGES[stage]):
                 return
 
 
@@ -148,7 +156,8 @@ async def _no_longer_live(session: Session) -> None:
 
 
 async def _in_a_host(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
-    described = {"root": str(place.sandbox.root), "model": place.sandbox.model_url, "prompt": trial.prompt}
+    described = {"root": str(place.sandbox.root), "model": place.sandbox.model_url}
+    described |= {"prompt": trial.prompt, "after": trial.after}
     host = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -160,7 +169,7 @@ async def _in_a_host(place: Place, trial: Trial, mark: Mapping[str, str]) -> str
     assert host.stdout is not None
     try:
         session_id = (await host.stdout.readline()).decode().strip()
-        await asyncio.sleep(trial.moment)
+        await asyncio.sleep(trial.delay)
     finally:
         host.kill()
         await host.communicate()
@@ -171,6 +180,7 @@ async def _be_a_host(described: Mapping[str, str], extra: Mapping[str, str]) -> 
     place = Place(Path(described["root"]), described["model"])
     async with place.service(extra) as service:
         session, _ = await service.create(PROMPTS[described["prompt"]], _options(place))
+        await _reached(session, described["after"])
         print(session.id, flush=True)
         await asyncio.Event().wait()
 
