@@ -79,6 +79,12 @@ class Settings(BaseModel):
         validation_alias=f"{_OWN}SPAWN_LIMIT",
     )
     """How many processes may be starting up at the same time."""
+    mcp_timeout_ms: int = Field(30_000, gt=0, validation_alias="MCP_TIMEOUT")
+    """How long connecting to an MCP server may take."""
+    mcp_local_batch: int = Field(3, gt=0, validation_alias="MCP_SERVER_CONNECTION_BATCH_SIZE")
+    """How many local MCP servers are started at the same time."""
+    mcp_remote_batch: int = Field(20, gt=0, validation_alias="MCP_REMOTE_SERVER_CONNECTION_BATCH_SIZE")
+    """How many remote MCP servers are connected to at the same time."""
     state_dir: UserPath = Field(
         default_factory=lambda: Path(platformdirs.user_state_dir("claude-code-mcp")),
         validation_alias=f"{_OWN}STATE_DIR",
@@ -149,6 +155,10 @@ class Settings(BaseModel):
     @property
     def start_timeout(self) -> float:
         return self.start_timeout_ms / 1000
+
+    @property
+    def mcp_timeout(self) -> float:
+        return self.mcp_timeout_ms / 1000
 
     @property
     def stop_timeout(self) -> float:

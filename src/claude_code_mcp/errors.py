@@ -10,7 +10,8 @@
     ├── TurnTimeout                TIMEOUT
     ├── Cancelled                  CANCELLED            the session was cancelled for good
     ├── ExecutableNotFound         CLI_NOT_FOUND
-    └── ProcessFailed              INTERNAL             the CLI died or would not start
+    ├── ProcessFailed              INTERNAL             the CLI died or would not start
+    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE an MCP server of the hub cannot be used now
 
 Each carries a code for programs, a sentence for people, and data for both.
 """
@@ -83,3 +84,9 @@ class ExecutableNotFound(ClaudeCodeError):
 
 class ProcessFailed(ClaudeCodeError):
     """The Claude Code process died, stayed silent or refused to start."""
+
+
+class UpstreamUnavailable(ClaudeCodeError):
+    """An MCP server of the hub is disabled, cannot be reached, or wants somebody to sign in; `data["state"]` says."""
+
+    code = "UPSTREAM_UNAVAILABLE"

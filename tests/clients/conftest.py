@@ -11,7 +11,8 @@ import pytest
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 from ..conftest import RUN
-from .packages import Packages, Unavailable, install
+from ..npm import Unavailable
+from .packages import Packages, install
 from .sdk_client import Kind, SdkClient, sdk_client
 from .serving import Served, serve_http
 

@@ -1,0 +1,143 @@
+"""OAuth towards a remote server, in two parts that share stored credentials.
+
+While connected, `SilentOAuth` uses and refreshes tokens, and never asks anybody: where that is not enough, it says
+so with NeedsAuth. Signing in, with a person and a browser, is a flow of its own (`sign_in`).
+"""
+
+from collections.abc import AsyncGenerator
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, union_scopes
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
+from pydantic import AnyUrl
+
+from ..configuration import OAuthConfig
+from .tokens import CredentialStorage
+
+CLIENT_NAME = "claude-code-mcp"
+NOWHERE = "http://127.0.0.1/callback"
+
+
+class NeedsAuth(OAuthFlowError):
+    """Somebody has to sign in; with `step_up` only for more than what was granted so far."""
+
+    def __init__(self, message: str, *, step_up: bool = False) -> None:
+        super().__init__(message)
+        self.step_up = step_up
+
+
+class _OAuth(OAuthClientProvider):
+    def __init__(
+        self, url: str, config: OAuthConfig, storage: CredentialStorage, redirect_uri: str, **asking: object
+    ) -> None:
+        metadata = OAuthClientMetadata(
+            client_name=CLIENT_NAME, redirect_uris=[AnyUrl(redirect_uri)], scope=config.scope
+        )
+        super().__init__(url, metadata, storage, **asking)  # type: ignore[arg-type] # passed on by name
+        self._config = config
+        self._storage = storage
+
+    async def _initialize(self) -> None:
+        """Everything from storage, with the expiry and the endpoints, which the SDK would forget."""
+        stored = await self._storage.load()
+        context = self.context
+        context.current_tokens = await self._storage.get_tokens()
+        if context.current_tokens is not None:
+            context.update_token_expiry(context.current_tokens)
+        context.client_info = self._client_info(stored.client)
+        context.oauth_metadata = stored.metadata
+        context.protected_resource_metadata = stored.resource
+        context.auth_server_url = stored.authorization_server
+        self._initialized = True
+
+    def _client_info(self, stored: OAuthClientInformationFull | None) -> OAuthClientInformationFull | None:
+        config = self._config
+        if config.client_id is None:
+            return stored
+        return OAuthClientInformationFull(
+            client_id=config.client_id,
+            client_secret=config.client_secret,
+            redirect_uris=self.context.client_metadata.redirect_uris,
+            token_endpoint_auth_method="client_secret_post" if config.client_secret else "none",
+        )
+
+
+class SilentOAuth(_OAuth):
+    """Uses what is stored, and refreshes it: ahead of time when it has expired, and once when it is refused."""
+
+    def __init__(self, url: str, config: OAuthConfig, storage: CredentialStorage) -> None:
+        super().__init__(url, config, storage, NOWHERE)
+
+    async def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        refused: str | None = None
+        if not self._initialized:
+            async with self.context.lock:
+                await self._initialize()
+        while True:
+            if self._is_stale(refused):
+                async with self.context.lock:
+                    await self._initialize()  # another call, or another process, may have refreshed it meanwhile
+                    if self._is_stale(refused):
+                        answer = yield await self._refresh_token()
+                        await self._take(answer)
+            response = yield self._signed(request)
+            if response.status_code != 401 or self._bearer == refused or not self.context.can_refresh_token():
+                break
+            refused = self._bearer  # the lock is not held meanwhile: a long call must not hold up the others
+        await self._judge(response)
+
+    @property
+    def _bearer(self) -> str | None:
+        tokens = self.context.current_tokens
+        return tokens.access_token if tokens else None
+
+    def _is_stale(self, refused: str | None) -> bool:
+        if not self.context.can_refresh_token():
+            return False
+        return not self.context.is_token_valid() or (refused is not None and self._bearer == refused)
+
+    def _signed(self, request: httpx2.Request) -> httpx2.Request:
+        request.headers.pop("Authorization", None)
+        if self.context.is_token_valid():
+            self._add_auth_header(request)
+        return request
+
+    async def _take(self, answer: httpx2.Response) -> None:
+        if answer.status_code >= 500:
+            raise OAuthFlowError(f"the token endpoint answered with HTTP {answer.status_code}")
+        if not await self._handle_refresh_response(answer):
+            raise NeedsAuth("the sign-in has expired")
+
+    async def _judge(self, response: httpx2.Response) -> None:
+        if response.status_code == 401:
+            raise NeedsAuth("the server wants somebody to sign in")
+        if response.status_code == 403 and extract_field_from_www_auth(response, "error") == "insufficient_scope":
+            granted = self.context.current_tokens.scope if self.context.current_tokens else None
+            wanted = union_scopes(granted, extract_scope_from_www_auth(response))
+            await self._storage.update(wanted_scope=wanted)
+            raise NeedsAuth(f"the server wants a sign-in for more: {wanted}", step_up=True)
+
+
+class SigningIn(_OAuth):
+    """The whole flow with a person: discovery, registration, PKCE. Starts with no tokens, whatever is stored."""
+
+    async def _initialize(self) -> None:
+        await super()._initialize()
+        self.context.clear_tokens()
+        self._wanted = (await self._storage.load()).wanted_scope
+
+    async def _perform_authorization_code_grant(self) -> tuple[str, str]:
+        metadata = self.context.client_metadata
+        metadata.scope = union_scopes(metadata.scope, union_scopes(self._config.scope, self._wanted))
+        return await super()._perform_authorization_code_grant()
+
+    async def _handle_token_response(self, response: httpx2.Response) -> None:
+        await super()._handle_token_response(response)
+        context = self.context
+        await self._storage.update(
+            metadata=context.oauth_metadata,
+            resource=context.protected_resource_metadata,
+            authorization_server=context.auth_server_url,
+            wanted_scope=None,
+        )

@@ -1,0 +1,35 @@
+"""Variables in configuration: `${NAME}`, `${NAME:-default}`, and Cursor's `${env:NAME}`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class MissingVariable(ValueError):
+    """A variable is named that is not set and has no default."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the variable {name} is not set and has no default")
+
+
+def expand(value: Any, environment: Mapping[str, str]) -> Any:
+    """The value with the variables in all of its strings replaced, however deep. Raises MissingVariable."""
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda found: _value(found, environment), value)
+    if isinstance(value, dict):
+        return {key: expand(one, environment) for key, one in value.items()}
+    if isinstance(value, list):
+        return [expand(one, environment) for one in value]
+    return value
+
+
+def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
+    name, default = found.groups()
+    value = environment.get(name)
+    if value is not None and (value or default is None):
+        return value
+    if default is None:
+        raise MissingVariable(name)
+    return str(default)

@@ -1,0 +1,47 @@
+"""What the hub is given by whoever runs it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .auth.identity import Assert
+from .auth.tokens import Vault
+from .transports.in_process import Serve
+from .transports.stdio import PutOnLeash, no_leash
+
+Permit = Callable[[str, str, str, dict[str, Any]], Awaitable[None]]
+"""Caller, server, tool and arguments of a call about to be made; raises PermissionDenied to stop it."""
+
+Notified = Callable[[str, str, dict[str, Any]], None]
+"""Server, method and params of every notification that a server sends."""
+
+
+async def permit_all(caller: str, server: str, tool: str, arguments: dict[str, Any]) -> None:
+    """For hubs whose callers are all trusted."""
+
+
+def hear_nothing(server: str, method: str, params: dict[str, Any]) -> None:
+    """For hubs that pass no notifications on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Everything that the hub needs from outside itself."""
+
+    environment: Mapping[str, str]
+    """What the programs of stdio servers inherit."""
+    state_directory: Path
+    """Where it is remembered who needs to sign in."""
+    vault: Vault
+    """Where tokens are kept."""
+    claude_directory: Path
+    """Where IDEs leave their lock files: `~/.claude`."""
+    put_on_leash: PutOnLeash = no_leash
+    """How children are tied to the life of this process."""
+    permit: Permit = permit_all
+    notified: Notified = hear_nothing
+    in_process: Mapping[str, Serve] = field(default_factory=dict)
+    """The servers of type `sdk`, by name."""
+    assert_identity: Assert | None = None
+    """Gets assertions of the organisation's identity provider, for servers with `xaa`."""

@@ -1,0 +1,157 @@
+"""Where servers are configured, and what all those files say together.
+
+Order, the first that has a name wins: our own file, `~/.claude.json` for this project, `.mcp.json` in the project,
+`~/.claude.json` for all projects. An entry that cannot be used hides nothing and breaks nothing: it becomes a problem
+that names the file and the entry.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from .configuration import InvalidEntry, Scope, ServerConfig, parse_entry
+
+_KEY = "mcpServers"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a file that cannot be used; `entry` is None where it is the whole file."""
+
+    file: Path
+    entry: str | None
+    message: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {_KEY}.{self.entry}" if self.entry else str(self.file)
+        return f"{where}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredServer:
+    """One server to connect to, and where that is said."""
+
+    name: str
+    config: ServerConfig
+    scope: Scope
+    file: Path | None = None
+    barred: str | None = None
+    """Why it is not to be used until somebody enables it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """All servers by name, and everything that was wrong."""
+
+    servers: Mapping[str, ConfiguredServer] = field(default_factory=dict)
+    problems: Sequence[Problem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The files to read."""
+
+    own_file: Path
+    claude_file: Path
+    project: Path | None = None
+
+    @classmethod
+    def usual(cls, home: Path, project: Path | None = None, own_file: Path | None = None) -> "Places":
+        return cls(own_file or default_own_file(), home / ".claude.json", project)
+
+
+def default_own_file() -> Path:
+    """Where our own servers are configured unless somebody says otherwise."""
+    return Path(platformdirs.user_config_dir("claude-code-mcp")) / "mcp.json"
+
+
+def read_configuration(places: Places, environment: Mapping[str, str], *, trust_project: bool = False) -> Configuration:
+    """Everything that the files say. Without trust, servers of `.mcp.json` count only when Claude Code has them
+    approved for the project: a checkout must not be able to start programs by itself."""
+    problems: list[Problem] = []
+    claude = _read(places.claude_file, problems)
+    own = _read(places.own_file, problems)
+    project_file = places.project / ".mcp.json" if places.project else None
+    project = _read(project_file, problems) if project_file else {}
+    settings = _project_settings(claude, places.project)
+    found = [
+        *_entries(own, places.own_file, Scope.OWN, environment, problems),
+        *_entries(settings, places.claude_file, Scope.LOCAL, environment, problems),
+        *(_entries(project, project_file, Scope.PROJECT, environment, problems) if project_file else ()),
+        *_entries(claude, places.claude_file, Scope.USER, environment, problems),
+    ]
+    servers: dict[str, ConfiguredServer] = {}
+    for server in found:
+        servers.setdefault(server.name, _barred(server, settings, trust_project))
+    return Configuration(servers, problems)
+
+
+def parse_servers(
+    raw: Mapping[str, Any], environment: Mapping[str, str], scope: Scope = Scope.OWN, file: Path | None = None
+) -> Configuration:
+    """The same for a mapping of servers that is at hand."""
+    problems: list[Problem] = []
+    servers = _entries({_KEY: raw}, file or Path("-"), scope, environment, problems)
+    return Configuration({server.name: server for server in servers}, problems)
+
+
+def _read(file: Path, problems: list[Problem]) -> Mapping[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        problems.append(Problem(file, None, f"cannot be read: {error}"))
+        return {}
+    if isinstance(content, dict):
+        return content
+    problems.append(Problem(file, None, "must be an object"))
+    return {}
+
+
+def _project_settings(claude: Mapping[str, Any], project: Path | None) -> Mapping[str, Any]:
+    projects = claude.get("projects")
+    settings = projects.get(str(project)) if isinstance(projects, dict) and project else None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _entries(
+    content: Mapping[str, Any], file: Path, scope: Scope, environment: Mapping[str, str], problems: list[Problem]
+) -> Iterator[ConfiguredServer]:
+    entries = content.get(_KEY, {})
+    if not isinstance(entries, dict):
+        problems.append(Problem(file, None, f"{_KEY} must be an object"))
+        return
+    for name, raw in entries.items():
+        try:
+            yield ConfiguredServer(name, parse_entry(name, raw, environment), scope, file)
+        except InvalidEntry as error:
+            problems.append(Problem(file, name, str(error)))
+
+
+def _barred(server: ConfiguredServer, settings: Mapping[str, Any], trust_project: bool) -> ConfiguredServer:
+    reason = None
+    if server.config.disabled:
+        reason = "disabled in its configuration"
+    elif server.name in _names(settings, "disabledMcpServers"):
+        reason = "disabled for this project in Claude Code"
+    elif server.scope is Scope.PROJECT:
+        reason = _unapproved(server.name, settings, trust_project)
+    return ConfiguredServer(server.name, server.config, server.scope, server.file, reason) if reason else server
+
+
+def _unapproved(name: str, settings: Mapping[str, Any], trust_project: bool) -> str | None:
+    if name in _names(settings, "disabledMcpjsonServers"):
+        return "rejected for this project in Claude Code"
+    if trust_project or settings.get("enableAllProjectMcpServers") is True:
+        return None
+    return None if name in _names(settings, "enabledMcpjsonServers") else "from .mcp.json, and not approved"
+
+
+def _names(settings: Mapping[str, Any], key: str) -> list[str]:
+    names = settings.get(key)
+    return names if isinstance(names, list) else []

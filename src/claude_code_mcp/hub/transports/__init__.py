@@ -1,0 +1,1 @@
+"""Ways to reach a server. Each is an asynchronous context manager that yields two streams."""

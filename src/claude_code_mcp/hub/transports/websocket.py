@@ -1,0 +1,61 @@
+"""A server over a WebSocket, which the SDK has no transport for: one JSON-RPC message in each text message."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import anyio
+from mcp.shared.message import SessionMessage
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
+
+from ..configuration import TlsConfig
+from ..streams import CalledInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
+from .carrier import tls_context
+
+_LARGEST_MESSAGE = 64 << 20
+_FAREWELL = 2.0
+
+
+@asynccontextmanager
+async def websocket(url: str, headers: Mapping[str, str], tls: TlsConfig, trouble: Trouble) -> AsyncIterator[Streams]:
+    url = url.replace("http", "ws", 1) if url.startswith("http") else url
+    connecting = connect(
+        url,
+        additional_headers=dict(headers),
+        subprotocols=[Subprotocol("mcp")],
+        ssl=tls_context(tls) if url.startswith("wss:") else None,
+        max_size=_LARGEST_MESSAGE,
+        open_timeout=None,
+        close_timeout=_FAREWELL,
+    )
+    try:
+        async with connecting as socket:
+            wire = _Wire(socket, trouble)
+            yield CalledInbox(wire.receive), CalledOutbox(wire.send)
+    except InvalidStatus as error:
+        if error.response.status_code in {401, 403}:
+            trouble.needs_auth = f"HTTP {error.response.status_code}: the server wants other credentials"
+        raise
+
+
+class _Wire:
+    def __init__(self, socket: ClientConnection, trouble: Trouble) -> None:
+        self._socket = socket
+        self._trouble = trouble
+
+    async def receive(self) -> SessionMessage:
+        try:
+            while True:
+                message = parse_message(await self._socket.recv())
+                if message is not None:
+                    return message
+        except ConnectionClosed as error:
+            self._trouble.reason = f"the WebSocket closed: {error}"
+            raise anyio.EndOfStream from None
+
+    async def send(self, message: SessionMessage) -> None:
+        try:
+            await self._socket.send(render_message(message))
+        except ConnectionClosed:
+            raise anyio.BrokenResourceError from None
