@@ -1,0 +1,158 @@
+"""One fixture for the real server over stdio and HTTP in both eras of the protocol, with the real `mcp.Client`.
+
+A module shares its servers and connections: each start costs half a second, and so does the first turn of a session.
+Test modules replace `server_settings` to change the server's environment.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+
+from ..conftest import RUN
+from .connection import LONG, Connection
+
+COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A transport and the era of the protocol that is spoken on it."""
+
+    transport: str
+    mode: str
+
+    @property
+    def modern(self) -> bool:
+        return self.mode != "legacy"
+
+    def __str__(self) -> str:
+        return f"{self.transport}-{'2026' if self.modern else '2025'}"
+
+
+WIRES = [Wire(transport, mode) for transport in ("stdio", "http") for mode in ("legacy", "2026-07-28")]
+
+
+@pytest.fixture(scope="module", params=WIRES, ids=str)
+def wire(request: pytest.FixtureRequest) -> Wire:
+    found = request.param
+    assert isinstance(found, Wire)
+    return found
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Sandbox:
+    """The HOME and project that a module's servers share."""
+    return Sandbox(tmp_path_factory.mktemp("place"), model.url)
+
+
+@pytest.fixture(scope="module")
+def server_settings() -> dict[str, str]:
+    """Variables for the module's servers."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def server_environment(place: Sandbox, server_settings: dict[str, str]) -> dict[str, str]:
+    return place.environment(**{RUN: os.environ[RUN]}, **server_settings)
+
+
+@dataclass
+class HttpServer:
+    """`claude-code-mcp serve --http` as a process of its own."""
+
+    process: "subprocess.Popen[str]"
+    url: str = ""
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        return self.url.removesuffix("/mcp")
+
+
+@contextmanager
+def http_server(environment: dict[str, str], cwd: Path, address: str = "127.0.0.1:0") -> Iterator[HttpServer]:
+    """Serves until the block is left, by SIGTERM at the latest."""
+    process = subprocess.Popen(
+        [COMMAND, "serve", "--http", address], env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True
+    )
+    server, ready = HttpServer(process), threading.Event()
+    listener = threading.Thread(target=_listen, args=(server, ready), daemon=True)
+    listener.start()
+    try:
+        assert ready.wait(LONG), server.said
+        assert server.url, server.said
+        yield server
+    finally:
+        process.terminate()
+        process.wait(LONG)
+        listener.join(LONG)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def _listen(server: HttpServer, ready: threading.Event) -> None:
+    """Keeps what the server says; it tells its address when it listens."""
+    assert server.process.stderr is not None
+    for line in server.process.stderr:
+        server.said.append(line)
+        if "serving MCP on " in line:
+            server.url = line.split("serving MCP on ")[1].strip()
+            ready.set()
+    ready.set()
+
+
+Connect = Callable[..., AbstractContextManager[Connection]]
+
+
+@pytest.fixture(scope="module")
+def connect(wire: Wire, place: Sandbox, server_environment: dict[str, str]) -> Iterator[Connect]:
+    """Opens connections: on stdio each to a server of its own, on HTTP all to one."""
+    with ExitStack() as stack:
+        url = None
+        if wire.transport == "http":
+            url = stack.enter_context(http_server(server_environment, place.project)).url
+
+        def connected(*, can_be_asked: bool = False) -> Connection:
+            return Connection(
+                lambda ask: open_client(wire, url, server_environment, place.project, ask), can_be_asked=can_be_asked
+            )
+
+        yield connected
+
+
+def open_client(wire: Wire, url: str | None, environment: dict[str, str], cwd: Path, ask: Any) -> Client:
+    """A client of the wire's kind that is not connected yet."""
+    server: Any = url or stdio_client(StdioServerParameters(command=COMMAND, env=environment, cwd=str(cwd)))
+    return Client(server, mode=wire.mode, elicitation_callback=ask)
+
+
+@pytest.fixture(scope="module")
+def client(connect: Connect) -> Iterator[Connection]:
+    """A connected client that cannot show forms."""
+    with connect() as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def asked(connect: Connect) -> Iterator[Connection]:
+    """A connected client that shows forms; the test plays the person before it."""
+    with connect(can_be_asked=True) as connection:
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def warm(client: Connection) -> str:
+    """A session with a process that waits for its next message."""
+    return client.create("hello", waitSeconds=30).session

@@ -1,0 +1,28 @@
+"""The table of promises and the tests that keep them, compared both ways."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from .promises import PROMISES
+
+HERE = Path(__file__).parent
+
+
+def _named(path: Path) -> Iterator[str]:
+    """The ids in `@pytest.mark.promise(...)` on the tests of a file."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for mark in node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ():
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
+                yield from (ast.literal_eval(argument) for argument in mark.args)
+
+
+NAMED = {name for path in HERE.glob("test_*.py") for name in _named(path)}
+
+
+def test_every_promise_has_a_test() -> None:
+    assert sorted(PROMISES.keys() - NAMED) == []
+
+
+def test_every_test_keeps_a_known_promise() -> None:
+    assert sorted(NAMED - PROMISES.keys()) == []

@@ -1,0 +1,207 @@
+"""Start, message, watch, interrupt: the life of a session as a caller sees it, on every wire."""
+
+import pytest
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import parallel, script, text, tool
+
+from .connection import Connection
+
+SLOW = tool("Bash", command="sh -c 'exec sleep 30' >quiet")
+
+
+@pytest.mark.promise("create.at-once")
+def test_creating_a_session_returns_its_id_while_it_works(client: Connection) -> None:
+    created = client.create(script("go", text("done", delay=1)))
+    assert created.data == {"sessionId": created.session, "status": "running"}
+    ended = client.look(created.session, waitSeconds=30)
+    assert (ended.session, ended.status, ended.data["result"]) == (created.session, "completed", "done")
+
+
+@pytest.mark.promise("create.wait")
+def test_a_short_task_needs_one_call(client: Connection) -> None:
+    ended = client.create(script("go", "the answer"), waitSeconds=30)
+    assert ended.status == "completed"
+    assert ended.data["result"] == "the answer"
+    assert "the answer" in ended.text
+
+
+@pytest.mark.promise("create.options")
+def test_options_reach_claude_code(client: Connection, model: ScriptedModelThread) -> None:
+    prompt = script("go", parallel(tool("Bash", command="true"), tool("WebFetch", url="x", prompt="y")), "done")
+    ended = client.create(
+        prompt,
+        model="my-own-model",
+        permissionMode="acceptEdits",
+        allowedTools=["Bash(true)"],
+        disallowedTools=["WebFetch"],
+        maxTurns=5,
+        maxBudgetUsd=10,
+        systemPrompt="Speak like a pirate.",
+        waitSeconds=30,
+    )
+    assert ended.status == "completed"
+    request = [one for one in model.requests if one.session_id == ended.session][-1]
+    assert request.model == "my-own-model"
+    assert "Speak like a pirate." in request.system
+    assert "WebFetch" not in request.tools
+
+
+@pytest.mark.promise("create.directory")
+def test_a_session_works_in_the_directory_asked_for(client: Connection, place: Sandbox) -> None:
+    elsewhere = place.root / "else where"
+    elsewhere.mkdir(exist_ok=True)
+    prompt = script("go", tool("Bash", command="pwd"), "in ${tool_result}")
+    ended = client.create(prompt, workingDirectory=str(elsewhere), allowedTools=["Bash"], waitSeconds=30)
+    assert ended.data["result"] == f"in {elsewhere}"
+
+
+@pytest.mark.promise("send.next-turn", "send.wait")
+def test_a_message_to_a_finished_session_starts_the_next_turn(client: Connection, warm: str) -> None:
+    first = client.send(warm, script("one", "first answer"), waitSeconds=30)
+    second = client.send(warm, script("two", "second answer"), waitSeconds=30)
+    assert (first.session, second.session) == (warm, warm)
+    assert second.data["result"] == "second answer"
+    assert second.data["recentOutput"] == ["second answer"], "what came of this message, and nothing older"
+    assert second.data["turnCount"] > first.data["turnCount"]
+
+
+@pytest.mark.promise("send.into-turn")
+def test_a_message_to_a_running_session_joins_its_turn(
+    client: Connection, warm: str, model: ScriptedModelThread
+) -> None:
+    prompt = script("go", tool("Bash", command="echo one >there"), "finished")
+    waiting = client.send(warm, prompt, waitSeconds=30)
+    sent = client.send(warm, "and hurry, please")
+    assert sent.status == "waiting_for_input", "the question stays open"
+    ended = client.respond(waiting, "allow", waitSeconds=30)
+    while ended.status == "running":
+        ended = client.look(warm, waitSeconds=30)
+    assert ended.status == "completed"
+    bodies = [str(one.body) for one in model.requests if one.session_id == warm]
+    assert any("and hurry, please" in body for body in bodies)
+
+
+@pytest.mark.promise("status.wakes-on-question")
+def test_a_waiting_call_returns_when_a_question_opens(client: Connection, warm: str) -> None:
+    sent = client.send(warm, script("go", tool("Bash", command="echo hi >there"), "ok"))
+    asked = client.look(sent.session, waitSeconds=50)
+    assert asked.status == "waiting_for_input"
+    question = asked.question
+    assert (question["type"], question["toolName"]) == ("permission", "Bash")
+    assert question["toolInput"]["command"] == "echo hi >there"
+    assert "echo hi" in question["description"]
+    assert question["inputId"] in asked.text
+    client.respond(asked, "deny", waitSeconds=30)
+
+
+@pytest.mark.promise("status.wakes-on-end", "status.time-passes")
+def test_a_waiting_call_returns_at_the_end_of_the_turn_or_of_its_time(client: Connection, warm: str) -> None:
+    client.send(warm, script("go", text("late", delay=3)))
+    early = client.look(warm, waitSeconds=0.2)
+    assert early.status == "running"
+    assert "result" not in early.data
+    ended = client.look(warm, waitSeconds=55)
+    assert (ended.status, ended.data["result"]) == ("completed", "late")
+
+
+@pytest.mark.promise("status.cursor")
+def test_each_line_comes_exactly_once(client: Connection, warm: str) -> None:
+    cursor = client.look(warm).data["nextCursor"]
+    lines = [f"line {number}" for number in range(40)]
+    client.send(warm, script("go", text("\n".join(lines), chunks=40, interval=0.01)))
+    heard: list[str] = []
+    status = "running"
+    while status == "running":
+        report = client.look(warm, cursor=cursor, waitSeconds=0.1).data
+        assert report["nextCursor"] >= cursor
+        status, cursor = report["status"], report["nextCursor"]
+        heard += report["recentOutput"]
+    assert heard == lines
+    assert client.look(warm, cursor=cursor).data["recentOutput"] == []
+
+
+@pytest.mark.promise("status.budget")
+def test_a_giant_event_neither_floods_nor_stops_the_cursor(client: Connection, warm: str) -> None:
+    cursor = client.look(warm).data["nextCursor"]
+    giant = "x" * 30_000
+    client.send(warm, script("go", text(f"before\n{giant}\n{giant}\nafter")), waitSeconds=30)
+    pages, more = [], True
+    while more:
+        reply = client.look(warm, cursor=cursor)
+        page = reply.data
+        assert sum(map(len, page["recentOutput"])) < 26_000
+        assert page["nextCursor"] > cursor
+        cursor, more = page["nextCursor"], page.get("hasMore", False)
+        assert more == (f"cursor {cursor}" in reply.text)
+        pages.append(page["recentOutput"])
+    lines = [line for page in pages for line in page]
+    assert len(pages) >= 3
+    assert [line[:6] for line in lines] == ["before", "xxxxxx", "xxxxxx", "after"]
+    assert "6000 characters cut" in lines[1]
+    assert "characters cut" in client.look(warm).data["result"]
+
+
+@pytest.mark.promise("status.lines")
+def test_output_lines_says_how_many_lines_come(client: Connection, warm: str) -> None:
+    cursor = client.look(warm).data["nextCursor"]
+    client.send(warm, script("go", text("\n".join(f"{number}" for number in range(60)))), waitSeconds=30)
+    assert client.look(warm, outputLines=3).data["recentOutput"] == ["57", "58", "59"]
+    assert client.look(warm, outputLines=0).data["recentOutput"] == []
+    assert len(client.look(warm).data["recentOutput"]) == 50
+    page = client.look(warm, cursor=cursor, outputLines=2).data
+    assert (page["recentOutput"], page["hasMore"]) == (["0", "1"], True)
+    assert client.look(warm, cursor=page["nextCursor"], outputLines=1).data["recentOutput"] == ["2"]
+
+
+@pytest.mark.promise("status.cursor")
+def test_a_cursor_from_before_a_restart_gets_everything_that_is_new(client: Connection, warm: str) -> None:
+    ended = client.send(warm, script("go", "fresh words"), waitSeconds=30)
+    beyond = client.look(warm, cursor=ended.data["nextCursor"] + 10**6)
+    assert beyond.data == client.look(warm, cursor=0).data
+    assert beyond.data["nextCursor"] <= ended.data["nextCursor"]
+
+
+@pytest.mark.promise("status.result")
+def test_a_finished_turn_tells_what_it_came_to(client: Connection) -> None:
+    prompt = script("go", tool("Bash", command="echo hi"), text("all done", usage={"output_tokens": 77}))
+    ended = client.create(prompt, allowedTools=["Bash"], waitSeconds=30).data
+    assert ended["result"] == "all done"
+    assert ended["turnCount"] == 2
+    assert ended["costUsd"] > 0
+    assert ended["tokens"]["input"] >= 200
+    assert ended["tokens"]["output"] >= 77
+    assert ended["toolUseEvents"] == [{"toolName": "Bash", "status": "completed"}]
+    assert any("echo hi" in line for line in ended["recentOutput"])
+    assert ended["pendingInputs"] == []
+    assert "error" not in ended
+
+
+@pytest.mark.promise("interrupt.stops", "interrupt.resume")
+def test_an_interrupted_session_takes_the_next_message(client: Connection, warm: str) -> None:
+    asked = client.send(warm, script("go", SLOW, "never"), waitSeconds=30)
+    client.respond(asked, "allow")
+    assert client.interrupt(warm).data == {"sessionId": warm, "status": "interrupted"}
+    told = client.look(warm).data
+    assert told["status"] == "interrupted"
+    assert told["error"]["code"] == "interrupted"
+    assert client.send(warm, script("on", "here again"), waitSeconds=30).data["result"] == "here again"
+    assert client.interrupt(warm).status == "completed", "nothing was running"
+
+
+@pytest.mark.promise("interrupt.stops")
+def test_an_interruption_closes_the_open_question(client: Connection, warm: str) -> None:
+    asked = client.send(warm, script("go", SLOW, "never"), waitSeconds=30)
+    client.interrupt(warm)
+    assert client.look(warm).data["pendingInputs"] == []
+    assert "withdrawn" in client.respond(asked, "allow").refusal
+
+
+@pytest.mark.promise("tools.cancelled")
+def test_a_cancelled_call_leaves_the_session_running(client: Connection, warm: str) -> None:
+    client.send(warm, script("go", text("still there", delay=1.5)))
+    waiting = client.start("claude_get_status", sessionId=warm, waitSeconds=50)
+    assert not waiting.done()
+    waiting.cancel()
+    ended = client.look(warm, waitSeconds=30)
+    assert (ended.status, ended.data["result"]) == ("completed", "still there")
