@@ -121,6 +121,16 @@ def test_half_a_surrogate_pair_arrives_too() -> None:
     assert json.loads(encode(user_message("\ud83d", "id")))["message"]["content"] == "\ud83d"
 
 
+def test_half_a_surrogate_pair_from_the_cli_can_be_passed_on() -> None:
+    frame = parse_frame(
+        b'{"type":"user","message":{"content":"a\\ud83d"},"list":["\\udc00b", 1, null],"whole":"\\ud83d\\ude00"}'
+    )
+    assert isinstance(frame, Conversation)
+    assert frame.content == [{"type": "text", "text": "a\ufffd"}]
+    assert frame.raw["list"] == ["\ufffdb", 1, None]
+    assert frame.raw["whole"] == "\N{GRINNING FACE}"
+
+
 def test_only_a_later_message_says_when_it_wants_to_be_read() -> None:
     assert "priority" not in user_message("now", "id")
     assert user_message("then", "id", later=True)["priority"] == "later"

@@ -1,13 +1,15 @@
 """A client in the same process as the server: the tools as a caller sees them, the engine within reach."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import mcp_types as types
 import pytest
 from mcp import Client
+from mcp.client import ClientExtension, NotificationBinding
+from pydantic import BaseModel, ConfigDict
 
 from claude_code_mcp.server.surface import Surface
 from claude_code_mcp.service import Service
@@ -15,6 +17,43 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 
 from ..conftest import StartService
+
+
+class Anything(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class Listener(ClientExtension):
+    """Hears the notifications of `claude_code_query`."""
+
+    identifier = "test/listener"
+
+    def __init__(self) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self._news = asyncio.Event()
+
+    def notifications(self) -> Sequence[NotificationBinding[Any]]:
+        return [NotificationBinding(method="claude-code/messages", params_type=Anything, handler=self._hear)]
+
+    async def _hear(self, params: Anything) -> None:
+        self.heard.append(params.model_dump())
+        self._news.set()
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """The first message of this kind, when it has come."""
+        async with asyncio.timeout(60):
+            while kind not in self.kinds:
+                self._news.clear()
+                await self._news.wait()
+        return next(one for one in self.messages if one["type"] == kind)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        return [one["message"] for one in self.heard]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [message["type"] for message in self.messages]
 
 
 @dataclass
@@ -25,11 +64,16 @@ class Caller:
     service: Service
     sandbox: Sandbox
     model: ScriptedModelThread
+    listener: Listener
     progress: list[str] = field(default_factory=list)
+    _told: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def call(self, name: str, **arguments: Any) -> types.CallToolResult:
+        here = {"cwd": str(self.sandbox.project)}
         if name == "claude_code":
-            arguments = {"cwd": str(self.sandbox.project), **arguments}
+            arguments = {**here, **arguments}
+        elif name == "claude_code_query":
+            arguments = {**arguments, "options": {**here, **arguments.get("options", {})}}
         return await self.client.call_tool(name, arguments, progress_callback=self._note)
 
     async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
@@ -51,6 +95,14 @@ class Caller:
 
     async def _note(self, progress: float, total: float | None, message: str | None) -> None:
         self.progress.append(message or "")
+        self._told.set()
+
+    async def until_told(self, words: str) -> None:
+        """Returns when a report of progress has these words."""
+        async with asyncio.timeout(60):
+            while not any(words in one for one in self.progress):
+                self._told.clear()
+                await self._told.wait()
 
     def session(self, report: dict[str, Any]) -> Session:
         return self.service.session(report["sessionId"])
@@ -79,9 +131,11 @@ async def start_caller(
     async def start(mode: str = "legacy", elicit: Any = None, **settings: Any) -> Caller:
         service = await start_service(**settings)
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        client = Client(Surface(service).server(), mode=mode, elicitation_callback=elicit)
+        listener = Listener()
+        server = Surface(service).server()
+        client = Client(server, mode=mode, elicitation_callback=elicit, extensions=[listener])
         connected.append(asyncio.ensure_future(connect(client, ready)))
-        return Caller(await ready, service, sandbox, model)
+        return Caller(await ready, service, sandbox, model, listener)
 
     yield start
     over.set()

@@ -133,10 +133,9 @@ async def test_progress_tells_of_api_trouble(caller: Caller) -> None:
 
 
 async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
-    call = asyncio.ensure_future(caller.call("claude_code", prompt=script("Wait", stall("…"))))
-    async with asyncio.timeout(30):
-        while not (caller.service.sessions() and caller.service.sessions()[0].state is State.RUNNING):
-            await asyncio.sleep(0.02)
+    prompt = script("Wait", tool("Bash", command="sleep 600"))
+    call = asyncio.ensure_future(caller.call("claude_code", prompt=prompt, allowedTools=["Bash"]))
+    await caller.until_told("sleep 600")
     call.cancel()
     (session,) = caller.service.sessions()
     assert await session.wait(30)

@@ -159,14 +159,18 @@ _CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle 
 # json.loads guesses the encoding and looks for white space with a regular expression, which on short lines costs
 # as much as the parsing itself. The CLI writes UTF-8, one value per line.
 _read_value = json.JSONDecoder().raw_decode
+_HALVES = b"\\ud"
+"""How the CLI writes half a surrogate pair, such as a fragment of text that ends within an emoji."""
 
 
 def parse_frame(line: bytes) -> Frame:
     """The frame on one line. Never raises: what cannot be read is Garbage."""
     size = len(line)
     try:
-        text = line.decode("utf-8", "surrogatepass").strip()
+        text = line.decode("utf-8", "replace").strip()
         raw, end = _read_value(text)
+        if _HALVES in line:
+            raw = _whole(raw)
     except (ValueError, RecursionError):
         return _garbage(line)
     if raw.__class__ is not dict or end != len(text):
@@ -176,6 +180,15 @@ def parse_frame(line: bytes) -> Frame:
     if known is not None:
         return known(raw, size)
     return _parse_control(raw, size) if isinstance(kind, str) and kind.startswith("control_") else Other(raw, size)
+
+
+def _whole(value: Any) -> Any:
+    """The value with no half of a surrogate pair in its texts: no client could be sent one."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(key): _whole(part) for key, part in value.items()}
+    return [_whole(part) for part in value] if isinstance(value, list) else value
 
 
 def _garbage(line: bytes) -> Garbage:

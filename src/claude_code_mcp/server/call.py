@@ -10,6 +10,7 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from ..errors import PermissionDenied
 from ..service import Service
 from .dialogs import Dialogs
 
@@ -27,6 +28,13 @@ class Switches:
     def set_bypass(self, on: bool, *, by: str) -> None:
         self.bypass = on
         log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
+
+    def check(self, permission_mode: str | None) -> None:
+        """Refuses a mode that is switched off."""
+        if permission_mode == "bypassPermissions" and not self.bypass:
+            raise PermissionDenied(
+                "bypassPermissions is switched off; claude_code_configure with action enable_bypass switches it on."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ async def claude_code(call: Call, given: ClaudeCode) -> Reply:
     if call.resumed_session is not None:
         return await _turn(call, call.service.session(call.resumed_session, owner=call.principal))
     options = session_options(given, call.service.settings)
-    _check_bypass(call, options.permission_mode)
+    call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(given.timeout)})
     session, _ = await call.service.create(given.prompt, options, owner=call.principal)
     return await _turn(call, session)
@@ -146,17 +146,10 @@ def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
         return {}
     if not isinstance(given, DiskReply):
         return {}
-    _check_bypass(call, given.permission_mode)
+    call.switches.check(given.permission_mode)
     known = any(session.id == given.session_id for session in call.service.sessions(owner=call.principal))
     options = {} if known else {"options": session_options(given, call.service.settings)}
     return {**options, "at_message": given.resume_session_at}
-
-
-def _check_bypass(call: Call, mode: str | None) -> None:
-    if mode == "bypassPermissions" and not call.switches.bypass:
-        raise PermissionDenied(
-            "bypassPermissions is switched off; claude_code_configure with action enable_bypass switches it on."
-        )
 
 
 def _seconds(milliseconds: int | None) -> float | None:

@@ -82,6 +82,7 @@ class Dialogs:
     def offer(self, question: Question) -> None:
         if self._pushes and question.session_id in self.followed and question.id not in self._shown:
             self._shown[question.id] = self._start_task(self._show(question))
+        self._changed()
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._put_away.discard(question.id)
@@ -95,7 +96,7 @@ class Dialogs:
         pulse.set()
 
     async def change(self) -> None:
-        """Returns when a question was settled or put away."""
+        """Returns when a question was opened, settled or put away."""
         await self._pulse.wait()
 
     async def _show(self, question: Question) -> None:

@@ -1,7 +1,6 @@
 """`claude_code_query`: every message of a turn as a notification while it happens, and the bundle at its end."""
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -12,19 +11,23 @@ import mcp_types as types
 from pydantic import Field
 
 from ..config import Settings
-from ..model.events import Event, Gap, Message, Partial
+from ..model.events import Event, Gap, Message, Partial, PartialRun
 from ..model.options import SessionOptions
+from ..model.states import State
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.session import Session
 from ..store.log import Subscription
 from . import sdk
+from .backlog import Backlog, Numbered
 from .call import Call
+from .limits import Count, Name, Path, Rules
 from .status import Problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import open_questions
+from .turns import open_questions, told_progress
 
 METHOD = "claude-code/messages"
+_BUNDLE_BYTES = 16 << 20
 _NAMES = {
     name.lower(): name
     for name in (
@@ -44,13 +47,13 @@ _NAMES = {
 
 
 class QueryOptions(Arguments):
-    cwd: str | None = None
-    max_turns: int | None = Field(None, gt=0)
-    model: str | None = None
+    cwd: Path | None = None
+    max_turns: Count | None = Field(None, gt=0)
+    model: Name | None = None
     append_system_prompt: str | None = None
-    permission_mode: str | None = None
-    allowed_tools: list[str] | None = None
-    disallowed_tools: list[str] | None = None
+    permission_mode: Name | None = None
+    allowed_tools: Rules | None = None
+    disallowed_tools: Rules | None = None
     max_messages: int | None = Field(None, ge=0, le=10_000, description="Messages in the result (default 100)")
     include_system_messages: bool | None = Field(None, description="Default true")
     include_partial_messages: bool | None = Field(None, description="Stream fragments too")
@@ -94,6 +97,7 @@ class Bundle(Outcome):
 async def claude_code_query(call: Call, given: Query) -> Reply:
     options = given.options or QueryOptions()
     if call.resumed_session is None:
+        call.switches.check(options.permission_mode)
         session, _ = await call.service.create(given.prompt, _session_options(call, options), owner=call.principal)
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
@@ -102,122 +106,174 @@ async def claude_code_query(call: Call, given: Query) -> Reply:
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
     settings = call.service.settings
+    allowed = map(_rule, settings.query_allowed_tools) if options.allowed_tools is None else options.allowed_tools
     return SessionOptions(
         cwd=options.cwd or settings.default_cwd,
         max_turns=options.max_turns,
         model=options.model,
         append_system_prompt=options.append_system_prompt,
         permission_mode=options.permission_mode or settings.default_permission_mode,
-        allowed_tools=tuple(
-            options.allowed_tools or (_NAMES.get(name.lower(), name) for name in settings.query_allowed_tools)
-        ),
+        allowed_tools=tuple(allowed),
         disallowed_tools=tuple(options.disallowed_tools or ()),
         turn_timeout=settings.max_execution_time_ms / 1000,
     )
 
 
+def _rule(written: str) -> str:
+    """A rule with the tool's name as Claude Code spells it."""
+    name, bracket, rest = written.partition("(")
+    return f"{_NAMES.get(name.lower(), name)}{bracket}{rest}"
+
+
 class _Stream:
-    """One query: what was sent, what is kept for the bundle."""
+    """One query: each message is numbered and kept as it happens, and sent when the client is ready for it."""
 
     def __init__(self, call: Call, session: Session, options: QueryOptions) -> None:
         self._call = call
         self._session = session
         self._partials = bool(options.include_partial_messages)
         self._system = options.include_system_messages is not False
-        limit = 100 if options.max_messages is None else options.max_messages
-        self._kept: deque[Mapping[str, Any]] = deque(maxlen=limit)
-        self._total = 0
+        self._limit = 100 if options.max_messages is None else options.max_messages
+        self._kept: deque[Message] = deque()
+        self._kept_bytes = 0
+        self._backlog = Backlog()
+        # What an earlier round of this call had come to.
+        self._began = call.resumed("began") or _now()
+        self._reached = call.resumed("reached") or 0
         self._sequence = call.resumed("sequence") or 0
-        self._reached = 0
-        self._dropped = 0
-        self._started = time.monotonic()
+        self._total = call.resumed("total") or 0
+        self._missed = call.resumed("missed") or 0
+
+    def _position(self) -> dict[str, int]:
+        return {
+            "began": self._began,
+            "reached": self._reached,
+            "sequence": self._sequence,
+            "total": self._total,
+            "missed": self._missed + self._backlog.lost,
+        }
 
     async def run(self) -> Reply:
         call, session = self._call, self._session
         call.dialogs.follow(session.id)
         call.dialogs.take_all(session.id, call.responses)
-        since = call.resumed("since") or 0
-        for event in session.log.after(0):  # what an earlier round of this call has sent
-            if event.seq <= since:
-                self._message(event)
+        self._recall()
         try:
-            with session.log.subscribe(since) as events:
-                asked = await self._until_the_end(events)
+            async with told_progress(call, session):
+                asked = await self._stream()
         except asyncio.CancelledError:
             call.service.start_task(session.interrupt())
             raise
         return asked or self._bundle()
 
-    async def _until_the_end(self, events: Subscription) -> types.InputRequiredResult | None:
-        """Forwards until the turn is over, or a question must go back to the client."""
-        forwarding = asyncio.ensure_future(self._forward(events))
-        try:
-            while True:
-                resting = asyncio.ensure_future(self._session.wait(None, for_questions=self._call.returns_questions))
-                await asyncio.wait({resting, forwarding}, return_when=asyncio.FIRST_COMPLETED)
-                resting.cancel()
-                if not self._session.busy:
-                    break
-                asked = open_questions(self._call, self._session, since=self._reached, sequence=self._sequence)
+    def _recall(self) -> None:
+        """What an earlier round has sent belongs into the bundle too."""
+        for event in self._session.log.after(0):
+            if event.seq <= self._reached and isinstance(event, Message) and self._is_told(event):
+                self._keep(event)
+
+    async def _stream(self) -> types.InputRequiredResult | None:
+        """Until the turn is over and everything is sent, or a question must go back to the client."""
+        with self._session.log.subscribe(self._reached) as events:
+            async with asyncio.TaskGroup() as tasks:
+                noting = tasks.create_task(self._note(events))
+                sending = tasks.create_task(self._send())
+                asked = await self._question()
+                if asked is None:
+                    events.close()
+                else:  # what happens from now on is for the next round
+                    noting.cancel()
+                    sending.cancel()
+        return asked
+
+    async def _question(self) -> types.InputRequiredResult | None:
+        """A question for a client that takes it as the result of a call; None when the turn is over."""
+        call, session = self._call, self._session
+        while session.busy:
+            await session.wait(None, for_questions=call.returns_questions)
+            if session.state is State.WAITING:
+                await self._backlog.all_read()
+                asked = open_questions(call, session, **self._position())
                 if asked is not None:
                     return asked
-                await self._call.dialogs.change()
-            events.close()
-            await forwarding
-            return None
-        finally:
-            forwarding.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await forwarding
+                if session.state is State.WAITING:  # put away by the person: somebody else may answer it
+                    await call.dialogs.change()
+        return None
 
-    async def _forward(self, events: Subscription) -> None:
+    async def _note(self, events: Subscription) -> None:
+        """Never waits for the client, so nothing is missed and the numbers are right however slow it is."""
         async for event in events:
-            message = self._message(event)
-            if message is not None:
-                await self._notify(message, event.at)
+            self._take(event)
             self._reached = event.seq
+        self._backlog.close()
 
-    def _message(self, event: Event) -> Mapping[str, Any] | None:
-        if isinstance(event, Partial):
-            return event.raw if self._partials else None
-        if isinstance(event, Gap):
-            self._dropped += event.seq - event.first + 1
-        if not isinstance(event, Message) or not self._wanted(event):
-            return None
-        self._total += 1
-        self._kept.append(event.raw)
-        return event.raw
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Message):
+            if event.type == "command_lifecycle":
+                return  # between the CLI and its host
+            self._number(event.raw, event)
+            if self._is_told(event):
+                self._total += 1
+                self._keep(event)
+        elif isinstance(event, Partial) and self._partials and event.raw is not None:
+            self._number(event.raw, event)
+        elif isinstance(event, PartialRun) and self._partials:
+            self._miss(len(event.parts))
+        elif isinstance(event, Gap):
+            self._miss(event.seq - event.first + 1)
 
-    def _wanted(self, event: Message) -> bool:
-        return event.type in ("assistant", "user", "result") or (self._system and event.type == "system")
-
-    async def _notify(self, message: Mapping[str, Any], at: float) -> None:
+    def _number(self, message: Mapping[str, Any], event: Event) -> None:
         self._sequence += 1
-        params = {
-            "type": "claude_code_message",
-            "sessionId": self._session.id,
-            "message": message,
-            "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
-            "sequence": self._sequence,
-        }
-        await sdk.notify_on_call(self._call.context, METHOD, params)
+        self._backlog.put(Numbered(self._sequence, message, event.at, event.size))
+
+    def _miss(self, count: int) -> None:
+        """While the client put a question to a person, so much happened that the log has not kept it all."""
+        self._sequence += count
+        self._missed += count
+
+    def _is_told(self, event: Message) -> bool:
+        return self._system or event.type != "system"
+
+    def _keep(self, event: Message) -> None:
+        kept = self._kept
+        kept.append(event)
+        self._kept_bytes += event.size
+        while kept and (len(kept) > self._limit or (self._kept_bytes > _BUNDLE_BYTES and len(kept) > 1)):
+            self._kept_bytes -= kept.popleft().size
+
+    async def _send(self) -> None:
+        async for sequence, message, at, _ in self._backlog:
+            params = {
+                "type": "claude_code_message",
+                "sessionId": self._session.id,
+                "message": message,
+                "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+                "sequence": sequence,
+            }
+            await sdk.notify_on_call(self._call.context, METHOD, params)
 
     def _bundle(self) -> Bundle:
         outcome = self._session.outcome
         assert outcome is not None
         return Bundle(
             session_id=self._session.id,
-            messages=[dict(message) for message in self._kept],
-            execution_time=int((time.monotonic() - self._started) * 1000),
+            messages=[dict(event.raw) for event in self._kept],
+            execution_time=_now() - self._began,
             usage=dict(outcome.raw_usage) or None,
             result=_result(outcome),
             truncated=self._truncation(),
         )
 
     def _truncation(self) -> Truncation | None:
-        if self._total == len(self._kept) and not self._dropped:
+        dropped = self._missed + self._backlog.lost
+        if self._total == len(self._kept) and not dropped:
             return None
-        return Truncation(total=self._total, returned=len(self._kept), dropped_notifications=self._dropped or None)
+        return Truncation(total=self._total, returned=len(self._kept), dropped_notifications=dropped or None)
+
+
+def _now() -> int:
+    """Milliseconds, on a clock that only goes forward."""
+    return int(time.monotonic() * 1000)
 
 
 def _result(outcome: TurnOutcome) -> QueryResult:

@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
 
-from ..model.events import Event, Output, Retrying
+from ..model.events import Event, Output, QuestionOpened, Retrying
 from ..sessions.session import Session
 from ..store.log import Subscription
 from .call import Call
@@ -65,22 +65,27 @@ async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
 
 async def _tell(call: Call, events: Subscription) -> None:
     """One report for all that happened since the last, and not too many of them."""
-    count, latest = 0, ""
-    loop = asyncio.get_running_loop()
-    next_report = 0.0
+    count = 0
     async for event in events:
-        line = _line(event)
-        if line is None:
-            continue
-        count, latest = count + 1, line
-        if loop.time() >= next_report:
-            await call.context.session.report_progress(count, None, latest)
-            next_report = loop.time() + _BETWEEN_REPORTS
+        lines = [line for one in (event, *_here(events)) if (line := _line(one)) is not None]
+        if lines:
+            count += len(lines)
+            await call.context.session.report_progress(count, None, lines[-1])
+            await asyncio.sleep(_BETWEEN_REPORTS)
+
+
+def _here(events: Subscription) -> Iterator[Event]:
+    with contextlib.suppress(IndexError):
+        while True:
+            yield events.take()
 
 
 def _line(event: Event) -> str | None:
-    if isinstance(event, Output):
-        return event.line
-    if isinstance(event, Retrying):
-        return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
+    match event:
+        case Output():
+            return event.line
+        case Retrying():
+            return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
+        case QuestionOpened():
+            return f"Waiting for an answer [{event.question.id}]: {event.question.description}"
     return None

@@ -51,13 +51,13 @@ class Journal:
         delta = event.get("delta") or {}
         field = _DELTAS.get(delta.get("type", ""))
         if field is None:
-            self._log.append(Partial("", raw=frame.raw))
+            self._log.append(Partial("", raw=frame.raw, size=frame.size))
             self.retrying = None
             if event.get("type") == "content_block_start":
                 self.narrator.block_started()
             return
         text = delta.get(field, "")
-        self._log.append(Partial(text, field, frame.raw))
+        self._log.append(Partial(text, field, frame.raw, size=frame.size))
         if field == "text" and frame.raw.get("parent_tool_use_id") is None:
             for line in self.narrator.fragment(text):
                 self._log.append(Output(line, size=len(line)))
