@@ -11,18 +11,23 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
-from .errors import InvalidArgument, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from .model.acts import Act, ActKind
+from .model.events import Event, Spent, TurnEnded
 from .model.options import SessionOptions
 from .model.question import Answer, Question
 from .model.turn import Outcome
+from .policy.document import Policy
+from .policy.redaction import Redactor
 from .questions.broker import Broker
 from .sessions.delivery import Delivery
+from .sessions.gate import Gate
 from .sessions.launch import Launcher
 from .sessions.registry import Sessions
 from .sessions.session import Session
@@ -32,19 +37,44 @@ from .store.catalogue import Catalogue, Entries, Entry
 from .store.lease import Leases
 from .store.log import Subscription
 from .store.owners import LOCAL, Owners
+from .store.spending import Spending
 from .store.transcripts import Transcripts
 
 log = logging.getLogger(__name__)
 
-__all__ = ["LOCAL", "Service", "outcome_of"]
+__all__ = ["LOCAL", "Observer", "Service", "outcome_of"]
+
+
+class Observer(Protocol):
+    """Whoever watches a service. The methods must not block; if they raise, only the observer loses."""
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Something happened in a session. Fragments of text are not told."""
+
+    def act(self, act: Act) -> None:
+        """Somebody did something."""
 
 
 class Service:
     """Runs sessions between `__aenter__` and `__aexit__`, which ends every process it started."""
 
-    def __init__(self, settings: Settings | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        environment: Mapping[str, str] | None = None,
+        *,
+        policy: Policy | None = None,
+        observers: Sequence[Observer] = (),
+        redactor: Redactor | None = None,
+    ) -> None:
+        """Without a policy, callers may do everything. `redactor` is taught every secret that passes by."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
+        self.redactor = redactor or Redactor()
+        self.redactor.learn(self._environment)
+        self._observers = tuple(observers)
+        default = os.path.abspath(self.settings.default_cwd or os.getcwd())
+        self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Service":
@@ -57,7 +87,9 @@ class Service:
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
             slots=Slots(settings.max_sessions, settings.spawn_limit),
+            gate=self.gate,
             start_task=self.start_task,
+            notice=self._notice,
         )
         self._sessions = Sessions(self._around)
         self._catalogue = Catalogue(config_dir)
@@ -87,6 +119,58 @@ class Service:
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the service failed", exc_info=task.exception())
 
+    # -- observers --------------------------------------------------------------------------------------------
+
+    def tell(self, act: Act) -> None:
+        """Tells every observer what somebody did."""
+        for observer in self._observers:
+            try:
+                observer.act(act)
+            except Exception:
+                log.exception("an observer failed")
+
+    def _notice(self, session_id: str, owner: str, event: Event) -> None:
+        if isinstance(event, TurnEnded | Spent):
+            self._count(owner, event)
+        for observer in self._observers:
+            try:
+                observer.event(session_id, owner, event)
+            except Exception:
+                log.exception("an observer failed")
+
+    def _count(self, owner: str, event: TurnEnded | Spent) -> None:
+        usd = (event.outcome.usage if isinstance(event, TurnEnded) else event.usage).cost_usd
+        if usd > 0 and self.gate.counts(owner):
+            self.gate.spending.note(owner, usd)
+            self.start_task(asyncio.to_thread(self.gate.spending.write, owner, usd))
+
+    @contextlib.contextmanager
+    def _refusals_told(self, owner: str, what: str, session_id: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except (PermissionDenied, LimitReached) as error:
+            about = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
+            self.tell(Act(ActKind.REFUSED, owner, session_id, about))
+            raise
+
+    def _foreign(self, session_id: str, caller: str) -> SessionNotFound:
+        """The same words as for a session that does not exist."""
+        about = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
+        self.tell(Act(ActKind.REFUSED, caller, session_id, about))
+        return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+
+    @contextlib.asynccontextmanager
+    async def _admitted(self, session: Session, owner: str) -> AsyncIterator[Session]:
+        """A session that may be given a message now, within what its owner may have."""
+        if self.gate.counts(owner):
+            await asyncio.to_thread(self.gate.spending.refresh)
+        self.gate.check_budget(owner)
+        self.redactor.learn(session.options.env)
+        self.redactor.learn_from(session.options.mcp_servers)
+        working = [one.id for one in self.sessions(owner=owner) if one.busy]
+        with self.gate.room(session.id, owner, working), self._sessions.keeping(session) as kept:
+            yield kept
+
     # -- sessions ---------------------------------------------------------------------------------------------
 
     async def create(
@@ -94,9 +178,17 @@ class Service:
     ) -> "tuple[Session, Delivery]":
         """A new session with its first message. Returns at once; the id is final."""
         _require_text("prompt", prompt)
-        with self._sessions.keeping(self._sessions.create(options or SessionOptions(), owner)) as session:
-            await asyncio.to_thread(self._owners.claim, session.id, owner)
-            return session, await session.send(prompt)
+        with self._refusals_told(owner, "create"):
+            made = self._sessions.create(options or SessionOptions(), owner)
+            async with self._admitted(made, owner) as session:
+                await asyncio.to_thread(self._owners.claim, session.id, owner)
+                delivery = await session.send(prompt)
+        self._tell_of(ActKind.SESSION_CREATED, session, prompt)
+        return session, delivery
+
+    def _tell_of(self, kind: ActKind, session: Session, prompt: str, **more: Any) -> None:
+        about = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
+        self.tell(Act(kind, session.owner, session.id, about))
 
     async def send(
         self,
@@ -116,12 +208,18 @@ class Service:
         `at_message` takes the conversation back to that message first; the session must be at rest.
         """
         _require_text("message", text)
-        found = await self._owned(session_id, owner, options)
-        if only_idle and found.busy:
-            raise SessionBusy(f"Session {session_id} is still working on its last message.", session_id=session_id)
-        await self._sessions.check_message(session_id, at_message)
-        with self._sessions.keeping(found) as session:
-            return session, await session.send(text, later=later, timeout=timeout, at_message=at_message)
+        with self._refusals_told(owner, "send", session_id):
+            timeout = self.gate.turn_time(timeout, owner)
+            found = await self._owned(session_id, owner, options)
+            if only_idle and found.busy:
+                raise SessionBusy(f"Session {session_id} is still working on its last message.", session_id=session_id)
+            await self._sessions.check_message(session_id, at_message)
+            self.gate.admit(found.options, found.cwd, owner)  # what was allowed when it began may no longer be
+            async with self._admitted(found, owner) as session:
+                kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
+                delivery = await session.send(text, later=later, timeout=timeout, at_message=at_message)
+        self._tell_of(kind, session, text)
+        return session, delivery
 
     async def fork(
         self,
@@ -135,22 +233,28 @@ class Service:
     ) -> "tuple[Session, Delivery]":
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
-        source = await self._owned(session_id, owner)
-        await self._sessions.check_message(session_id, at_message)
-        fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
-        with self._sessions.keeping(fork) as session:
-            await asyncio.to_thread(self._owners.claim, session.id, owner)
-            return session, await session.send(text, timeout=timeout)
+        with self._refusals_told(owner, "fork", session_id):
+            timeout = self.gate.turn_time(timeout, owner)
+            source = await self._owned(session_id, owner)
+            await self._sessions.check_message(session_id, at_message)
+            fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
+            async with self._admitted(fork, owner) as session:
+                await asyncio.to_thread(self._owners.claim, session.id, owner)
+                delivery = await session.send(text, timeout=timeout)
+        self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
+        return session, delivery
 
     async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """Ends the running turn; the session stays usable."""
         session = await self._owned(session_id, owner)
+        self.tell(Act(ActKind.INTERRUPTED, owner, session_id))
         await session.interrupt()
         return session
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """Ends the session for good."""
         session = self.session(session_id, owner=owner)
+        self.tell(Act(ActKind.CANCELLED, owner, session_id))
         session.cancel()
         return session
 
@@ -165,7 +269,9 @@ class Service:
     def session(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """A session in memory."""
         session = self._sessions.known(session_id)
-        if session is None or session.owner != owner:
+        if session is not None and session.owner != owner:
+            raise self._foreign(session_id, owner)
+        if session is None:
             raise SessionNotFound(f"This server does not run a session {session_id}.", session_id=session_id)
         return session
 
@@ -194,16 +300,28 @@ class Service:
         return sorted([*untold, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
 
     async def _owned(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
-        session = await self._sessions.find(session_id, owner, options)
         known = self._sessions.known(session_id) is not None
-        mine = session.owner == owner if known else await asyncio.to_thread(self._owners.may_use, session_id, owner)
-        if not mine:
-            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        # Asked before anything is said about it: what is somebody else's does not exist.
+        if not known and not await asyncio.to_thread(self._owners.may_use, session_id, owner):
+            raise self._foreign(session_id, owner)
+        session = await self._sessions.find(session_id, owner, options)
+        if session.owner != owner:
+            raise self._foreign(session_id, owner)
         return session
 
     def bypass_possible(self, principal: str) -> bool:
         """Whether permission checks may be switched off at all for this caller."""
-        return True
+        return self.gate.bypass_possible(principal)
+
+    def bypass_on(self, principal: str) -> bool:
+        """Whether they are switched off for this caller."""
+        return self.gate.bypass_on(principal)
+
+    def set_bypass(self, principal: str, on: bool, *, by: str = "") -> None:
+        """Lets this caller's sessions skip permission checks, or no longer. `by` is the channel of the confirmation."""
+        with self._refusals_told(principal, "bypass"):
+            self.gate.set_bypass(principal, on)
+        self.tell(Act(ActKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -216,6 +334,10 @@ class Service:
     ) -> Session:
         """Answers a question through the queue."""
         session = self.session(session_id, owner=owner)
+        question = next((one for one in session.questions if one.id == question_id), None)
+        if question is not None and answer.updated_input is not None:
+            with self._refusals_told(owner, "respond", session_id):
+                self.gate.check_call(owner, session.cwd, question.tool_name, answer.updated_input)
         self.broker.answer(session_id, question_id, answer, by)
         return session
 

@@ -11,6 +11,7 @@ from typing import Any
 from .question import Question, Resolution
 from .states import State
 from .turn import Outcome
+from .usage import Usage
 
 _SHORT = 2000
 _ABOUT = ("type", "subtype", "uuid", "session_id")
@@ -129,6 +130,13 @@ class TurnEnded(Event):
 
     def __post_init__(self) -> None:
         self.size = len(self.outcome.result) + _text_in(self.outcome.structured_output)
+
+
+@dataclass(slots=True)
+class Spent(Event):
+    """What a turn cost that was given up before it told; its outcome does not have it."""
+
+    usage: Usage
 
 
 @dataclass(slots=True)

@@ -151,8 +151,8 @@ class Admission:
                 self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
 
     def _check_environment(self, variables: Mapping[str, str]) -> None:
-        for name in variables:
-            if not may_set(name, self.profile.env):
+        for name in variables if self.profile.env is not None else ():
+            if not may_set(name, self.profile.env or ()):
                 raise _denied("env", f"you may not set {name[:100]!r}")
 
     def _sources(self, options: SessionOptions) -> dict[str, Any]:

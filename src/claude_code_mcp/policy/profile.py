@@ -75,9 +75,9 @@ class Profile(_Frozen):
     """Calls that need no asking, such as `Bash(git diff *)`."""
     deny: tuple[Rule, ...] = ()
     """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
-    env: tuple[str, ...] = ("*",)
+    env: tuple[str, ...] | None = None
     """Variables that callers may set for a session. A pattern never reaches those that decide which program runs,
-    where requests go or whose files are read; their exact name does."""
+    where requests go or whose files are read; their exact name does. Unset: all, those too; empty: none."""
     executable: bool = True
     """Whether callers may name programs: another Claude Code executable, hooks of agents."""
     mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
@@ -117,7 +117,7 @@ def _listed(value: object) -> tuple[object, ...]:
     return tuple(value)
 
 
-LOCAL_PROFILE = Profile(bypass="confirm")
+LOCAL_PROFILE = Profile(bypass="confirm", env=("*",))
 """stdio: the caller is the user of the machine, or an agent on their behalf."""
 
 REMOTE_PROFILE = Profile(

@@ -53,11 +53,13 @@ class Mail:
 class Turn:
     """The turn that is running. `ending` is why we are ending it, once we are.
 
-    `message_id` is that of the message which started it, empty if it started by itself.
+    `message_id` is that of the message which started it, empty if it started by itself. `only_asks` says that
+    Claude Code itself runs no turn: something in the background has a question, and will report back in the end.
     """
 
     number: int
     message_id: str = ""
+    only_asks: bool = False
     started: float = field(default_factory=time.monotonic)
     ending: OutcomeCode | None = None
     timer: asyncio.TimerHandle | None = None

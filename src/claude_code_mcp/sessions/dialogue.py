@@ -8,11 +8,12 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
 
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
-from ..model.events import Event, ProcessChanged, Stalled, TurnEnded, TurnStarted
+from ..model.events import Event, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode, read_outcome
@@ -30,12 +31,17 @@ from .surroundings import Surroundings
 class Dialogue:
     """A conversation and the process that it runs in, while it runs in one."""
 
-    def __init__(self, session_id: str, options: SessionOptions, cwd: str, around: Surroundings, usage: Usage) -> None:
+    def __init__(
+        self, session_id: str, options: SessionOptions, cwd: str, owner: str, around: Surroundings, usage: Usage
+    ) -> None:
         settings = around.settings
         self.id = session_id
         self.options = options
         self.cwd = cwd
-        self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes)
+        self.owner = owner
+        self.log = EventLog(
+            settings.event_buffer_size, settings.event_buffer_bytes, partial(around.notice, session_id, owner)
+        )
         self.used_at = time.time()
         self.turns = 0
         self.model_turns = 0
@@ -51,7 +57,7 @@ class Dialogue:
         self._standing = Standing(self.log)
         self._journal = Journal(self.log, cwd)
         self.narrator = self._journal.narrator
-        self._inquiry = Inquiry(session_id, cwd, around.broker, self.log, self.narrator, self._reply)
+        self._inquiry = Inquiry(self, around.broker, around.gate, self._reply)
         self._silence = Silence(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)
 
     @property
@@ -126,10 +132,10 @@ class Dialogue:
 
     # -- turns ------------------------------------------------------------------------------------------------
 
-    def _begin_turn(self, delivery: Delivery | None) -> None:
+    def _begin_turn(self, delivery: Delivery | None, *, only_asks: bool = False) -> None:
         self.turns += 1
         message_id, prompt = (delivery.id, delivery.text) if delivery else ("", "")
-        self._turn = turn = Turn(self.turns, message_id)
+        self._turn = turn = Turn(self.turns, message_id, only_asks)
         self._journal.retrying = None
         if delivery is not None and delivery.timeout is not None:
             turn.timer = asyncio.get_running_loop().call_later(delivery.timeout, self._out_of_time, turn)
@@ -150,11 +156,13 @@ class Dialogue:
         self._silence.stop()
         self._account(outcome)
         self._record(TurnEnded(ended.number, outcome))
-        self._inquiry.withdraw_all("the turn ended")
+        if ended.ending is not None or not self._journal.background_tasks:
+            self._inquiry.withdraw_all("the turn ended")
         queued = self._process.unfinished if self._process is not None else frozenset()
         following = self._mail.settle(outcome, except_for=queued)
-        if following is not None:
-            self._begin_turn(following)
+        if following is not None or self._inquiry.pending:
+            self._begin_turn(following, only_asks=following is None)
+            self._wait_for_answers()
         else:
             self._standing.move(outcome.state, outcome.detail)
         ended.ended.set()
@@ -177,7 +185,9 @@ class Dialogue:
             return
         if turn.ending is None:
             turn.ending = code
-            if self._ready:
+            if turn.only_asks:
+                self._end_turn(Outcome(code, detail="The background task that asked goes on without an answer."))
+            elif self._ready:
                 self._interrupt_process(turn)
             else:
                 self._give_up(Outcome(code, detail="Ended before it had started."))
@@ -211,14 +221,20 @@ class Dialogue:
         match frame:
             case Result():
                 self._result(frame)
-            case System() if frame.subtype == "init" and self._turn is None:
-                self._begin_turn(None)  # a background task has reported back
+            case System() if frame.subtype == "init":
+                self._turn_runs()
             case ControlRequest():
                 self._control_request(frame)
             case ControlCancel():
                 self._inquiry.withdraw(frame.id)
             case Lifecycle() if frame.state == "cancelled":
                 self._message_dropped(frame.message_id)
+
+    def _turn_runs(self) -> None:
+        if self._turn is None:
+            self._begin_turn(None)  # a background task has reported back
+        else:
+            self._turn.only_asks = False
 
     def _result(self, frame: Result) -> None:
         if self._turn is None:
@@ -236,7 +252,10 @@ class Dialogue:
 
     def late_result(self, frame: Result) -> None:
         """What a turn cost that was given up before it ended. Its outcome stands."""
-        self._spend(self._outcome_in(frame, interrupted=True).usage)
+        usage = self._outcome_in(frame, interrupted=True).usage
+        self._spend(usage)
+        if usage.models:
+            self._record(Spent(usage))
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None
@@ -246,19 +265,28 @@ class Dialogue:
 
     def _control_request(self, frame: ControlRequest) -> None:
         assert self._process is not None
-        if frame.subtype != "can_use_tool":
+        if frame.subtype == "hook_callback":
+            self._process.answer(frame.id, self._around.gate.vet(self.owner, self.cwd, frame.request))
+        elif frame.subtype != "can_use_tool":
             self._process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
-        elif self._turn is None or self._turn.ending is not None:
+        elif self._turn is not None and self._turn.ending is not None:
             self._process.refuse(frame.id, "the turn is being ended")
         else:
+            if self._turn is None:
+                self._begin_turn(None, only_asks=True)
             self._inquiry.open(frame)
-            if self._inquiry.pending:
-                self._standing.move(State.WAITING)
+            self._wait_for_answers()
+
+    def _wait_for_answers(self) -> None:
+        if self._inquiry.pending:
+            self._standing.move(State.WAITING)
 
     def _reply(self, request_id: str, body: Raw | None) -> None:
-        """A question was settled; with no body the CLI wants no answer."""
-        if body is not None and self._process is not None:
+        """A question was settled; with no body there is no answer, which the CLI hears if it still waits for one."""
+        if self._process is not None and body is not None:
             self._process.answer(request_id, body)
+        elif self._process is not None:
+            self._process.refuse(request_id, "the question was withdrawn")
         if self._turn is not None and self.state is State.WAITING and not self._inquiry.pending:
             self._standing.move(State.RUNNING)
             self._silence.watch()

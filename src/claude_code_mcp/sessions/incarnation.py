@@ -27,9 +27,10 @@ class Tenant(Occupant, Protocol):
     id: str
     options: SessionOptions
     cwd: str
+    owner: str
 
     @property
-    def budget_left(self) -> float | None: ...
+    def process_budget(self) -> float | None: ...
 
     def process_started(self, pid: int) -> None:
         """A process runs; it is not ready yet."""
@@ -75,7 +76,7 @@ class Incarnation:
         try:
             async with self._around.slots.spawning():
                 process = await self._spawn()
-                await self._around.launcher.initialize(process)
+                await self._around.launcher.initialize(process, self._around.gate.hooks(self._tenant.owner))
         except ClaudeCodeError as error:
             self._failed(error)
         except Exception:
@@ -88,7 +89,7 @@ class Incarnation:
         around, tenant = self._around, self._tenant
         opening = await asyncio.to_thread(self._opening)
         starting = asyncio.ensure_future(
-            around.launcher.start(self, tenant.options, opening, tenant.cwd, tenant.budget_left)
+            around.launcher.start(self, tenant.options, opening, tenant.cwd, tenant.process_budget)
         )
         try:
             self.process = await asyncio.shield(starting)

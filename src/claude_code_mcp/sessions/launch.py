@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
@@ -50,9 +51,10 @@ class Launcher:
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
-    async def initialize(self, process: ClaudeProcess) -> None:
-        """Waits until it says that it is ready."""
-        await process.request("initialize", timeout=self.start_timeout)
+    async def initialize(self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None) -> None:
+        """Waits until it says that it is ready. `hooks` say which moments it is to report and have decided."""
+        wishes = {} if hooks is None else {"hooks": hooks}
+        await process.request("initialize", timeout=self.start_timeout, **wishes)
 
 
 def _check_directory(field: str, path: str) -> None:

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
@@ -39,7 +40,12 @@ class Sessions:
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
         cwd = os.path.abspath(options.cwd or self._around.settings.default_cwd or os.getcwd())
-        return Session(str(uuid.uuid4()), options, cwd, owner, self._around)
+        return self._new(str(uuid.uuid4()), options, cwd, owner)
+
+    def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
+        """The one way to a session: past the gate, which may refuse it, or tighten what was asked for."""
+        admitted = self._around.gate.admit(options, cwd, owner)
+        return Session(session_id, admitted, admitted.cwd or cwd, owner, self._around, **more)
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
@@ -74,7 +80,7 @@ class Sessions:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         options = options or SessionOptions()
         cwd = options.cwd or transcript.cwd or os.getcwd()
-        return Session(session_id, options, cwd, owner, self._around, usage=transcript.usage)
+        return self._new(session_id, options, cwd, owner, usage=transcript.usage)
 
     async def check_message(self, session_id: str, message_id: str | None) -> None:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
@@ -100,7 +106,7 @@ class Sessions:
         origin = Origin(source.id, at_message)
         options = options or source.options
         cwd = options.cwd or source.cwd
-        return Session(str(uuid.uuid4()), options, cwd, owner, self._around, origin=origin)
+        return self._new(str(uuid.uuid4()), options, cwd, owner, origin=origin)
 
     async def clean_up_regularly(self) -> None:
         """Parks idle processes, ends stuck turns and forgets sessions that nobody used for long. Never returns."""

@@ -32,8 +32,7 @@ class Session(Dialogue):
         origin: Origin | None = None,
         usage: Usage | None = None,
     ) -> None:
-        super().__init__(session_id, options, cwd, around, usage or Usage())
-        self.owner = owner
+        super().__init__(session_id, options, cwd, owner, around, usage or Usage())
         self.created_at = self.used_at
         self.first_prompt: str | None = None
         self._origin = origin
@@ -92,6 +91,12 @@ class Session(Dialogue):
         """What is left of the session's budget in dollars, None if it has none."""
         limit = self.options.max_budget_usd
         return None if limit is None else max(limit - self.spent_usd, 0.0)
+
+    @property
+    def process_budget(self) -> float | None:
+        """What a process that starts now may spend: what is left to the session, or to its owner for today."""
+        left = (self.budget_left, self._around.gate.left_today(self.owner))
+        return min((amount for amount in left if amount is not None), default=None)
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
         """Waits for the end of all turns (or a question, unless told otherwise); tells whether that came."""

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import Settings
+from ..model.events import Event
 from ..questions.broker import Broker
 from ..store.lease import Leases
 from ..store.transcripts import Transcripts
+from .gate import Gate
 from .launch import Launcher
 from .slots import Slots
 
@@ -23,5 +25,8 @@ class Surroundings:
     leases: Leases
     transcripts: Transcripts
     slots: Slots
+    gate: Gate
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     """Runs work that belongs to the service, never to a caller."""
+    notice: Callable[[str, str, Event], None]
+    """Hears every event of every session, with the session's id and its owner."""

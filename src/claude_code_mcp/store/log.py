@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
+from collections.abc import Callable
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
@@ -21,7 +22,9 @@ _PART_COST = 64
 class EventLog:
     """Appends are cheap and synchronous; reading is by sequence number."""
 
-    def __init__(self, max_events: int, max_bytes: int) -> None:
+    def __init__(self, max_events: int, max_bytes: int, listener: Callable[[Event], None] = lambda _: None) -> None:
+        """`listener` is told of every event at once, fragments excepted; it must neither block nor raise."""
+        self._listener = listener
         self._max_events = max_events
         self._max_bytes = max_bytes
         self._large = min(_LARGE, max_bytes // 2)
@@ -56,6 +59,7 @@ class EventLog:
             self._merge(event)
         else:
             self._keep(event)
+            self._listener(event)
         for subscriber in self._subscribers:
             subscriber._offer(event)
 
