@@ -1,13 +1,15 @@
 """Subagents in the background: their end starts a turn that nobody sent a message for."""
 
 from claude_code_mcp.model.events import TurnStarted
+from claude_code_mcp.model.question import Answer
 from claude_code_mcp.model.states import State
+from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import agent, script, text, tool
+from claude_code_mcp.testing.script import agent, modify, script, text, tool
 
 from ..conftest import StartService
-from .support import end_of, event, events, options, until
+from .support import end_of, event, events, options, question, say, until
 
 WAITS = tool("Bash", command="until [ -e go ]; do sleep 0.05; done")
 PROMPT = script(
@@ -53,3 +55,52 @@ async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outco
     assert (await end_of(mine)).result == "my answer"
     await session.wait(30)
     assert session.state is State.IDLE
+
+
+def asking(before: float, after: float) -> str:
+    """An agent in the background asks after some seconds; the turn that started it takes some seconds more."""
+    asks = script("look", modify(tool("Bash", command="touch made"), delay=before), "seen ${tool_result}")
+    return script("delegate", agent("look", asks, background=True), text("on its way", delay=after), "all done")
+
+
+async def test_a_background_agent_may_ask_when_no_turn_is_running(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
+    assert (await end_of(delivery)).result == "on its way"
+    service.respond(session.id, await question(session), Answer(allow=True))
+    assert session.state is State.RUNNING
+    await session.wait(30)
+    assert (sandbox.project / "made").exists()
+    assert session.outcome is not None
+    assert (session.outcome.result, session.turns) == ("all done", 2)
+
+
+async def test_the_question_of_a_background_agent_outlives_the_turn_that_started_it(
+    service: Service, sandbox: Sandbox
+) -> None:
+    session, delivery = await service.create(asking(0, 1), options(sandbox, allowed_tools=("Agent",)))
+    asked = await question(session)
+    assert not delivery.outcome.done()
+    assert (await end_of(delivery)).result == "on its way"
+    assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
+    _, message = await service.send(session.id, script("meanwhile", "here I am"))
+    assert (await end_of(message)).result == "here I am"
+    assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
+    service.respond(session.id, asked, Answer(allow=True))
+    await session.wait(30)
+    assert (sandbox.project / "made").exists()
+    assert session.state is State.IDLE
+
+
+async def test_interrupting_leaves_a_background_agent_without_its_answer(service: Service, sandbox: Sandbox) -> None:
+    session, delivery = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
+    await end_of(delivery)
+    await question(session)
+    pid = session.pid
+    await service.interrupt(session.id)
+    assert (session.state, session.questions, session.pid) == (State.INTERRUPTED, [], pid)
+    assert session.outcome is not None
+    assert session.outcome.code is OutcomeCode.INTERRUPTED
+    await event(session, TurnStarted, 3)  # the agent hears that nobody answered, and reports back
+    await session.wait(30)
+    assert not (sandbox.project / "made").exists()
+    assert (await say(service, session, script("go on", "fine"))).result == "fine"
