@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -44,6 +45,16 @@ async def test_a_sweep_ends_what_carries_its_mark_and_nothing_else(leave: Leave)
     await gone(first, second)
     assert runs(spared)
     assert runs(unmarked)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for() -> None:
+    """As in the middle of `exec`, only longer."""
+    mark = new_mark()
+    becoming = f"sleep 0.3; exec /usr/bin/env {MARK}={mark} /bin/sleep 600"
+    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", becoming, env={}, start_new_session=True)
+    assert await sweep(mark) == 1
+    assert await process.wait() == -signal.SIGKILL
 
 
 async def test_a_sweep_of_nothing_does_nothing() -> None:

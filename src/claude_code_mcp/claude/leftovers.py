@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,8 @@ from .environment import MARK
 
 _PATIENCE = 5.0
 _PAUSE = 0.01
+_YOUNG = 2.0
+_KERNEL_THREADS = 2
 _SAME_MOMENT = 2
 _PREFIX = "claude-code-mcp-"
 
@@ -60,27 +62,38 @@ async def sweep_stale() -> int:
     return await asyncio.to_thread(_sweep_stale)
 
 
-def marked(wanted: Callable[[str], bool]) -> Iterator[psutil.Process]:
-    """The living processes whose mark is wanted."""
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            mark = process.environ().get(MARK)
-            if mark is not None and wanted(mark) and process.status() != psutil.STATUS_ZOMBIE:
-                yield process
-
-
 def _end_all(wanted: Callable[[str], bool]) -> int:
+    """Looks again until nothing is found: what is ended may have started something in the meantime."""
     ended: set[int] = set()
     until = time.monotonic() + _PATIENCE
-    while found := [process for process in marked(wanted) if process.pid != os.getpid()]:
+    while time.monotonic() < until:
+        look = [(process, mark) for process in psutil.process_iter() if (mark := _mark_of(process)) is not None]
+        found = [process for process, mark in look if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         ended.update(process.pid for process in found)
-        if time.monotonic() > until:
+        if not found and all(mark for _, mark in look):
             break
-        time.sleep(_PAUSE)  # and look again: what is ended may have started something in the meantime
+        time.sleep(_PAUSE)
     return len(ended)
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    """The mark of a living process, None if it has none; empty if that cannot be told yet."""
+    try:
+        environment = process.environ()
+        if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return environment.get(MARK) or None if environment else _not_yet(process)
+    except (psutil.Error, OSError):
+        return None
+
+
+def _not_yet(process: psutil.Process) -> str | None:
+    """In the middle of `exec` a process shows no environment. Those of the kernel and of old never do."""
+    young = time.time() - process.create_time() < _YOUNG
+    return "" if young and process.ppid() != _KERNEL_THREADS else None
 
 
 def _sweep_stale() -> int:

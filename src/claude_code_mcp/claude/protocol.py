@@ -86,9 +86,11 @@ class Protocol:
         self._started -= answered
 
     def _meant(self, result: Result) -> set[str]:
+        if result.unasked:
+            return set()
         if self._follows_messages:
             return set(self._started)
-        return set() if result.unasked or result.raw.get("queued_turn_count") else set(self.unfinished)
+        return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
 
     def message(self, text: str, message_id: str, *, later: bool = False) -> bytes:
         """A user message."""
