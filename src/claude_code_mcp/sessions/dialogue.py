@@ -239,6 +239,9 @@ class Dialogue:
     def _result(self, frame: Result) -> None:
         if self._turn is None:
             return  # an echo of a turn that has its outcome
+        if frame.unasked and self._turn.message_id and self._turn.message_id not in frame.message_ids:
+            self.late_result(frame)  # news of background work came in between; the message is still to be answered
+            return
         outcome = self._outcome_in(frame, interrupted=self._turn.ending is not None)
         if outcome.code is OutcomeCode.INTERRUPTED and self._turn.ending is OutcomeCode.TIMEOUT:
             outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
