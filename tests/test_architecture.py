@@ -74,6 +74,7 @@ PUBLIC: dict[str, set[str]] = {
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
     "service",
+    "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "claude.process",  # the two tasks of a process end with it, and `stop` awaits them
     "testing.scripted_model",
 }

@@ -1,9 +1,9 @@
 """The hub: every configured MCP server once, for all who use them."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -65,7 +65,7 @@ class ServerStatus:
 
 
 class Hub:
-    """An asynchronous context manager, left by the task that entered it. Servers are connected to when needed."""
+    """An asynchronous context manager. Servers are connected to when somebody needs them."""
 
     def __init__(self, configuration: Configuration, settings: Settings, means: Means) -> None:
         self._settings = settings
@@ -75,24 +75,33 @@ class Hub:
         self._problems = tuple(configuration.problems)
         self._upstreams = {name: self._upstream(server) for name, server in configuration.servers.items()}
         self._tasks: TaskGroup | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
 
     def _upstream(self, server: ConfiguredServer) -> Upstream:
         return Upstream(server, self._means, self._turns, self._memory, self._settings.mcp_timeout)
 
     async def __aenter__(self) -> "Hub":
-        self._tasks = anyio.create_task_group()
-        await self._tasks.__aenter__()
-        for upstream in self._upstreams.values():
-            self._tasks.start_soon(upstream.run)
+        began = asyncio.Event()
+        self._running = asyncio.get_running_loop().create_task(self._run(began))
+        await began.wait()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        assert self._tasks is not None
-        for upstream in self._upstreams.values():
-            upstream.close()
-        return await self._tasks.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        """Ends every connection. All waits on the way are bounded, and being cancelled does not stop it half way."""
+        assert self._running is not None
+        self._closing.set()
+        await asyncio.shield(self._running)
+
+    async def _run(self, began: asyncio.Event) -> None:
+        """The task that all owners belong to, so that whoever leaves the hub need not be the one who entered it."""
+        async with anyio.create_task_group() as self._tasks:
+            for upstream in self._upstreams.values():
+                self._tasks.start_soon(_own, upstream)
+            began.set()
+            await self._closing.wait()
+            for upstream in self._upstreams.values():
+                upstream.close()
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -256,7 +265,7 @@ class Hub:
         if old is not None:
             old.close()
         upstream = self._upstreams[server.name] = self._upstream(server)
-        self._tasks.start_soon(upstream.run)
+        self._tasks.start_soon(_own, upstream)
 
     def remove(self, server: str) -> None:
         """Ends the connection to a server and forgets it."""
@@ -299,6 +308,13 @@ class Hub:
 
     def _chosen(self, server: str | None) -> Iterator[Upstream]:
         return iter(list(self._upstreams.values()) if server is None else [self._find(server)])
+
+
+async def _own(upstream: Upstream) -> None:
+    try:
+        await upstream.run()
+    except Exception:
+        log.exception("the owner of %s failed", upstream.name)  # a bug, but no reason to lose the other servers
 
 
 def _present(**values: Any) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def parse_servers(
     """The same for a mapping of servers that is at hand."""
     problems: list[Problem] = []
     servers = _entries({_KEY: raw}, file or Path("-"), scope, environment, problems)
-    return Configuration({server.name: server for server in servers}, problems)
+    return Configuration({server.name: _barred(server, {}, trust_project=True) for server in servers}, problems)
 
 
 def _read(file: Path, problems: list[Problem]) -> Mapping[str, Any]:

@@ -343,14 +343,15 @@ class Upstream:
             if has_oauth(self.server.config):
                 await self._memory.remember(self.key)
             self._set(self._connection.needs_auth(reason))
-        elif self._again or self._established is not None:
-            self._set(self._connection.lost(reason, lasted=self._again or self._lasted))
-            return False
-        elif self._connection.may_retry:
-            self._set(self._connection.retrying(reason))
         else:
-            self._set(self._connection.failed(reason))
-        self._refuse_waiters(reason)
+            if self._again or self._established is not None:
+                self._set(self._connection.lost(reason, lasted=self._again or self._lasted))
+            if self._connection.may_retry:
+                self._set(self._connection.retrying(reason))
+            else:
+                self._set(self._connection.failed(reason))
+        if self._established is None and not self._again:
+            self._refuse_waiters(reason)
         return not self._is_wanted
 
     def _reason(self, error: Exception | None, timed_out: bool) -> str:

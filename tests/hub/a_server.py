@@ -1,0 +1,123 @@
+"""A small MCP server on stdio, in plain Python so that many start quickly; its arguments say how it misbehaves."""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+TOOLS = ["echo", "pid", "wait", "progress", "big", "die", "change", "ask", "refuse", "custom"]
+_writing = threading.Lock()
+
+
+def send(message: Message) -> None:
+    with _writing:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+class Server:
+    def __init__(self, faults: set[str]) -> None:
+        self.faults = faults
+        self.tools = list(TOOLS)
+        self.lists = 0
+        self.waiting: Message = {}
+        self.asking: Message = {}
+
+    def run(self) -> None:
+        if "garbage" in self.faults:
+            print("Starting up…\n{not json\n\n[1, 2]\n" + "x" * 100_000, flush=True)
+        if "mute" in self.faults:
+            time.sleep(3600)
+        for line in sys.stdin:
+            message = json.loads(line)
+            if "garbage" in self.faults:
+                print("DEBUG: got", line[:40].strip(), flush=True)
+            self.take(message)
+
+    def take(self, message: Message) -> None:
+        method, id_, params = message.get("method"), message.get("id"), message.get("params", {})
+        if method is None:
+            self.answered(message)
+        elif method == "notifications/cancelled":
+            if params["requestId"] == self.waiting.get("id"):
+                Path(self.waiting["params"]["arguments"]["note"]).write_text("cancelled")
+        elif id_ is not None:
+            answer = self.answer(method, params, message)
+            if answer is not None:
+                send({"id": id_, **answer})
+
+    def answer(self, method: str, params: Message, message: Message) -> Message | None:
+        if method == "initialize":
+            return self.initialize()
+        if method == "tools/list":
+            self.lists += 1
+            tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in self.tools]
+            return {"result": {"tools": tools}}
+        if method == "tools/call":
+            return self.call(params["name"], params.get("arguments") or {}, message)
+        return {"error": {"code": -32601, "message": "Method not found"}}
+
+    def initialize(self) -> Message | None:
+        if "hang" in self.faults:
+            return None
+        if "brief" in self.faults:
+            threading.Timer(0.05, lambda: os._exit(3)).start()
+        capabilities = {"tools": {"listChanged": True}, "experimental": {"claude/channel": {}}}
+        info = {"name": "a-server", "version": "1"}
+        return {"result": {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}}
+
+    def call(self, name: str, arguments: Message, message: Message) -> Message | None:
+        match name:
+            case "echo":
+                return text(json.dumps(arguments))
+            case "pid":
+                return text(f"{os.getpid()} {self.lists}")
+            case "big":
+                return text("x" * arguments["size"])
+            case "wait":
+                self.waiting = message
+                Path(arguments["note"]).write_text("waiting")
+                return None
+            case "ask":
+                self.asking[f"q{message['id']}"] = message["id"]
+                schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+                params = {"message": "Your name?", "requestedSchema": schema}
+                send({"id": f"q{message['id']}", "method": "elicitation/create", "params": params})
+                return None
+            case "die":
+                print("out of memory, secret-value", file=sys.stderr, flush=True)
+                os._exit(7)
+            case _:
+                return self.tell(name, message)
+
+    def tell(self, name: str, message: Message) -> Message:
+        if name == "refuse":
+            return {"error": {"code": -32602, "message": "No such thing", "data": {"hint": "try again"}}}
+        if name == "progress":
+            token = message["params"].get("_meta", {}).get("progressToken")
+            for step in (1, 2, 3):
+                params = {"progressToken": token, "progress": step, "total": 3, "message": f"step {step}"}
+                send({"method": "notifications/progress", "params": params})
+        if name == "change":
+            self.tools.append(f"new{len(self.tools)}")
+            send({"method": "notifications/tools/list_changed"})
+        if name == "custom":
+            send({"method": "notifications/claude/channel", "params": {"content": "hello"}})
+        return text(name)
+
+    def answered(self, message: Message) -> None:
+        call = self.asking.pop(message["id"], None)
+        if call is not None:
+            send({"id": call, **text(json.dumps(message.get("result") or message.get("error")))})
+
+
+def text(value: str) -> Message:
+    return {"result": {"content": [{"type": "text", "text": value}]}}
+
+
+if __name__ == "__main__":
+    Server(set(sys.argv[1:])).run()

@@ -1,0 +1,110 @@
+"""A hub for each test, with a private place for what it keeps, and ways to configure it."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.means import Means
+from claude_code_mcp.hub.sources import parse_servers
+
+from .. import npm
+from ..conftest import RUN
+
+PATIENCE = 30.0
+PLACE = npm.BUILD / "servers"
+StartHub = Callable[..., Any]
+
+
+def local(*faults: str, **entry: Any) -> dict[str, Any]:
+    """The configuration of a server that is a program."""
+    return {"command": sys.executable, "args": ["-S", str(Path(__file__).parent / "a_server.py"), *faults], **entry}
+
+
+@pytest.fixture
+async def start_hub(tmp_path: Path) -> AsyncIterator[StartHub]:
+    """Starts hubs: `servers` is what a configuration file would have under `mcpServers`."""
+    async with AsyncExitStack() as stack:
+
+        async def start(servers: dict[str, Any], settings: dict[str, Any] | None = None, **means: Any) -> Hub:
+            return await stack.enter_async_context(make_hub(tmp_path, servers, settings, **means))
+
+        yield start
+
+
+def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | None = None, **means: Any) -> Hub:
+    """A hub that keeps everything below `root`."""
+    environment = {"PATH": os.environ["PATH"], RUN: os.environ[RUN], "HOME": str(root)}
+    usual = {
+        "state_directory": root / "state",
+        "vault": FileVault(root / "vault"),
+        "claude_directory": root / ".claude",
+    }
+    configuration = parse_servers(servers, environment)
+    return Hub(configuration, load_settings({}, **(settings or {})), Means(environment, **{**usual, **means}))
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """Where the servers from npm are."""
+    try:
+        npm.install(Path(__file__).parent / "package.json", PLACE)
+    except npm.Unavailable as error:
+        pytest.skip(f"foreign servers cannot run here: {error}")
+    return PLACE / "node_modules" / "@modelcontextprotocol"
+
+
+def text_of(result: Any) -> str:
+    """The text of a tool's result."""
+    return "".join(block.text for block in result.content if block.type == "text")
+
+
+class Changes:
+    """What changed about a server, in order; lets a test wait."""
+
+    def __init__(self, hub: Hub, server: str) -> None:
+        self._hub = hub
+        self._server = server
+        self.seen: list[str] = []
+        self._news = asyncio.Event()
+        hub.watch(server, self._take)
+
+    def _take(self, what: str) -> None:
+        self.seen.append(self.state if what == "state" else what)
+        self._news.set()
+
+    @property
+    def state(self) -> str:
+        return self._hub.status(self._server)[0].state
+
+    async def until(self, state: str) -> None:
+        """Waits until the server stands like this."""
+        async with asyncio.timeout(PATIENCE):
+            while self.state != state:
+                self._news.clear()
+                await self._news.wait()
+
+    async def until_seen(self, what: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while what not in self.seen:
+                self._news.clear()
+                await self._news.wait()
+
+
+async def until_file(path: Path, content: str) -> None:
+    """Waits until a file says this."""
+    async with asyncio.timeout(PATIENCE):
+        while await asyncio.to_thread(_content, path) != content:  # noqa: ASYNC110 - another process writes it
+            await asyncio.sleep(0.01)
+
+
+def _content(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None

@@ -1,0 +1,274 @@
+"""Servers that are programs: lazily started, shared, kept, and started again."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from mcp import MCPError
+
+from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.sources import parse_servers
+from claude_code_mcp.hub.transports.stdio import Leash
+
+from .conftest import Changes, StartHub, local, make_hub, text_of, until_file
+
+
+async def pid(hub: Hub, server: str = "x") -> int:
+    return int(text_of(await hub.call(server, "pid")).split()[0])
+
+
+async def test_a_server_is_started_by_its_first_user_and_by_nobody_before(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    assert [(one.state, one.attempt) for one in hub.status()] == [("pending", 0)]
+    assert text_of(await hub.call("x", "echo", {"a": None, "b": [1]})) == '{"a": null, "b": [1]}'
+    [status] = hub.status()
+    assert (status.state, status.protocol_version) == ("connected", "2025-11-25")
+    assert status.server_info == {"name": "a-server", "version": "1"}
+    assert status.capabilities is not None
+    assert status.capabilities["experimental"] == {"claude/channel": {}}
+
+
+async def test_many_users_at_once_share_one_process_and_one_list(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    await asyncio.gather(*(hub.tools() for _ in range(10)))
+    answers = await asyncio.gather(*(hub.call("x", "pid") for _ in range(20)))
+    assert len({text_of(answer) for answer in answers}) == 1
+    assert text_of(answers[0]).split()[1] == "1"
+
+
+async def test_tools_have_their_names_in_the_hub_and_lead_back(start_hub: StartHub) -> None:
+    hub = await start_hub({"my server": local(excludeTools=["die"])})
+    tools = await hub.tools()
+    assert "mcp__my_server__echo" in [tool.name for tool in tools]
+    assert "mcp__my_server__die" not in [tool.name for tool in tools]
+    assert await hub.resolve("mcp__my_server__echo") == ("my server", "echo")
+    with pytest.raises(InvalidArgument):
+        await hub.call("my server", "die")
+    with pytest.raises(InvalidArgument):
+        await hub.call("nobody", "echo")
+
+
+async def test_what_the_server_refuses_comes_through_as_it_is(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    with pytest.raises(MCPError) as refusal:
+        await hub.call("x", "refuse")
+    assert (refusal.value.code, refusal.value.data) == (-32602, {"hint": "try again"})
+
+
+async def test_nothing_is_called_that_is_not_permitted(start_hub: StartHub) -> None:
+    asked = []
+
+    async def permit(caller: str, server: str, tool: str, arguments: dict[str, object]) -> None:
+        asked.append((caller, server, tool, arguments))
+        raise PermissionDenied("no")
+
+    hub = await start_hub({"x": local()}, permit=permit)
+    with pytest.raises(PermissionDenied):
+        await hub.call("x", "echo", {"a": 1}, caller="me")
+    assert asked == [("me", "x", "echo", {"a": 1})]
+    assert hub.status()[0].state == "pending"
+
+
+async def test_progress_comes_through(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    seen = []
+    done = asyncio.Event()
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+        if progress == 3:
+            done.set()
+
+    await hub.call("x", "progress", on_progress=report)
+    await asyncio.wait_for(done.wait(), 10)
+    assert seen == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
+
+
+async def test_cancelling_the_caller_cancels_the_call_at_the_server(start_hub: StartHub, tmp_path: Path) -> None:
+    hub = await start_hub({"x": local()})
+    note = tmp_path / "note"
+    call = asyncio.create_task(hub.call("x", "wait", {"note": str(note)}))
+    await until_file(note, "waiting")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await until_file(note, "cancelled")
+    assert text_of(await hub.call("x", "echo")) == "{}"
+
+
+async def test_a_long_result_is_cut(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    result = text_of(await hub.call("x", "big", {"size": 3_000_000}))
+    assert len(result) < 101_000
+    assert "3000000 characters" in result
+
+
+async def test_lists_are_kept_until_the_server_says_that_they_changed(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    before = await hub.tools()
+    assert len(await hub.tools()) == len(before)
+    changes = Changes(hub, "x")
+    await hub.call("x", "change")
+    await changes.until_seen("tools")
+    assert len(await hub.tools()) == len(before) + 1
+    assert text_of(await hub.call("x", "pid")).split()[1] == "2"
+
+
+async def test_notifications_of_any_kind_are_heard(start_hub: StartHub) -> None:
+    heard = asyncio.Queue[tuple[str, str, dict[str, object]]]()
+    hub = await start_hub({"x": local()}, notified=lambda *what: heard.put_nowait(what))
+    await hub.call("x", "custom")
+    assert await asyncio.wait_for(heard.get(), 10) == ("x", "notifications/claude/channel", {"content": "hello"})
+
+
+async def test_a_killed_server_fails_the_call_in_flight_and_is_started_again(
+    start_hub: StartHub, tmp_path: Path
+) -> None:
+    hub = await start_hub({"x": local(), "y": local()})
+    first, other = await pid(hub), await pid(hub, "y")
+    changes = Changes(hub, "x")
+    note = tmp_path / "note"
+    call = asyncio.create_task(hub.call("x", "wait", {"note": str(note)}))
+    await until_file(note, "waiting")
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(MCPError, match="Connection closed"):
+        await call
+    await changes.until_seen("pending")
+    await changes.until("connected")
+    assert await pid(hub) != first
+    assert await pid(hub, "y") == other
+
+
+async def test_the_last_words_of_a_server_say_why_it_ended(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local(env={"SOME_TOKEN": "secret-value"})})
+    reasons = []
+    hub.watch("x", lambda what: reasons.append(hub.status("x")[0].reason))
+    changes = Changes(hub, "x")
+    with pytest.raises(MCPError):
+        await hub.call("x", "die")
+    await changes.until("connected")
+    assert "exited with code 7: out of memory, [REDACTED]" in reasons
+
+
+async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    for _ in range(3):
+        with pytest.raises(MCPError):
+            await hub.call("x", "die")
+        assert text_of(await hub.call("x", "echo")) == "{}"
+
+
+async def test_a_server_that_never_lasts_is_given_up(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local("brief")})
+    changes = Changes(hub, "x")
+    await hub.connect(patience=20)
+    await changes.until("failed")
+    assert changes.seen.count("connected") == 5
+    assert "code 3" in (hub.status("x")[0].reason or "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"command": "no-such-program"}, "there is no program 'no-such-program'"),
+        ({"command": sys.executable, "args": ["-c", "raise SystemExit('bad day')"]}, "exited with code 1: bad day"),
+        (local("hang"), "no answer within 1 s"),
+        (local("mute"), "no answer within 1 s"),
+        ({"command": sys.executable, "cwd": "/no/such/directory"}, "No such file or directory"),
+        ({"type": "sdk"}, "there is no server called 'x' in this process"),
+    ],
+)
+async def test_a_server_that_does_not_come_up_fails_with_the_reason(
+    start_hub: StartHub, entry: dict[str, object], reason: str
+) -> None:
+    hub = await start_hub({"x": entry}, {"mcp_timeout_ms": 1000})
+    with pytest.raises(UpstreamUnavailable) as refusal:
+        await hub.call("x", "echo")
+    assert reason in refusal.value.message
+    assert hub.status()[0].state == "failed"
+
+
+async def test_garbage_on_stdout_is_skipped(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local("garbage")})
+    assert text_of(await hub.call("x", "echo", {"a": 1})) == '{"a": 1}'
+
+
+async def test_a_disabled_server_is_ended_and_comes_back_when_enabled(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    process = psutil.Process(await pid(hub))
+    assert hub.disable("x").state == "disabled"
+    with pytest.raises(UpstreamUnavailable, match="disabled by hand"):
+        await hub.call("x", "echo")
+    await asyncio.to_thread(process.wait, 10)
+    assert hub.enable("x").state == "pending"
+    assert text_of(await hub.call("x", "echo")) == "{}"
+
+
+async def test_a_server_disabled_in_its_configuration_is_not_started(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local(disabled=True)})
+    assert await hub.tools() == []
+    assert hub.status()[0].state == "disabled"
+    assert hub.status()[0].reason == "disabled in its configuration"
+
+
+async def test_reconnecting_makes_a_new_process(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    first = await pid(hub)
+    assert (await hub.reconnect("x")).state == "connected"
+    assert await pid(hub) != first
+
+
+async def test_reconnecting_in_the_middle_of_an_attempt_begins_anew(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local("hang")}, {"mcp_timeout_ms": 60_000})
+    changes = Changes(hub, "x")
+    waiting = asyncio.create_task(hub.connect())
+    await asyncio.sleep(0.3)
+    again = asyncio.create_task(hub.reconnect("x"))
+    await asyncio.sleep(0.3)
+    assert changes.state == "pending"
+    hub.disable("x")
+    assert (await again).state == "disabled"
+    await waiting
+
+
+async def test_children_are_put_on_the_leash_and_swept_after(start_hub: StartHub) -> None:
+    swept = asyncio.Event()
+
+    async def sweep() -> None:
+        swept.set()
+
+    def leash(argv: list[str], environment: dict[str, str]) -> Leash:
+        return Leash([sys.executable, "-S", *argv[2:]], {**environment, "MARK": "1"}, sweep)
+
+    hub = await start_hub({"x": local()}, put_on_leash=leash)
+    assert psutil.Process(await pid(hub)).environ()["MARK"] == "1"
+    hub.disable("x")
+    await asyncio.wait_for(swept.wait(), 10)
+
+
+async def test_leaving_the_hub_ends_every_process_and_tells_who_waits(tmp_path: Path) -> None:
+    async with make_hub(tmp_path, {"x": local(), "y": local("hang")}) as hub:
+        process = psutil.Process(await pid(hub))
+        waiting = asyncio.create_task(hub.call("y", "echo"))
+        await asyncio.sleep(0.2)
+    with pytest.raises(UpstreamUnavailable, match="closing"):
+        await waiting
+    assert not process.is_running()
+
+
+async def test_a_changed_configuration_replaces_a_server_and_the_same_one_keeps_its_connection(
+    start_hub: StartHub,
+) -> None:
+    hub = await start_hub({"x": local()})
+    first = await pid(hub)
+    hub.replace(parse_servers({"x": local()}, {}).servers["x"])
+    assert await pid(hub) == first
+    hub.replace(parse_servers({"x": local(env={"A": "b"})}, {}).servers["x"])
+    assert await pid(hub) != first
+    hub.remove("x")
+    assert hub.servers == ()

@@ -1,0 +1,48 @@
+"""Secrets of a configuration, kept out of everything that is shown."""
+
+import pytest
+
+from claude_code_mcp.hub.configuration import parse_entry
+from claude_code_mcp.hub.redaction import REDACTED, Redactor, describe, is_secret, redact_headers, redact_url
+
+
+@pytest.mark.parametrize(
+    "name", ["Authorization", "x-api-key", "Cookie", "X-Auth-Token", "GITHUB_TOKEN", "DB_PASSWORD", "AWS_SECRET_KEY"]
+)
+def test_names_that_hold_secrets_are_known(name: str) -> None:
+    assert is_secret(name)
+
+
+@pytest.mark.parametrize("name", ["Accept", "User-Agent", "PATH", "X-Keyboard", "monkey"])
+def test_other_names_are_left_alone(name: str) -> None:
+    assert not is_secret(name)
+
+
+def test_headers_are_shown_without_their_secrets() -> None:
+    assert redact_headers({"authorization": "Bearer x", "Accept": "y"}) == {"authorization": REDACTED, "Accept": "y"}
+
+
+def test_an_address_is_shown_without_credentials_and_parameters() -> None:
+    assert redact_url("https://me:pw@example.com/mcp?token=abc") == "https://example.com/mcp?…"
+
+
+def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
+    entry = {
+        "url": "https://u:hunter22@a/b?k=parameter",
+        "headers": {"Authorization": "Bearer abcdef123"},
+        "oauth": {"clientSecret": "oauthsecret"},
+    }
+    redact = Redactor(parse_entry("x", entry, {}))
+    text = redact("hunter22 k=parameter abcdef123 oauthsecret and Bearer whatever.else")
+    assert text == f"{REDACTED} {REDACTED} {REDACTED} {REDACTED} and Bearer {REDACTED}"
+
+
+def test_what_a_program_was_given_appears_in_no_text() -> None:
+    entry = {
+        "command": "run",
+        "args": ["--api-key=argument1", "--token", "argument2", "--verbose", "plain"],
+        "env": {"MY_TOKEN": "variable1", "MODE": "production"},
+    }
+    config = parse_entry("x", entry, {})
+    assert Redactor(config)("variable1 production") == f"{REDACTED} production"
+    assert describe(config)["command"] == f"run --api-key={REDACTED} --token {REDACTED} --verbose plain"

@@ -1,0 +1,108 @@
+"""The files that configure servers: their order, approval, and faults that stay where they are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from claude_code_mcp.hub.configuration import Scope, StdioConfig
+from claude_code_mcp.hub.sources import Configuration, Places, read_configuration
+
+
+class Disk:
+    def __init__(self, root: Path) -> None:
+        self.places = Places(root / "config" / "mcp.json", root / ".claude.json", root / "project")
+        assert self.places.project is not None
+        self.project = self.places.project
+        self.project.mkdir()
+        self.places.own_file.parent.mkdir()
+
+    def own(self, servers: Any) -> None:
+        self.places.own_file.write_text(json.dumps({"mcpServers": servers}))
+
+    def of_project(self, servers: Any) -> None:
+        (self.project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+
+    def claude(self, servers: Any, **of_project: Any) -> None:
+        content = {"mcpServers": servers, "projects": {str(self.project): of_project}}
+        self.places.claude_file.write_text(json.dumps(content))
+
+    def read(self, **options: Any) -> Configuration:
+        return read_configuration(self.places, {}, **options)
+
+
+def command(name: str) -> dict[str, str]:
+    return {"command": name}
+
+
+def told(configuration: Configuration) -> dict[str, str]:
+    found = {}
+    for name, server in configuration.servers.items():
+        assert isinstance(server.config, StdioConfig)
+        found[name] = server.config.command
+    return found
+
+
+def test_where_nothing_is_configured_there_are_no_servers_and_no_problems(tmp_path: Path) -> None:
+    read = Disk(tmp_path).read()
+    assert (dict(read.servers), list(read.problems)) == ({}, [])
+
+
+def test_our_own_file_beats_local_beats_project_beats_user(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.own({"a": command("own")})
+    disk.claude({name: command("user") for name in "abcd"}, mcpServers={name: command("local") for name in "ab"})
+    disk.of_project({name: command("project") for name in "abc"})
+    read = disk.read(trust_project=True)
+    assert told(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
+    assert [read.servers[name].scope for name in "abcd"] == [Scope.OWN, Scope.LOCAL, Scope.PROJECT, Scope.USER]
+
+
+def test_a_checkout_cannot_start_programs_until_somebody_approves(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.of_project({"x": command("evil"), "y": command("fine"), "z": command("bad")})
+    assert disk.read().servers["x"].barred == "from .mcp.json, and not approved"
+    disk.claude({}, enabledMcpjsonServers=["y"], disabledMcpjsonServers=["z"])
+    servers = disk.read().servers
+    assert (servers["x"].barred is None, servers["y"].barred is None) == (False, True)
+    trusted = disk.read(trust_project=True).servers
+    assert (trusted["x"].barred, trusted["y"].barred) == (None, None)
+    assert trusted["z"].barred == "rejected for this project in Claude Code"
+
+
+def test_a_server_can_be_disabled_where_it_is_configured_or_for_the_project(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.claude({"a": {"command": "a", "disabled": True}, "b": command("b")}, disabledMcpServers=["b"])
+    servers = disk.read().servers
+    assert servers["a"].barred == "disabled in its configuration"
+    assert servers["b"].barred == "disabled for this project in Claude Code"
+
+
+def test_a_bad_entry_is_named_and_takes_no_other_down(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.own({"good": command("x"), "bad": {"type": "http"}, "worse": 3})
+    read = disk.read()
+    assert told(read) == {"good": "x"}
+    assert [str(problem) for problem in read.problems] == [
+        f"{disk.places.own_file}: mcpServers.bad: url: Field required",
+        f"{disk.places.own_file}: mcpServers.worse: must be an object",
+    ]
+
+
+def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.own({"x": {"command": "${MISSING}"}})
+    disk.claude({"x": command("user")})
+    read = disk.read()
+    assert told(read) == {"x": "user"}
+    assert "MISSING" in str(read.problems[0])
+
+
+def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.places.own_file.write_text("{not json")
+    (disk.project / ".mcp.json").write_text("[]")
+    disk.claude({"x": command("user")})
+    read = disk.read()
+    assert told(read) == {"x": "user"}
+    assert {problem.file.name for problem in read.problems} == {"mcp.json", ".mcp.json"}
+    assert all(problem.entry is None for problem in read.problems)
