@@ -13,7 +13,7 @@ from claude_code_mcp.testing import Sandbox
 
 from ..conftest import RUN
 
-SEED = 11
+SEED = 5
 TRIALS = plan(SEED, 12)
 
 
