@@ -5,7 +5,7 @@ Everything that the tests start inherits the variable RUN, so that what is left 
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.service import Service
+from claude_code_mcp.policy.document import Policy
+from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
 RUN = "CLAUDE_CODE_MCP_TEST_RUN"
@@ -45,12 +46,17 @@ StartService = Callable[..., Any]
 
 @pytest.fixture
 async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIterator[StartService]:
-    """Starts services on the private HOME; keyword arguments are settings, `extra` adds variables."""
+    """Starts services on the private HOME; other keyword arguments are settings, `extra` adds variables."""
     async with AsyncExitStack() as stack:
 
-        async def start(extra: dict[str, str] | None = None, **settings: Any) -> Service:
-            given = {"state_dir": sandbox.root / "state", **settings}
-            service = Service(load_settings({}, **given), {**environment, **(extra or {})})
+        async def start(
+            extra: dict[str, str] | None = None,
+            policy: Policy | None = None,
+            observers: Sequence[Observer] = (),
+            **settings: Any,
+        ) -> Service:
+            given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
+            service = Service(given, {**environment, **(extra or {})}, policy=policy, observers=observers)
             return await stack.enter_async_context(service)
 
         yield start
