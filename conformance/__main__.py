@@ -5,8 +5,9 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.clients.packages import Unavailable, install
+from tests.clients.packages import install
 from tests.clients.serving import serve_http
+from tests.npm import Unavailable
 
 from claude_code_mcp.testing import Sandbox
 

@@ -35,10 +35,15 @@ def packages() -> Packages:
 
 
 @pytest.fixture(scope="session")
-def address(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Served]:
-    """One server on loopback, with a home of its own and a token."""
-    sandbox = Sandbox(tmp_path_factory.mktemp("served"), model.url)
-    with serve_http(sandbox.root, sandbox.environment(**{RUN: os.environ[RUN]}), secrets.token_urlsafe(32)) as served:
+def common(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Sandbox:
+    """The home of servers that several tests share."""
+    return Sandbox(tmp_path_factory.mktemp("served"), model.url)
+
+
+@pytest.fixture(scope="session")
+def address(common: Sandbox) -> Iterator[Served]:
+    """A server on loopback that wants a token."""
+    with serve_http(common.root, common.environment(**{RUN: os.environ[RUN]}), secrets.token_urlsafe(32)) as served:
         yield served
 
 

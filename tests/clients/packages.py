@@ -50,8 +50,10 @@ def _node() -> Path:
 
 
 def _copy_if_different(source: Path, target: Path) -> None:
+    """In one step, since another run may be starting the same program."""
     if not target.is_file() or target.read_bytes() != source.read_bytes():
-        shutil.copyfile(source, target)
+        copy = shutil.copyfile(source, target.with_suffix(f".{os.getpid()}"))
+        copy.replace(target)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ class SdkClient:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise CallFailed(f"the client ended with {self._process.wait(10)}")
+            raise CallFailed(f"the client ended with {self._process.wait(30)}")
         reply = json.loads(line)
         if "failed" in reply:
             raise CallFailed(f"{reply['failed']} ({reply['code']})")
@@ -88,7 +88,7 @@ def sdk_client(
     try:
         yield SdkClient(process)
         SdkClient(process).tell(do="close")
-        process.communicate(timeout=15)
+        process.communicate(timeout=30)
         assert process.returncode == 0
     finally:
         if process.poll() is None:

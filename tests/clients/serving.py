@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
-_START_SECONDS = 30
-_STOP_SECONDS = 15
+_START_SECONDS = 60
+_STOP_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True)

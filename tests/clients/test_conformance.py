@@ -1,6 +1,8 @@
 """The official conformance suite finds nothing that is not explained, and the judging of its findings is strict."""
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,19 +10,24 @@ from conformance.suite import ERAS, Check, Exemption, Verdict, load_exemptions, 
 
 from claude_code_mcp.testing import Sandbox
 
+from ..conftest import RUN
 from .packages import Packages
-from .serving import serve_http
+from .serving import Served, serve_http
 
 EXEMPT = {"prompts/list": Exemption("the server has none", "Method not found")}
 
 
+@pytest.fixture(scope="module")
+def open_address(common: Sandbox) -> Iterator[Served]:
+    """A server without a token: the suite shows none."""
+    with serve_http(common.project, common.environment(**{RUN: os.environ[RUN]})) as served:
+        yield served
+
+
 @pytest.mark.parametrize("era", ERAS)
-def test_every_scenario_that_applies_passes(
-    packages: Packages, sandbox: Sandbox, environment: dict[str, str], tmp_path: Path, era: str
-) -> None:
-    with serve_http(sandbox.root, environment) as served:
-        assert served.url is not None
-        verdict = run_suite(packages, served.url, era, tmp_path / "findings")
+def test_every_scenario_that_applies_passes(packages: Packages, open_address: Served, tmp_path: Path, era: str) -> None:
+    assert open_address.url is not None
+    verdict = run_suite(packages, open_address.url, era, tmp_path)
     assert verdict.complaints == []
     assert verdict.outcome("tools-list") == "passed"
 

@@ -53,6 +53,7 @@ def test_a_session_goes_on_from_one_connection_to_the_next(inspector: Inspector,
     assert (sandbox.project / "note").read_text() == "hello"
 
 
+@pytest.mark.parametrize("served", ["http"], indirect=True)
 def test_it_sees_a_refusal_as_an_error(inspector: Inspector) -> None:
     given = ("--method", "tools/call", "--tool-name", "claude_interrupt", "--tool-arg", f"sessionId={NOBODY}")
     done = inspector.run(*given)
