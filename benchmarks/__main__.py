@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .common import BENCHMARKS, Figure, place
 
-_FILES = ("turns", "permission", "events", "memory", "crowd")
+_FILES = ("turns", "permission", "events", "memory", "crowd", "startup", "tool_call")
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 
 

@@ -109,9 +109,10 @@ def _converse(greeting: Greeting, loading: _Loading) -> None:
         if loading.fd in ready:
             return
         if 0 in ready and not _listen(greeting):
-            sources.unregister(0)
-            if not greeting.waiting:
+            if greeting.satisfied:
                 loading.leave(0)
+            sources.unregister(0)
+            loading.start()
         if not ready or greeting.waiting or greeting.listed:
             loading.start()
 

@@ -46,9 +46,14 @@ class Greeting:
         self._partial = bytearray()
         self._can_answer = True
         self.waiting = False
-        """Whether something was sent that only the server can answer."""
+        """Whether something was sent that only the server can deal with."""
         self.listed = False
         """Whether the client has what it usually asks for first."""
+
+    @property
+    def satisfied(self) -> bool:
+        """Whether the client got an answer to all that it asked, so that it may leave without having met the server."""
+        return bool(self._answered) and not self.waiting
 
     @property
     def full(self) -> bool:
@@ -215,7 +220,7 @@ def _has_a_sound_token(meta: "dict[str, object]") -> bool:
 
 
 def _is_client(client: object) -> bool:
-    if not isinstance(client, dict) or not {"name", "version"} <= client.keys():
+    if not isinstance(client, dict) or not {"name", "version"} <= client.keys() or "icons" in client:
         return False
     return all(isinstance(value, str) for value in client.values())
 
@@ -237,4 +242,6 @@ def _are_capabilities(capabilities: object) -> bool:
 def _is_sound_detail(name: str, value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    return name in ("experimental", "extensions") or all(_is_sound_detail(name, inner) for inner in value.values())
+    if name in ("experimental", "extensions"):
+        return True
+    return all(_is_sound_detail(name, inner) or isinstance(inner, bool) for inner in value.values())

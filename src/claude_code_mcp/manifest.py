@@ -165,10 +165,18 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
 
 
 def cache_file(own: str) -> str:
-    """Where the manifest for such settings is kept: in the directory that `platformdirs` would name."""
+    """Where the manifest for such settings is kept: in the directory that `platformdirs` would name.
+
+    The shipped one has a say in its name: it changes with every change to a tool, even between two versions.
+    """
     import hashlib  # noqa: PLC0415 - the usual start needs no digest
 
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
-    digest = hashlib.sha256(own.encode(errors="surrogateescape")).hexdigest()[:16]
-    return os.path.join(base, "claude-code-mcp", f"greeting-{__version__}-{digest}.jsonl")
+    digest = hashlib.sha256(own.encode(errors="surrogateescape"))
+    try:
+        with open(SHIPPED, "rb") as opened:
+            digest.update(opened.read())
+    except OSError:
+        pass
+    return os.path.join(base, "claude-code-mcp", f"greeting-{__version__}-{digest.hexdigest()[:16]}.jsonl")

@@ -23,6 +23,8 @@ from ..front import on_pipes
 from ..greeting import Heard
 
 LONGEST_LINE = 64 << 20
+_LAST_ANSWERS = 0.5
+"""Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
 _LAST_WORDS = 1.0
 """Seconds that a slow client has for what was written before the end."""
 
@@ -54,6 +56,7 @@ class _Wire(FlowControlMixin):
         self.reader = asyncio.StreamReader(limit=LONGEST_LINE)
         self.open = anyio.CancelScope()
         """Cancelled when the client reads no more: then there is nobody to serve."""
+        self.unanswered = _Unanswered()
         self._closed = asyncio.Event()
         self._stdout: asyncio.WriteTransport
 
@@ -94,6 +97,33 @@ class _Wire(FlowControlMixin):
             self._stdout.abort()
 
 
+class _Unanswered:
+    """The requests that the client may still wait for."""
+
+    def __init__(self) -> None:
+        self._ids: set[types.RequestId] = set()
+        self._none = asyncio.Event()
+
+    def note(self, message: types.JSONRPCMessage) -> None:
+        """A message from the client: a request is to be answered, unless it is called off."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._ids.add(message.id)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._ids.discard((message.params or {}).get("requestId", ""))
+
+    def strike(self, message: types.JSONRPCMessage) -> None:
+        """A message to the client."""
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            self._ids.discard(message.id)
+            if not self._ids:
+                self._none.set()
+
+    async def none_left(self) -> None:
+        while self._ids:
+            self._none.clear()
+            await self._none.wait()
+
+
 async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
     with wire.open, suppress(anyio.BrokenResourceError):
         async with inbox:
@@ -104,7 +134,10 @@ async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Except
                     if (refusal := _refusal(line)) is not None:
                         await wire.write(refusal)
                 else:
+                    wire.unanswered.note(message)
                     await inbox.send(SessionMessage(message))
+            with anyio.move_on_after(_LAST_ANSWERS):
+                await wire.unanswered.none_left()
 
 
 async def _send(wire: _Wire, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]) -> None:
@@ -115,6 +148,7 @@ async def _send(wire: _Wire, outbox: ContextReceiveStream[SessionMessage], answe
                 answered.discard(message.id)
             else:
                 await wire.write(message)
+            wire.unanswered.strike(message)
 
 
 def _refusal(line: bytes) -> types.JSONRPCError | None:

@@ -1,0 +1,43 @@
+"""The least client of an MCP server on stdio: it writes bytes and reads lines."""
+
+import json
+import subprocess
+from typing import Any
+
+
+def line(method: str, request_id: int | None = None, **params: Any) -> bytes:
+    """One message, a request if it has an id."""
+    identified = {} if request_id is None else {"id": request_id}
+    return json.dumps({"jsonrpc": "2.0", **identified, "method": method, "params": params}).encode() + b"\n"
+
+
+INITIALIZE = line(
+    "initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "bench", "version": "1"}
+)
+INITIALIZED = line("notifications/initialized")
+LIST_TOOLS = line("tools/list", 1)
+
+
+class Wire:
+    """A server as a child process."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self) -> "Wire":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, data: bytes) -> bytes:
+        """Writes, and reads one line."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(data)
+        stdin.flush()
+        answer = stdout.readline()
+        assert answer, "the server is gone"
+        return answer

@@ -1,0 +1,311 @@
+"""The greeting of the real command on real pipes: the same answers, only sooner, and nothing lost on the way."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client as SdkClient
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.server.answers import ask
+from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.service import Service
+
+from .client import (
+    BROKEN,
+    INITIALIZED,
+    LEGACY,
+    MODERN,
+    PLAIN,
+    SCRIPT,
+    Client,
+    enveloped,
+    initialize,
+    lines,
+    request,
+    unknown_tool,
+)
+
+SETTINGS: dict[str, dict[str, str]] = {
+    "defaults": {},
+    "other settings": {"LOG_LEVEL": "error", "MAX_SESSIONS": "3", "CLAUDE_CODE_MCP_ON_DISCONNECT": "keep"},
+    "one toolset": {"CLAUDE_CODE_MCP_TOOLSETS": "sessions"},
+}
+
+
+def is_greeted(environment: dict[str, str]) -> bool:
+    """Whether a start with these settings is greeted: with a server that cannot start, only the greeting answers."""
+    with Client({**environment, **BROKEN}) as client:
+        client.send(initialize())
+        assert client.process.stdout is not None
+        return bool(client.process.stdout.readline())
+
+
+def wait_for_a_manifest(environment: dict[str, str]) -> Path:
+    """Runs the server until it has left a manifest in the cache, which it does before it ends."""
+    with Client(environment) as client:
+        client.ask(initialize())
+        assert client.end()[0] == 0
+    (manifest,) = cache(environment).iterdir()
+    return manifest
+
+
+def cache(environment: dict[str, str]) -> Path:
+    return Path(environment["XDG_CACHE_HOME"]) / "claude-code-mcp"
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+async def test_greeted_answers_are_those_of_the_server(environment: dict[str, str], settings: dict[str, str]) -> None:
+    chosen = {**environment, **settings}
+    if not is_greeted(chosen):
+        wait_for_a_manifest(chosen)
+    expected, otherwise = await ask(Surface(Service(load_settings(settings))).server())
+    for version in [*LEGACY, "2099-01-01"]:
+        spoken = version if version in LEGACY else otherwise
+        with Client({**chosen, **BROKEN}) as client:
+            assert client.ask(initialize(version))["result"] == expected["initialize"][spoken]
+            assert client.ask(request("tools/list", "list"))["result"] == expected["tools/list"][spoken]
+    with Client({**chosen, **BROKEN}) as client:
+        assert client.ask(enveloped("server/discover", 0))["result"] == expected["server/discover"][MODERN]
+        assert client.ask(enveloped("tools/list", 1))["result"] == expected["tools/list"][MODERN]
+
+
+def test_the_plain_start_gives_the_same_answers(environment: dict[str, str]) -> None:
+    said = []
+    for chosen in (BROKEN, PLAIN):
+        with Client({**environment, **chosen}) as client:
+            said.append([client.ask(initialize()), client.ask(request("tools/list", "list"))])
+    assert said[0] == said[1]
+
+
+def test_a_client_that_sends_everything_at_once_gets_each_answer_once(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        client.send(
+            initialize(),
+            INITIALIZED,
+            request("tools/list", 1),
+            unknown_tool("call"),
+            request("ping", 2),
+            unknown_tool(3),
+        )
+        answers = client.answers(5)
+        assert answers[0]["result"]["protocolVersion"] == LEGACY[-1]
+        assert answers[1]["result"]["tools"]
+        assert answers[2]["result"] == {}
+        assert answers["call"]["error"]["message"] == answers[3]["error"]["message"] == "Unknown tool: no_such_tool"
+        assert client.ask(request("ping", 4))["result"] == {}
+        assert client.end() == (0, [], "")
+
+
+def test_a_modern_client_that_sends_everything_at_once_gets_each_answer_once(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        call = enveloped("tools/call", "call", name="no_such_tool", arguments={})
+        client.send(enveloped("server/discover", 0), enveloped("tools/list", 1), call)
+        answers = client.answers(3)
+        assert MODERN in answers[0]["result"]["supportedVersions"]
+        assert answers[1]["result"]["tools"]
+        assert answers["call"]["error"]["message"] == "Unknown tool: no_such_tool"
+        assert client.end() == (0, [], "")
+
+
+def test_the_server_takes_over_in_the_era_of_the_greeting(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        client.ask(initialize())
+        assert client.ask(enveloped("tools/list", 1))["error"]["code"] == -32600
+    with Client(environment) as client:
+        client.ask(enveloped("server/discover", 0))
+        assert client.ask(initialize(request_id=1))["error"]["code"] == -32022
+
+
+def test_bytes_that_come_one_by_one_are_put_together(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        for byte in lines(initialize(), INITIALIZED, request("tools/list", 1), request("ping", 2)):
+            client.write(bytes([byte]))
+        assert client.answers(3)[2]["result"] == {}
+        assert client.end() == (0, [], "")
+
+
+def test_a_line_that_is_cut_by_the_change_of_hands_arrives_whole(environment: dict[str, str]) -> None:
+    call = lines(request("tools/call", 3, name="no_such_tool", arguments={"text": "x" * 500_000}))
+    with Client(environment) as client:
+        client.send(initialize(), INITIALIZED, request("ping", 1))
+        client.write(call[:200_000])
+        assert set(client.answers(2)) == {0, 1}
+        client.write(call[200_000:])
+        assert client.read()["id"] == 3
+        assert client.end() == (0, [], "")
+
+
+def test_a_long_input_waits_for_the_server(environment: dict[str, str]) -> None:
+    calls = [
+        request("tools/call", number, name="no_such_tool", arguments={"text": "x" * 100_000}) for number in range(50)
+    ]
+    with Client(environment) as client:
+        client.send(initialize(request_id="hello"), INITIALIZED, *calls)
+        assert set(client.answers(51)) == {"hello", *range(50)}
+        assert client.end() == (0, [], "")
+
+
+GARBAGE = {
+    b"garbage": -32700,
+    b"\xff\xfe": -32700,
+    b"[]": -32600,
+    b"[1, 2]": -32600,
+    b'{"jsonrpc": "2.0"}': None,
+    b" ": None,
+}
+
+
+@pytest.mark.parametrize(("garbage", "code"), GARBAGE.items())
+def test_what_is_no_request_is_left_to_the_server(
+    environment: dict[str, str], garbage: bytes, code: int | None
+) -> None:
+    with Client(environment) as client:
+        client.write(lines(initialize(), INITIALIZED) + garbage + b"\n" + lines(request("ping", 1)) + garbage + b"\n")
+        client.send(request("tools/list", 2))
+        answers = [client.read() for _ in range(5 if code else 3)]
+        assert client.end() == (0, [], "")
+    assert {answer["id"] for answer in answers if "result" in answer} == {0, 1, 2}
+    assert [answer["error"]["code"] for answer in answers if "error" in answer] == [code] * (len(answers) - 3)
+
+
+def test_a_request_called_off_after_its_answer_does_no_harm(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        called_off = [
+            {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": n}} for n in (0, 1)
+        ]
+        client.send(
+            enveloped("server/discover", 0), enveloped("tools/list", 1), *called_off, enveloped("tools/list", 2)
+        )
+        assert set(client.answers(3)) == {0, 1, 2}
+        call = enveloped("tools/call", "call", name="no_such_tool", arguments={})
+        assert "error" in client.ask(call)
+        assert client.end() == (0, [], "")
+
+
+CONVERSATION = [initialize(), INITIALIZED, request("tools/list", 1), request("ping", 2)]
+
+
+@pytest.mark.parametrize("partial", [b"", b'{"jsonrpc": "2.0", "id": 9, "meth'])
+@pytest.mark.parametrize("count", range(len(CONVERSATION) + 1))
+def test_input_may_end_at_any_point(environment: dict[str, str], count: int, partial: bytes) -> None:
+    with Client(environment) as client:
+        client.write(lines(*CONVERSATION[:count]) + partial)
+        code, said, errors = client.end()
+    assert (code, errors) == (0, "")
+    asked = [message["id"] for message in CONVERSATION[:count] if "id" in message]
+    assert [answer["id"] for answer in said if "result" in answer] == asked
+    assert [answer["error"]["code"] for answer in said if "error" in answer] == ([-32700] if partial else [])
+
+
+def test_the_last_line_needs_no_end(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        client.write(lines(initialize()).rstrip())
+        code, said, _ = client.end()
+    assert (code, [answer["id"] for answer in said]) == (0, [0])
+
+
+@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "--on-disconnect", "keep"]])
+def test_settings_that_do_not_parse_stop_the_start_after_the_greeting(
+    environment: dict[str, str], arguments: list[str]
+) -> None:
+    with Client({**environment, **BROKEN}, *arguments) as client:
+        client.ask(initialize())
+        assert client.process.stdout is not None
+        assert client.process.stdout.readline() == b""
+        assert client.process.wait(60) == 2
+        _, _, errors = client.end()
+    assert errors.startswith("claude-code-mcp: MAX_SESSIONS='many'")
+    assert errors.count("\n") == 1
+
+
+def test_settings_that_do_not_parse_are_told_to_a_client_that_says_nothing(environment: dict[str, str]) -> None:
+    with Client({**environment, **BROKEN}) as client:
+        code, said, errors = client.end()
+    assert (code, said) == (2, [])
+    assert errors.startswith("claude-code-mcp: MAX_SESSIONS='many'")
+
+
+TOOLSET = {"CLAUDE_CODE_MCP_TOOLSETS": "sessions"}
+
+
+def test_settings_that_change_the_answers_are_greeted_from_the_second_start(environment: dict[str, str]) -> None:
+    chosen = {**environment, **TOOLSET}
+    assert not is_greeted(chosen)
+    wait_for_a_manifest(chosen)
+    assert is_greeted(chosen)
+    assert not is_greeted({**environment, "CLAUDE_CODE_MCP_TOOLSETS": "query"})
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"garbage\n" * 100, b'{"crc32": 0}\n{}\n'])
+def test_a_damaged_cache_is_passed_over_and_renewed(environment: dict[str, str], damage: bytes) -> None:
+    chosen = {**environment, **TOOLSET}
+    manifest = wait_for_a_manifest(chosen)
+    whole = manifest.read_bytes()
+    manifest.write_bytes(damage)
+    assert not is_greeted(chosen)
+    assert wait_for_a_manifest(chosen).read_bytes() == whole
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_greeting(environment: dict[str, str], tmp_path: Path) -> None:
+    occupied = tmp_path / "occupied"
+    occupied.write_text("a file where the directory should be")
+    with Client({**environment, **TOOLSET, "XDG_CACHE_HOME": str(occupied)}) as client:
+        assert "result" in client.ask(initialize())
+        assert client.end() == (0, [], "")
+    assert occupied.read_text() == "a file where the directory should be"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto", MODERN])
+async def test_the_client_of_the_sdk_lists_and_calls(environment: dict[str, str], mode: str) -> None:
+    transport = stdio_client(StdioServerParameters(command=SCRIPT, env=environment))
+    async with SdkClient(transport, mode=mode) as client:
+        assert "claude_create_session" in {tool.name for tool in (await client.list_tools()).tools}
+        result: Any = await client.call_tool("claude_list_sessions", {})
+        assert not result.is_error
+        assert (await client.list_tools()).tools
+
+
+@pytest.mark.parametrize(("number", "codes"), [(signal.SIGTERM, {-signal.SIGTERM, 0}), (signal.SIGINT, {130, 0})])
+def test_a_signal_during_the_greeting_ends_it(environment: dict[str, str], number: int, codes: set[int]) -> None:
+    with Client(environment) as client:
+        client.ask(initialize())
+        client.process.send_signal(number)
+        assert client.process.wait(60) in codes
+        assert client.end()[1:] == ([], "")
+
+
+def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, str]) -> None:
+    with Client(environment) as client:
+        assert client.process.stdout is not None
+        assert client.process.stderr is not None
+        client.process.stdout.close()
+        client.send(initialize(), request("tools/list", 1))
+        assert client.process.stderr.read() == b""
+        assert client.process.wait(60) == 0
+
+
+def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
+    code = "import sys\nfrom claude_code_mcp.front import greet\ndef load(): 1 / 0\nsys.exit(greet(['serve'], load))"
+    with Client(environment, command=(os.path.join(os.path.dirname(SCRIPT), "python"), "-c", code)) as client:
+        client.ask(initialize())
+        assert client.process.wait(60) == 1
+        assert "ZeroDivisionError" in client.end()[2]
+
+
+def test_the_fast_way_in_imports_next_to_nothing() -> None:
+    python = os.path.join(os.path.dirname(SCRIPT), "python")
+    told = [
+        subprocess.run(
+            [python, "-c", f"import sys{more}; print(*sys.modules)"], capture_output=True, text=True, check=True
+        )
+        for more in ("", ", claude_code_mcp.cli, claude_code_mcp.front")
+    ]
+    before, after = (set(run.stdout.split()) for run in told)
+    ours = {f"claude_code_mcp{name}" for name in ("", ".cli", ".front", ".greeting", ".manifest")}
+    assert after - before == ours | {"_json", "binascii", "select"}
