@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 import mcp_types as types
 import uvicorn
 from mcp.server.context import ServerRequestContext
@@ -19,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from websockets.asyncio.server import ServerConnection, serve
 
-from claude_code_mcp.hub.streams import CalledInbox, CalledOutbox
+from claude_code_mcp.hub.streams import CalledInbox, CalledOutbox, Trouble
 from claude_code_mcp.hub.transports.websocket import _Wire
 
 Context = ServerRequestContext[Any, Any]
@@ -108,16 +107,15 @@ async def serving(app: Any, port: int) -> AsyncIterator[str]:
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1, ws="none")
     )
-    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(server._serve)
-        while not server.started:  # noqa: ASYNC110 - it tells in no other way
-            await asyncio.sleep(0.01)
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            server.force_exit = True
+    running = asyncio.create_task(server._serve())  # no signals: those are the test run's own
+    while not server.started:  # noqa: ASYNC110 - it tells in no other way
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        server.force_exit = True
+        await running
 
 
 @asynccontextmanager
@@ -151,7 +149,7 @@ async def websocket_server(
     async def handle(socket: ServerConnection) -> None:
         if check is not None:
             await check(socket)
-        wire = _Wire(socket, None)  # type: ignore[arg-type] # a server's end has no use for it
+        wire = _Wire(socket, Trouble())
         await remote.run(CalledInbox(wire.receive), CalledOutbox(wire.send))
 
     async with serve(handle, "127.0.0.1", port, subprotocols=["mcp"]) as server:  # type: ignore[list-item]

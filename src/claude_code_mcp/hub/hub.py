@@ -230,6 +230,11 @@ class Hub:
             raise UpstreamUnavailable(f"The MCP server {server!r} is not connected.", state="pending")
         await link.notify(method, dict(params))
 
+    def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The servers that a session gets: all that may be used, or those of them it wants."""
+        usable = [name for name, one in self._upstreams.items() if one.connection.state is not State.DISABLED]
+        return tuple(name for name in usable if wanted is None or name in wanted)
+
     def endpoint(
         self, server: str, push: Push, *, caller: str = "", ask: Ask | None = None, patience: float = PATIENCE
     ) -> Endpoint:

@@ -21,6 +21,7 @@ _AS_IT_IS: TypeAdapter[Any] = TypeAdapter(Any)
 _OF_A_HOP = "io.modelcontextprotocol/"
 """What `_meta` says about one connection under this prefix says nothing about the next."""
 
+KINDS = ("tools", "resources", "templates", "prompts")
 CHANGES = {
     "notifications/tools/list_changed": ("tools",),
     "notifications/prompts/list_changed": ("prompts",),
@@ -41,7 +42,7 @@ class Link:
         self._config = config
         self._askers = askers
         self._lists: dict[str, list[Any]] = {}
-        self._fetching = {kind: asyncio.Lock() for kind in ("tools", "resources", "templates", "prompts")}
+        self._fetching = {kind: asyncio.Lock() for kind in KINDS}
         self._version = dict.fromkeys(self._fetching, 0)
         self.capabilities = session.server_capabilities or types.ServerCapabilities()
         self.server_info = session.server_info
@@ -68,11 +69,13 @@ class Link:
         notification = types.Notification[dict[str, Any], str](method=method, params=params)
         await self._session.send_notification(notification)  # type: ignore[arg-type] # any method may go out
 
-    def drop(self, *kinds: str) -> None:
-        """Forgets lists that are no longer true, also those that are on their way."""
+    def drop(self, *kinds: str) -> list[str]:
+        """Forgets lists that are no longer true, also those that are on their way; tells which somebody knows."""
+        known = [kind for kind in kinds if kind in self._lists or self._fetching[kind].locked()]
         for kind in kinds:
             self._lists.pop(kind, None)
             self._version[kind] += 1
+        return known
 
     async def tools(self) -> list[types.Tool]:
         """The tools that may be used."""

@@ -25,7 +25,7 @@ from .asking import Ask, Askers
 from .auth.needs_auth import NeedsAuthMemory
 from .configuration import fingerprint
 from .connection import Connection, ConnectionState
-from .link import CHANGES, Link
+from .link import CHANGES, KINDS, Link
 from .means import Means
 from .opening import has_oauth, open_transport
 from .redaction import Redactor
@@ -320,16 +320,18 @@ class Upstream:
             async with client.listen(
                 tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
             ) as subscription:
+                self._forget(*KINDS)  # what changed before anybody listened was told to nobody
                 async for _ in subscription:
                     pass
 
     def _notified(self, method: str, params: Message) -> None:
-        kinds = CHANGES.get(method, ())
-        if kinds and self.link is not None:
-            self.link.drop(*kinds)
-        for kind in kinds:
-            self._tell(kind)
+        self._forget(*CHANGES.get(method, ()))
         self._means.notified(self.name, method, params)
+
+    def _forget(self, *kinds: str) -> None:
+        if self.link is not None:
+            for kind in self.link.drop(*kinds):
+                self._tell(kind)
 
     async def _conclude(self, reason: str) -> bool:
         """What becomes of it after an attempt or a connection; True when there is nothing more to try."""

@@ -1,0 +1,249 @@
+"""Remote servers over every transport: the same hub, whatever is in between."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+from mcp import MCPError
+from mcp.server.auth.provider import AccessToken
+from websockets.asyncio.server import ServerConnection
+
+from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.transports.ide import HEADER
+
+from .conftest import Changes, StartHub, text_of
+from .oauth import auth_settings
+from .remote import RemoteServer, free_port, http_server, sse_server, websocket_server
+
+
+@dataclass
+class Remote:
+    """A kind of server, how to run one, and how it is configured."""
+
+    kind: str
+    serve: Callable[..., AbstractAsyncContextManager[str]]
+    options: dict[str, Any]
+
+    def running(self, remote: RemoteServer, port: int | None = None) -> AbstractAsyncContextManager[str]:
+        return self.serve(remote, port or free_port(), **self.options)
+
+
+KINDS = [
+    Remote("http", http_server, {}),
+    Remote("http", http_server, {"json_response": True}),
+    Remote("sse", sse_server, {}),
+    Remote("ws", websocket_server, {}),
+]
+
+
+@pytest.fixture(params=KINDS, ids=["http", "http-json", "sse", "ws"])
+def kind(request: pytest.FixtureRequest) -> Remote:
+    chosen: Remote = request.param
+    return chosen
+
+
+@dataclass
+class Connected:
+    hub: Hub
+    remote: RemoteServer
+    url: str
+
+
+@pytest.fixture
+async def connected(kind: Remote, start_hub: StartHub) -> AsyncIterator[Connected]:
+    remote = RemoteServer()
+    async with kind.running(remote) as url:
+        hub = await start_hub({"x": {"type": kind.kind, "url": url}})
+        yield Connected(hub, remote, url)
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+async def test_tools_are_listed_and_called(connected: Connected) -> None:
+    tools = await connected.hub.tools("x")
+    assert [tool.name for tool in tools] == [f"mcp__x__{name}" for name in connected.remote.tools]
+    assert text_of(await connected.hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
+    assert connected.hub.status()[0].state == "connected"
+
+
+async def test_calls_do_not_wait_for_each_other(connected: Connected) -> None:
+    slow = asyncio.create_task(connected.hub.call("x", "slow"))
+    await asyncio.wait_for(connected.remote.started.wait(), 20)
+    assert text_of(await connected.hub.call("x", "echo")) == "echo {}"
+    connected.remote.release.set()
+    assert text_of(await slow) == "slow {}"
+
+
+async def test_cancelling_the_caller_cancels_the_call_at_the_server(kind: Remote, connected: Connected) -> None:
+    if kind.options:
+        pytest.skip("a server that answers in one piece does not see that its client has gone")
+    slow = asyncio.create_task(connected.hub.call("x", "slow"))
+    await asyncio.wait_for(connected.remote.started.wait(), 20)
+    slow.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await slow
+    await asyncio.wait_for(connected.remote.cancelled.wait(), 20)
+    assert text_of(await connected.hub.call("x", "echo")) == "echo {}"
+
+
+async def test_a_question_of_the_server_reaches_whoever_called(connected: Connected) -> None:
+    asked = []
+
+    async def ask(params: dict[str, Any]) -> dict[str, Any]:
+        asked.append(params["message"])
+        return {"action": "accept", "content": {"name": "Ada"}}
+
+    result = text_of(await connected.hub.call("x", "ask", ask=ask))
+    assert result.endswith("accept {'name': 'Ada'}")
+    assert asked == ["Who?"]
+
+
+async def test_a_change_of_the_tools_is_noticed(connected: Connected) -> None:
+    before = len(await connected.hub.tools("x"))
+    changes = Changes(connected.hub, "x")
+    await connected.hub.call("x", "change")
+    await changes.until_seen("tools")
+    assert len(await connected.hub.tools("x")) == before + 1
+
+
+async def test_a_restarted_server_is_used_again(kind: Remote, start_hub: StartHub) -> None:
+    port = free_port()
+    async with kind.running(RemoteServer(), port) as url:
+        hub = await start_hub({"x": {"type": kind.kind, "url": url}})
+        assert text_of(await hub.call("x", "echo")) == "echo {}"
+    for _ in range(4):
+        with pytest.raises((MCPError, UpstreamUnavailable)):
+            await hub.call("x", "echo")
+    again = RemoteServer()
+    async with kind.running(again, port):
+        assert text_of(await hub.call("x", "echo", {"again": True})) == "echo {'again': True}"
+        assert again.seen == 1
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+async def test_a_server_that_is_not_there_fails_with_the_reason(kind: Remote, start_hub: StartHub) -> None:
+    scheme = "ws" if kind.kind == "ws" else "http"
+    hub = await start_hub({"x": {"type": kind.kind, "url": f"{scheme}://127.0.0.1:{free_port()}/mcp"}})
+    with pytest.raises(UpstreamUnavailable, match=r"[Cc]onnect"):
+        await hub.call("x", "echo")
+    assert hub.status()[0].state == "failed"
+
+
+async def test_one_refused_request_does_not_end_the_others(start_hub: StartHub) -> None:
+    """An HTTP server that stops listening: the call in flight still gets its answer."""
+    remote = RemoteServer()
+    async with http_server(remote) as url:
+        hub = await start_hub({"x": {"type": "http", "url": url}})
+        await hub.tools("x")
+    with pytest.raises(MCPError):
+        await hub.call("x", "echo")
+    assert hub.status()[0].state == "connected"
+    for _ in range(2):
+        with pytest.raises(MCPError):
+            await hub.call("x", "echo")
+    assert hub.status()[0].state != "connected"
+
+
+async def test_a_forgotten_session_is_made_anew_without_the_caller_noticing(start_hub: StartHub) -> None:
+    port = free_port()
+    first, second = _Legacy(), _Legacy()
+    async with http_server(first, port) as url:
+        hub = await start_hub({"x": {"type": "http", "url": url}})
+        await hub.call("x", "echo")
+        assert hub.status()[0].protocol_version == "2025-11-25"
+    async with http_server(second, port):
+        assert text_of(await hub.call("x", "echo")) == "echo {}"
+        assert second.seen == 1
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+class _Legacy(RemoteServer):
+    """A server that knows only revisions with a handshake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server.middleware.append(_without_discovery)
+
+
+async def _without_discovery(context: Any, call_next: Any) -> Any:
+    if context.method == "server/discover":
+        raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
+    return await call_next(context)
+
+
+async def test_headers_are_sent(start_hub: StartHub) -> None:
+    seen: list[Any] = []
+    async with sse_server(RemoteServer(), headers=seen) as url:
+        hub = await start_hub({"x": {"type": "sse", "url": url, "headers": {"X-Team": "blue"}}})
+        await hub.tools("x")
+        assert seen[0]["x-team"] == "blue"
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("token_in", ["lock file", "configuration"])
+async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, token_in: str) -> None:
+    seen = []
+
+    async def check(socket: ServerConnection) -> None:
+        assert socket.request is not None
+        seen.append(socket.request.headers.get(HEADER))
+
+    port = free_port()
+    entry: dict[str, Any] = {"type": "ws-ide", "url": f"ws://127.0.0.1:{port}", "includeTools": ["echo"]}
+    if token_in == "configuration":
+        entry["authToken"] = "from-the-ide"
+    else:
+        (tmp_path / ".claude" / "ide").mkdir(parents=True)
+        (tmp_path / ".claude" / "ide" / f"{port}.lock").write_text(json.dumps({"authToken": "from-the-ide"}))
+    async with websocket_server(RemoteServer(), port, check):
+        hub = await start_hub({"x": entry})
+        assert [tool.tool.name for tool in await hub.tools("x")] == ["echo"]
+        assert seen == ["from-the-ide"]
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, caplog: Any) -> None:
+    class Nobody:
+        async def verify_token(self, token: str) -> AccessToken | None:
+            return None
+
+    caplog.set_level("DEBUG")
+    port = free_port()
+    options = {"auth": auth_settings(port), "token_verifier": Nobody()}
+    async with http_server(RemoteServer(), port, **options) as url:
+        headers = {"Authorization": "Bearer very-secret-token"}
+        hub = await start_hub({"x": {"type": "http", "url": url, "headers": headers}})
+        with pytest.raises(UpstreamUnavailable, match="other credentials"):
+            await hub.call("x", "echo")
+    [status] = hub.status()
+    assert status.state == "failed"
+    assert status.config["headers"] == {"Authorization": "[REDACTED]"}
+    assert "very-secret-token" not in repr(status) + caplog.text
+
+
+async def test_a_server_in_this_process_is_one_like_any_other(start_hub: StartHub) -> None:
+    remote = RemoteServer()
+    hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": remote.run})
+    assert text_of(await hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
+    slow = asyncio.create_task(hub.call("x", "slow"))
+    await asyncio.wait_for(remote.started.wait(), 10)
+    assert text_of(await hub.call("x", "echo")) == "echo {}"
+    remote.release.set()
+    await slow
+
+
+async def test_an_exchange_of_any_length_takes_no_more_of_the_stack(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": RemoteServer().run})
+    for _ in range(2000):
+        await hub.call("x", "echo")
