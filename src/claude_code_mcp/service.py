@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
@@ -28,6 +28,7 @@ from .policy.redaction import Redactor
 from .questions.broker import Broker
 from .sessions.delivery import Delivery
 from .sessions.gate import Gate
+from .sessions.hosting import Host
 from .sessions.launch import Launcher
 from .sessions.registry import Sessions
 from .sessions.session import Session
@@ -64,15 +65,17 @@ class Service:
         environment: Mapping[str, str] | None = None,
         *,
         policy: Policy | None = None,
-        observers: Sequence[Observer] = (),
         redactor: Redactor | None = None,
+        host: Host | None = None,
     ) -> None:
-        """Without a policy, callers may do everything. `redactor` is taught every secret that passes by."""
+        """Without a policy, callers may do everything. `redactor` is taught every secret that passes by; `host` has the
+        MCP servers that all sessions share."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self.redactor = redactor or Redactor()
         self.redactor.learn(self._environment)
-        self._observers = tuple(observers)
+        self._observers: tuple[Observer, ...] = ()
+        self._host = host
         default = os.path.abspath(self.settings.default_cwd or os.getcwd())
         self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,6 +92,7 @@ class Service:
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self.gate,
             start_task=self.start_task,
+            host=self._host,
             notice=self._notice,
         )
         self._sessions = Sessions(self._around)
@@ -120,6 +124,10 @@ class Service:
             log.error("a task of the service failed", exc_info=task.exception())
 
     # -- observers --------------------------------------------------------------------------------------------
+
+    def observe(self, observer: Observer) -> None:
+        """From now on the observer is told of everything."""
+        self._observers = (*self._observers, observer)
 
     def tell(self, act: Act) -> None:
         """Tells every observer what somebody did."""

@@ -21,6 +21,7 @@ from .asking import Ask, with_input
 from .auth.needs_auth import NeedsAuthMemory
 from .auth.signing_in import ShowAddress, sign_in
 from .configuration import HttpConfig, SseConfig, allows, fingerprint
+from .connection import ConnectionState
 from .endpoint import PATIENCE, Endpoint, Push
 from .link import Link
 from .means import Means
@@ -232,7 +233,7 @@ class Hub:
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The servers that a session gets: all that may be used, or those of them it wants."""
-        usable = [name for name, one in self._upstreams.items() if one.connection.state is not State.DISABLED]
+        usable = [name for name, one in self._upstreams.items() if one.connection.state is not ConnectionState.DISABLED]
         return tuple(name for name in usable if wanted is None or name in wanted)
 
     def endpoint(

@@ -60,6 +60,8 @@ class SessionOptions(_Strict):
     output_schema: Mapping[str, Any] | None = None
     mcp_servers: Mapping[str, Mapping[str, Any]] | None = None
     strict_mcp_config: bool = False
+    hub_servers: tuple[str, ...] | None = None
+    """Which servers of the hub the session gets; unset, all of them."""
     setting_sources: tuple[str, ...] | None = None
     sandbox: Mapping[str, Any] | None = None
     file_checkpointing: bool = False

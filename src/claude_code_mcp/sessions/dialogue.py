@@ -270,6 +270,8 @@ class Dialogue:
         assert self._process is not None
         if frame.subtype == "hook_callback":
             self._process.answer(frame.id, self._around.gate.vet(self.owner, self.cwd, frame.request))
+        elif frame.subtype == "mcp_message" and self._incarnation is not None and self._incarnation.hosting is not None:
+            self._incarnation.hosting.take(self._process, frame)
         elif frame.subtype != "can_use_tool":
             self._process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
         elif self._turn is not None and self._turn.ending is not None:

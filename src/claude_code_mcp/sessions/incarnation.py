@@ -15,6 +15,7 @@ from ..claude.frames import Frame, Result
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
+from .hosting import Hosting
 from .slots import Occupant
 from .surroundings import Surroundings
 
@@ -68,6 +69,7 @@ class Incarnation:
         self._leaving: asyncio.Task[None] | None = None
         self.process: ClaudeProcess | None = None
         self.ready = False
+        self.hosting = _hosting(tenant, around)
         self._starting = around.start_task(self._start())
 
     # -- coming up --------------------------------------------------------------------------------------------
@@ -76,7 +78,8 @@ class Incarnation:
         try:
             async with self._around.slots.spawning():
                 process = await self._spawn()
-                await self._around.launcher.initialize(process, self._around.gate.hooks(self._tenant.owner))
+                hosted = self.hosting.servers if self.hosting else ()
+                await self._around.launcher.initialize(process, self._around.gate.hooks(self._tenant.owner), hosted)
         except ClaudeCodeError as error:
             self._failed(error)
         except Exception:
@@ -88,8 +91,11 @@ class Incarnation:
     async def _spawn(self) -> ClaudeProcess:
         around, tenant = self._around, self._tenant
         opening = await asyncio.to_thread(self._opening)
+        hosted = self.hosting.configuration if self.hosting else None
         starting = asyncio.ensure_future(
-            around.launcher.start(self, tenant.options, opening, tenant.cwd, tenant.process_budget)
+            around.launcher.start(
+                self, tenant.options, opening, tenant.cwd, budget=tenant.process_budget, hosted=hosted
+            )
         )
         try:
             self.process = await asyncio.shield(starting)
@@ -132,6 +138,8 @@ class Incarnation:
         """Lets go of it; it is closed in the background. Once is enough."""
         if self._leaving is None:
             self.ready = False
+            if self.hosting is not None:
+                self.hosting.close()
             self._leaving = self._around.start_task(self._close())
             self._around.slots.leave(self._tenant, self._leaving)
 
@@ -154,3 +162,10 @@ class Incarnation:
         """Waits until nothing of it is left. Cancelling the wait changes nothing."""
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
+
+
+def _hosting(tenant: Tenant, around: Surroundings) -> Hosting | None:
+    servers = around.host.offered(tenant.options.hub_servers) if around.host is not None else ()
+    if around.host is None or not servers:
+        return None
+    return Hosting(around.host, servers, f"session:{tenant.id}", around.start_task)

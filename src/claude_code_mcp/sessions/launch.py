@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,19 @@ class Launcher:
         return find_executable(options.executable or self.executable, self.environment)
 
     async def start(
-        self, owner: Owner, options: SessionOptions, opening: Opening, cwd: str, budget: float | None
+        self,
+        owner: Owner,
+        options: SessionOptions,
+        opening: Opening,
+        cwd: str,
+        *,
+        budget: float | None = None,
+        hosted: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> ClaudeProcess:
-        """Spawns the process; it is not yet initialised."""
+        """Spawns the process; it is not yet initialised. `hosted` are MCP servers that live in this process; one that
+        the session has configured itself under the same name comes first."""
+        if hosted:
+            options = options.model_copy(update={"mcp_servers": {**hosted, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
         command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget)
@@ -51,9 +61,14 @@ class Launcher:
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
-    async def initialize(self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None) -> None:
-        """Waits until it says that it is ready. `hooks` say which moments it is to report and have decided."""
-        wishes = {} if hooks is None else {"hooks": hooks}
+    async def initialize(
+        self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None, hosted: Collection[str] = ()
+    ) -> None:
+        """Waits until it says that it is ready. `hooks` say which moments it is to report and have decided, `hosted`
+        which MCP servers it reaches through us."""
+        wishes: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
+        if hosted:
+            wishes["sdkMcpServers"] = list(hosted)
         await process.request("initialize", timeout=self.start_timeout, **wishes)
 
 

@@ -11,6 +11,7 @@ from ..questions.broker import Broker
 from ..store.lease import Leases
 from ..store.transcripts import Transcripts
 from .gate import Gate
+from .hosting import Host
 from .launch import Launcher
 from .slots import Slots
 
@@ -28,5 +29,7 @@ class Surroundings:
     gate: Gate
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     """Runs work that belongs to the service, never to a caller."""
+    host: Host | None
+    """Has the MCP servers that all sessions share, if there are any."""
     notice: Callable[[str, str, Event], None]
     """Hears every event of every session, with the session's id and its owner."""

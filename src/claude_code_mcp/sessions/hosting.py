@@ -1,0 +1,89 @@
+"""MCP servers that live in this process and reach Claude Code over the control channel, as one of its processes meets
+them: no program per session, and no port."""
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from ..claude.frames import ControlRequest, Raw
+from ..claude.process import ClaudeProcess
+from ..errors import ProcessFailed
+
+log = logging.getLogger(__name__)
+
+_NO_ANSWER = {"jsonrpc": "2.0", "result": {}, "id": 0}
+"""What the CLI wants to hear where JSON-RPC has nothing to say."""
+
+
+class Endpoint(Protocol):
+    """One server, as one process meets it."""
+
+    async def answer(self, message: dict[str, Any]) -> dict[str, Any] | None: ...
+
+    def close(self) -> None: ...
+
+
+class Host(Protocol):
+    """Whoever has the servers."""
+
+    def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """The names of the servers that a session gets: all that may be used, or those of them it wants."""
+
+    def endpoint(self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str) -> Endpoint:
+        """The server for one process; `push` takes what the process did not ask for."""
+
+
+class Hosting:
+    """The servers that one process was promised. Endpoints are made when they are first spoken to."""
+
+    def __init__(
+        self,
+        host: Host,
+        servers: tuple[str, ...],
+        caller: str,
+        start_task: Callable[[Coroutine[Any, Any, None]], object],
+    ) -> None:
+        self._host = host
+        self._caller = caller
+        self._start_task = start_task
+        self._endpoints: dict[str, Endpoint] = {}
+        self.servers = servers
+
+    @property
+    def configuration(self) -> dict[str, dict[str, str]]:
+        """How the CLI is told of them on its command line."""
+        return {name: {"type": "sdk", "name": name} for name in self.servers}
+
+    def take(self, process: ClaudeProcess, frame: ControlRequest) -> None:
+        """A message of the CLI to one of the servers; the answer follows when there is one."""
+        self._start_task(self._answer(process, frame))
+
+    async def _answer(self, process: ClaudeProcess, frame: ControlRequest) -> None:
+        server, message = frame.request.get("server_name"), frame.request.get("message")
+        if server not in self.servers or not isinstance(message, dict):
+            process.refuse(frame.id, f"there is no MCP server {server!r} here")
+            return
+        answer = await self._endpoint(process, str(server)).answer(message)
+        process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
+
+    def _endpoint(self, process: ClaudeProcess, server: str) -> Endpoint:
+        if server not in self._endpoints:
+
+            def push(message: Raw) -> None:
+                self._start_task(_push(process, server, message))
+
+            self._endpoints[server] = self._host.endpoint(server, push, caller=self._caller)
+        return self._endpoints[server]
+
+    def close(self) -> None:
+        """The process is gone, or will be."""
+        for endpoint in self._endpoints.values():
+            endpoint.close()
+        self._endpoints.clear()
+
+
+async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
+    try:
+        await process.request("mcp_message", timeout=10, server_name=server, message=message)
+    except ProcessFailed as error:
+        log.debug("a message of %s did not reach its session: %s", server, error.message)
