@@ -169,7 +169,7 @@ class _Stream:
     def _recall(self) -> None:
         """What an earlier round has sent belongs into the bundle too."""
         for event in self._session.log.after(0):
-            if event.seq <= self._reached and isinstance(event, Message) and self._is_told(event):
+            if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
                 self._keep(event)
 
     async def _stream(self) -> types.InputRequiredResult | None:
@@ -209,10 +209,9 @@ class _Stream:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Message):
-            if event.type == "command_lifecycle":
-                return  # between the CLI and its host
-            self._number(event.raw, event)
-            if self._is_told(event):
+            if _is_for_clients(event):
+                self._number(event.raw, event)
+            if self._is_bundled(event):
                 self._total += 1
                 self._keep(event)
         elif isinstance(event, Partial) and self._partials and event.raw is not None:
@@ -231,8 +230,8 @@ class _Stream:
         self._sequence += count
         self._missed += count
 
-    def _is_told(self, event: Message) -> bool:
-        return self._system or event.type != "system"
+    def _is_bundled(self, event: Message) -> bool:
+        return _is_for_clients(event) and (self._system or event.type != "system")
 
     def _keep(self, event: Message) -> None:
         kept = self._kept
@@ -269,6 +268,11 @@ class _Stream:
         if self._total == len(self._kept) and not dropped:
             return None
         return Truncation(total=self._total, returned=len(self._kept), dropped_notifications=dropped or None)
+
+
+def _is_for_clients(event: Message) -> bool:
+    """All but what passes between the CLI and its host."""
+    return event.type != "command_lifecycle"
 
 
 def _now() -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import mcp_types as types
 
 from ..model.events import Event, Output, QuestionOpened, Retrying
+from ..model.question import Question
 from ..sessions.session import Session
 from ..store.log import Subscription
 from .call import Call
@@ -56,21 +57,24 @@ async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
         yield
         return
     with session.log.subscribe() as events:
-        telling = call.service.start_task(_tell(call, events))
+        telling = call.service.start_task(_tell(call, session.questions, events))
         try:
             yield
         finally:
             telling.cancel()
 
 
-async def _tell(call: Call, events: Subscription) -> None:
+async def _tell(call: Call, questions: list[Question], events: Subscription) -> None:
     """One report for all that happened since the last, and not too many of them."""
-    count = 0
+    report = call.context.session.report_progress
+    for count, question in enumerate(questions, 1):
+        await report(count, None, _asked(question))
+    count = len(questions)
     async for event in events:
         lines = [line for one in (event, *_here(events)) if (line := _line(one)) is not None]
         if lines:
             count += len(lines)
-            await call.context.session.report_progress(count, None, lines[-1])
+            await report(count, None, lines[-1])
             await asyncio.sleep(_BETWEEN_REPORTS)
 
 
@@ -87,5 +91,9 @@ def _line(event: Event) -> str | None:
         case Retrying():
             return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
         case QuestionOpened():
-            return f"Waiting for an answer [{event.question.id}]: {event.question.description}"
+            return _asked(event.question)
     return None
+
+
+def _asked(question: Question) -> str:
+    return f"Waiting for an answer [{question.id}]: {question.description}"

@@ -1,0 +1,137 @@
+"""Questions inside a query: the stream goes on where it was, whoever answers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from claude_code_mcp.testing.script import ask_user, script, text, tool
+
+from .conftest import Caller, StartCaller
+
+BOTH_ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+TWO = script(
+    "Touch",
+    text("First.\n") | tool("Bash", command="touch one"),
+    text("Then.\n") | tool("Bash", command="touch two"),
+    text("Done.\n"),
+)
+Elicit = Callable[[Any, types.ElicitRequestParams], Awaitable[types.ElicitResult]]
+
+
+def person(*results: types.ElicitResult) -> tuple[Elicit, list[str]]:
+    """Somebody who answers forms in this order, and the forms that were shown."""
+    shown: list[str] = []
+
+    async def elicit(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        shown.append(params.message)
+        return results[len(shown) - 1]
+
+    return elicit, shown
+
+
+def accept(**content: str | int | float | bool | list[str] | None) -> types.ElicitResult:
+    return types.ElicitResult(action="accept", content=content)
+
+
+def assert_nothing_twice(caller: Caller) -> None:
+    heard = caller.listener.heard
+    assert [one["sequence"] for one in heard] == list(range(1, len(heard) + 1))
+    ids = [one["uuid"] for one in caller.listener.messages if "uuid" in one]
+    assert len(ids) == len(set(ids)) > 5
+
+
+@BOTH_ERAS
+async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, mode: str) -> None:
+    elicit, shown = person(accept(decision="Allow once"), accept(decision="Allow once"))
+    caller: Caller = await start_caller(mode, elicit)
+    bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
+    await caller.listener.until("result")
+    assert [message.splitlines()[0] for message in shown] == [
+        "Claude Code wants to: Run: touch one",
+        "Claude Code wants to: Run: touch two",
+    ]
+    assert all((caller.sandbox.project / name).exists() for name in ("one", "two"))
+    assert_nothing_twice(caller)
+    assert bundle["messages"] == [one for one in caller.listener.messages if one["type"] != "stream_event"]
+    events = [one["event"] for one in caller.listener.messages if one["type"] == "stream_event"]
+    deltas = [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
+    assert "".join(deltas) == "First.\nThen.\nDone.\n"
+    assert bundle["result"]["summary"] == "Done.\n"
+    assert "truncated" not in bundle
+
+
+@BOTH_ERAS
+async def test_totals_are_of_the_whole_call(start_caller: StartCaller, mode: str) -> None:
+    elicit, _ = person(accept(decision="Allow once"), accept(decision="Allow once"))
+    caller: Caller = await start_caller(mode, elicit)
+    bundle = await caller.ok("claude_code_query", prompt=TWO, options={"maxMessages": 2})
+    result = await caller.listener.until("result")
+    assert bundle["truncated"] == {"total": len(caller.listener.heard), "returned": 2}
+    assert bundle["executionTime"] >= result["duration_ms"]
+
+
+@BOTH_ERAS
+async def test_a_person_can_say_no(start_caller: StartCaller, mode: str) -> None:
+    elicit, _ = person(accept(decision="Deny", reason="not today"), types.ElicitResult(action="decline"))
+    caller: Caller = await start_caller(mode, elicit)
+    bundle = await caller.ok("claude_code_query", prompt=TWO)
+    assert not any((caller.sandbox.project / name).exists() for name in ("one", "two"))
+    assert "not today" in str(bundle["messages"])
+    assert len(bundle["messages"][-1]["permission_denials"]) == 2
+
+
+@BOTH_ERAS
+async def test_a_question_of_claude_is_answered(start_caller: StartCaller, mode: str) -> None:
+    elicit, _ = person(accept(answer1="blue"))
+    caller: Caller = await start_caller(mode, elicit)
+    bundle = await caller.ok(
+        "claude_code_query", prompt=script("Ask", ask_user("Which?", "red", "blue"), "${tool_result}")
+    )
+    assert "blue" in bundle["result"]["summary"]
+
+
+@BOTH_ERAS
+async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartCaller, mode: str) -> None:
+    elicit, shown = person(types.ElicitResult(action="cancel"), accept(decision="Allow once"))
+    caller: Caller = await start_caller(mode, elicit)
+    call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=TWO))
+    await caller.until_told("Waiting for an answer")
+    await _answer(caller)
+    bundle = await call
+    await caller.listener.until("result")
+    assert bundle["result"]["success"]
+    assert len(shown) == 2
+    assert all((caller.sandbox.project / name).exists() for name in ("one", "two"))
+    assert_nothing_twice(caller)
+
+
+@BOTH_ERAS
+async def test_a_client_without_forms_is_told_of_the_question(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode)
+    prompt = script("Touch", tool("Bash", command="touch one"), "done")
+    call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=prompt))
+    await caller.until_told("Waiting for an answer [")
+    assert any("Run: touch one" in told for told in caller.progress)
+    await _answer(caller)
+    assert (await call)["result"]["summary"] == "done"
+    assert (caller.sandbox.project / "one").exists()
+
+
+async def _answer(caller: Caller) -> None:
+    (session,) = caller.service.sessions()
+    status = await caller.ok("claude_get_status", sessionId=session.id)
+    (pending,) = status["pendingInputs"]
+    await caller.ok("claude_respond", sessionId=session.id, inputId=pending["inputId"], decision="allow")
+
+
+@BOTH_ERAS
+async def test_a_time_limit_also_ends_a_question(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode, max_execution_time_ms=4000)
+    result = await caller.call("claude_code_query", prompt=script("Touch", tool("Bash", command="touch one"), "done"))
+    assert result.structured_content is not None
+    assert result.structured_content["result"]["timedOut"] is True
+    assert not (caller.sandbox.project / "one").exists()
+    assert caller.service.sessions()[0].questions == []
