@@ -13,6 +13,7 @@ from filelock import FileLock
 BUILD = Path(__file__).parent.parent / "build"
 _INSTALL_SECONDS = 240
 _QUIET = ("--no-package-lock", "--no-audit", "--no-fund", "--prefer-offline", "--loglevel=error")
+_SOON = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=2000")  # offline is told soon
 
 
 class Unavailable(Exception):
@@ -40,7 +41,7 @@ def _npm_install(manifest: Path, place: Path) -> None:
     shutil.copyfile(manifest, place / "package.json")
     try:
         done = subprocess.run(
-            [npm, "install", "--ignore-scripts", *_QUIET],
+            [npm, "install", "--ignore-scripts", *_QUIET, *_SOON],
             cwd=place,
             stdin=subprocess.DEVNULL,
             capture_output=True,
