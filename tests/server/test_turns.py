@@ -49,7 +49,7 @@ def test_options_reach_claude_code(client: Connection, model: ScriptedModelThrea
 
 @pytest.mark.promise("create.directory")
 def test_a_session_works_in_the_directory_asked_for(client: Connection, place: Sandbox) -> None:
-    elsewhere = place.root / "else where"
+    elsewhere = place.project / "else where"
     elsewhere.mkdir(exist_ok=True)
     prompt = script("go", tool("Bash", command="pwd"), "in ${tool_result}")
     ended = client.create(prompt, workingDirectory=str(elsewhere), allowedTools=["Bash"], waitSeconds=30)
