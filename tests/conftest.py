@@ -56,7 +56,9 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
             **settings: Any,
         ) -> Service:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
-            service = Service(given, {**environment, **(extra or {})}, policy=policy, observers=observers)
+            service = Service(given, {**environment, **(extra or {})}, policy=policy)
+            for observer in observers:
+                service.observe(observer)
             return await stack.enter_async_context(service)
 
         yield start

@@ -4,25 +4,38 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 import anyio
 
+from . import __version__
 from .config import Settings
+from .errors import InvalidArgument
 from .greeting import Heard
+from .model.acts import Act, ActKind
+from .observers.audit import Audit
+from .observers.logs import RedactingFormatter
+from .observers.trail import Trail
+from .policy.document import Policy, built_in, parse_policy
+from .policy.redaction import Redactor
 from .server.surface import Surface
 from .service import Service
 
 log = logging.getLogger(__name__)
 
 _LEVELS = {"warn": "WARNING"}
+_redactor = Redactor()
+"""The one of this process: what any part of it learns must not be in the log either."""
 
 
 def log_to_stderr(settings: Settings) -> None:
     """stdout belongs to the protocol; everything for people goes to stderr."""
     level = _LEVELS.get(settings.log_level, settings.log_level.upper())
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _redactor))
+    logging.basicConfig(level=level, handlers=[handler])
     for chatty in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
 
@@ -34,7 +47,7 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
 
     heard, serving = heard or Heard(), anyio.CancelScope()
     with _on_signals(serving.cancel):
-        async with Service(settings) as service, stdio_streams(heard) as (inbox, outbox):
+        async with _service(settings, "local", None) as service, stdio_streams(heard) as (inbox, outbox):
             server = Surface(service).server()
             if heard.leave_manifest is not None:
                 service.start_task(leave_manifest(server, heard.leave_manifest))
@@ -54,13 +67,61 @@ async def _after_the_client(service: Service, wish: str) -> None:
 
 async def run_http(settings: Settings, where: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
+    from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.http import HttpServer, read_address  # noqa: PLC0415
 
-    service = Service(settings)
-    server = HttpServer(Surface(service, settings.on_disconnect or "keep"), settings, read_address(where))
-    with _on_signals(server.stop):
+    async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as service:
+        metrics = Metrics(lambda: service.sessions(owner=None))
+        service.observe(metrics)
+        surface = Surface(service, settings.on_disconnect or "keep")
+        server = HttpServer(surface, settings, read_address(where), metrics.render)
+        watching = service.start_task(metrics.watch_the_loop())
+        try:
+            with _on_signals(server.stop):
+                await server.serve()
+        finally:
+            watching.cancel()
+
+
+def read_policy(settings: Settings, fallback: str) -> Policy:
+    """The policy that the settings name; InvalidArgument says in one line what is wrong with it."""
+    if settings.policy_file is None:
+        return built_in(settings.profile or fallback)
+    try:
+        text = settings.policy_file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(f"The policy file {settings.policy_file} cannot be read: {error}") from None
+    return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
+
+
+@asynccontextmanager
+async def _service(settings: Settings, profile: str, audit_file: Path | None) -> AsyncIterator[Service]:
+    """A service with its policy and its audit trail, which is closed last and then complete."""
+    for secret in (settings.http_token, settings.metrics_token):
+        _redactor.add([secret.get_secret_value()] if secret is not None else [])
+    service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor)
+    audit = _audit(settings, audit_file)
+    if audit is not None:
+        service.observe(audit)
+    service.tell(Act(ActKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
+    try:
         async with service:
-            await server.serve()
+            yield service
+    finally:
+        service.tell(Act(ActKind.SERVER_STOPPED, "server"))
+        if audit is not None:
+            await asyncio.to_thread(audit.close)
+
+
+def _audit(settings: Settings, default: Path | None) -> Audit | None:
+    path = default if settings.audit_file is None else settings.audit_file
+    if path is None or path == "off":
+        return None
+    try:
+        trail = Trail(Path(path), settings.audit_max_bytes)
+    except OSError as error:
+        raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
+    return Audit(trail, _redactor, prompts=settings.audit_prompts)
 
 
 @contextmanager

@@ -36,7 +36,8 @@ LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], Befor
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
-Toolset = Literal["sessions", "code", "query"]
+Toolset = Literal["sessions", "code", "query", "hub", "hub-tools"]
+ALL_TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query", "hub", "hub-tools")
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 
 
@@ -107,8 +108,31 @@ class Settings(BaseModel):
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
     """Origins that browsers may call from, separated by commas."""
 
+    policy_file: UserPath | None = Field(None, validation_alias=f"{_OWN}POLICY")
+    """A TOML file that says what callers may do; see policy.md. Unset, a built-in profile applies."""
+    profile: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}PROFILE")
+    """The profile for callers that the policy file does not name. Unset: what the file says, else `local` on stdio and
+    `remote` on HTTP."""
+    audit_file: Literal["off"] | UserPath | None = Field(None, validation_alias=f"{_OWN}AUDIT_FILE")
+    """Where the audit trail goes, or `off`. Unset: nowhere on stdio, `audit.jsonl` in the state directory on HTTP."""
+    audit_prompts: bool = Field(False, validation_alias=f"{_OWN}AUDIT_PROMPTS")
+    """Whether the audit trail has prompts in full, not only their hash."""
+    audit_max_bytes: int = Field(10 << 20, gt=0, validation_alias=f"{_OWN}AUDIT_MAX_BYTES")
+    """The size at which the file of the audit trail is put aside for a new one; five old ones are kept."""
+    metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
+    """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
-    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`."""
+    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `hub` (the servers of the
+    hub) and `hub-tools` (the tools of those servers)."""
+    hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
+    """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too (`all`),
+    or none (`off`)."""
+    hub_file: UserPath | None = Field(None, validation_alias=f"{_OWN}HUB_FILE")
+    """Our own file of MCP servers; unset, `mcp.json` in the user's configuration directory."""
+    channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}CHANNELS")
+    """Servers of the hub that may push messages into sessions, separated by commas."""
+    permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
+    """Servers of the hub that are told of open questions and may answer them, separated by commas."""
     call_limit_ms: int = Field(55_000, gt=0, validation_alias=f"{_OWN}CALL_LIMIT_MS")
     """How long `claude_code` and `claude_code_reply` wait for a turn before they return with the session's id. Many
     clients give a call up after a minute."""
@@ -123,7 +147,7 @@ class Settings(BaseModel):
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
 
-    @field_validator("toolsets", "query_allowed_tools", "http_allowed_hosts", "http_allowed_origins", mode="before")
+    @field_validator("toolsets", "channels", "permission_channels", "query_allowed_tools", "http_allowed_hosts", "http_allowed_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

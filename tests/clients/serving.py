@@ -36,7 +36,11 @@ def free_port() -> int:
 def serve_http(directory: Path, environment: Mapping[str, str], token: str | None = None) -> Iterator[Served]:
     """A server on loopback, stopped with SIGTERM at the end, which it must obey by ending well."""
     port = free_port()
-    given = {**environment, **({"CLAUDE_CODE_MCP_TOKEN": token} if token else {})}
+    given = {
+        "CLAUDE_CODE_MCP_PROFILE": "local",  # what remote callers may do is not what these tests are about
+        **environment,
+        **({"CLAUDE_CODE_MCP_TOKEN": token} if token else {}),
+    }
     log = directory / "server.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(

@@ -128,7 +128,9 @@ async def test_only_the_tools_of_the_list_are_there(
 async def test_an_answer_cannot_turn_a_call_into_a_denied_one(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start(start_service, BASH_RULES)
     (sandbox.project / "kept").touch()
-    session, delivery = await service.create(script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox))
+    session, delivery = await service.create(
+        script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox)
+    )
     asked = await question(session)
     with pytest.raises(PermissionDenied):
         service.respond(session.id, asked, Answer(allow=True, updated_input={"command": "rm kept"}))

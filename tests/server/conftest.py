@@ -65,7 +65,8 @@ def server_settings() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def server_environment(place: Sandbox, server_settings: dict[str, str]) -> dict[str, str]:
-    return place.environment(**{RUN: os.environ[RUN]}, **server_settings)
+    # What remote callers may do by default is tested with the policy; here they work in any directory.
+    return place.environment(**{RUN: os.environ[RUN], "CLAUDE_CODE_MCP_PROFILE": "local", **server_settings})
 
 
 @dataclass

@@ -3,7 +3,7 @@
 import ipaddress
 import logging
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -19,6 +19,8 @@ from starlette.routing import Route
 from .. import __version__
 from ..config import Settings
 from ..errors import InvalidArgument
+from ..model.acts import Act, ActKind
+from .figures import metrics_route
 from .surface import Surface
 from .tokens import SCOPE, StaticTokens, load_tokens
 
@@ -72,16 +74,30 @@ def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
         )
 
 
-def http_app(surface: Surface, settings: Settings, address: Address, tokens: Mapping[str, str]) -> Starlette:
-    """The ASGI application; `tokens` are names by token."""
-    auth = _auth(address) if tokens else None
+def http_app(
+    surface: Surface,
+    settings: Settings,
+    address: Address,
+    tokens: Mapping[str, str],
+    metrics: Callable[[], bytes] | None = None,
+) -> Starlette:
+    """The ASGI application; `tokens` are names by token, `metrics` what `/metrics` shows."""
+    auth, security = _auth(address) if tokens else None, _security(settings, address)
+    surface.service.redactor.add(tokens)
+
+    def refused() -> None:
+        surface.service.tell(Act(ActKind.AUTH_FAILED, "unknown"))
+
+    routes = [Route("/health", _health)]
+    if metrics is not None:
+        routes.append(metrics_route(metrics, settings, tokens, security, refused))
     return surface.server().streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
-        transport_security=_security(settings, address),
+        transport_security=security,
         auth=auth,
-        token_verifier=StaticTokens(tokens, address.url) if tokens else None,
-        custom_starlette_routes=[Route("/health", _health)],
+        token_verifier=StaticTokens(tokens, address.url, refused) if tokens else None,
+        custom_starlette_routes=routes,
     )
 
 
@@ -112,7 +128,9 @@ async def _health(_: Request) -> Response:
 class HttpServer:
     """Listens at an address, until it is stopped."""
 
-    def __init__(self, surface: Surface, settings: Settings, address: Address) -> None:
+    def __init__(
+        self, surface: Surface, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
+    ) -> None:
         """Raises InvalidArgument if it must not or cannot listen there."""
         tokens = load_tokens(settings)
         check_exposure(address, tokens)
@@ -121,7 +139,7 @@ class HttpServer:
         self.url = address.url
         self._server = _Uvicorn(
             uvicorn.Config(
-                http_app(surface, settings, address, tokens),
+                http_app(surface, settings, address, tokens, metrics),
                 log_config=None,
                 access_log=False,
                 server_header=False,

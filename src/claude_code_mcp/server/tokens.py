@@ -4,7 +4,7 @@ import hmac
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mcp.server.auth.provider import AccessToken, TokenVerifier
@@ -69,15 +69,23 @@ def _check_mode(path: Path) -> None:
 class StaticTokens(TokenVerifier):
     """Knows a fixed set of tokens. Every candidate is compared, so that time tells nothing about which one fits."""
 
-    def __init__(self, names: Mapping[str, str], resource: str) -> None:
+    def __init__(self, names: Mapping[str, str], resource: str, refused: Callable[[], None] = lambda: None) -> None:
+        """`refused` is told of every token that is not known."""
         self._names = [(token.encode(), name) for token, name in names.items()]
         self._resource = resource
+        self._refused = refused
 
     async def verify_token(self, token: str) -> AccessToken | None:
+        caller = self.name_of(token)
+        if caller is None:
+            self._refused()
+            return None
+        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
+
+    def name_of(self, token: str) -> str | None:
+        """Whose token it is."""
         given, caller = token.encode("utf-8", "surrogateescape"), None
         for known, name in self._names:
             if hmac.compare_digest(given, known):
                 caller = name
-        if caller is None:
-            return None
-        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
+        return caller

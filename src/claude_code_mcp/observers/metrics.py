@@ -1,0 +1,162 @@
+"""Figures for Prometheus: what sessions do, what they cost, and how the server feels.
+
+prometheus_client is loaded with this module, so only those who serve metrics import it.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from ..model.acts import Act, ActKind
+from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
+from ..model.states import State
+from ..model.usage import Usage
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_PREFIX = "claude_code_mcp"
+_TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+_WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)
+_LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+_LAG_INTERVAL = 0.5
+_MOST_LABELS = 50
+
+
+class Watched(Protocol):
+    """What a session shows of itself."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def live(self) -> bool: ...
+    @property
+    def pid(self) -> int | None: ...
+
+
+class Metrics:
+    """An observer that counts. `sessions` gives those in memory at the moment of asking."""
+
+    def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._started: dict[str, float] = {}
+        self._models: set[str] = set()
+        self._turns = Counter(f"{_PREFIX}_turns", "Turns by how they ended", ["outcome"], registry=registry)
+        self._turn_seconds = Histogram(
+            f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
+        )
+        self._errors = Counter(f"{_PREFIX}_errors", "Calls that failed, by code", ["code"], registry=registry)
+        self._acts = Counter(f"{_PREFIX}_acts", "What callers did", ["act"], registry=registry)
+        self._questions = Counter(
+            f"{_PREFIX}_questions",
+            "Questions by kind, channel and end",
+            ["kind", "channel", "decision"],
+            registry=registry,
+        )
+        self._opened = Counter(f"{_PREFIX}_questions_opened", "Questions asked", ["kind"], registry=registry)
+        self._waits = Histogram(
+            f"{_PREFIX}_question_seconds",
+            "How long questions waited",
+            ["kind", "channel"],
+            buckets=_WAIT_SECONDS,
+            registry=registry,
+        )
+        self._tokens = Counter(f"{_PREFIX}_tokens", "Tokens by model", ["model", "kind"], registry=registry)
+        self._cost = Counter(f"{_PREFIX}_cost_usd", "Dollars by model", ["model"], registry=registry)
+        self._lag = Histogram(
+            f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
+        )
+        registry.register(_Now(sessions))
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format. Blocks a little: it looks at processes."""
+        return generate_latest(self._registry)
+
+    async def watch_the_loop(self) -> None:
+        """Measures how late the event loop is. Never returns."""
+        while True:
+            due = time.perf_counter() + _LAG_INTERVAL
+            await asyncio.sleep(_LAG_INTERVAL)
+            self._lag.observe(max(0.0, time.perf_counter() - due))
+
+    # -- what is told -----------------------------------------------------------------------------------------
+
+    def act(self, act: Act) -> None:
+        self._acts.labels(str(act.kind)).inc()
+        if act.kind is ActKind.FAILED:
+            self._errors.labels(str(act.details.get("code", "INTERNAL"))).inc()
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        match event:
+            case TurnStarted():
+                self._started[session_id] = time.monotonic()
+            case TurnEnded(outcome=outcome):
+                took = time.monotonic() - self._started.pop(session_id, time.monotonic())
+                self._turns.labels(str(outcome.code)).inc()
+                self._turn_seconds.labels(str(outcome.code)).observe(took)
+                self._used(outcome.usage)
+            case Spent(usage=usage):
+                self._used(usage)
+            case QuestionOpened(question=question):
+                self._opened.labels(str(question.kind)).inc()
+            case QuestionSettled(question=question, resolution=resolution):
+                answer = resolution.answer
+                decision = "none" if answer is None else "allow" if answer.allow else "deny"
+                self._questions.labels(str(question.kind), resolution.by, decision).inc()
+                waited = max(0.0, resolution.at - question.opened_at)
+                self._waits.labels(str(question.kind), resolution.by).observe(waited)
+
+    def _used(self, usage: Usage) -> None:
+        for name, used in usage.models.items():
+            model = self._label(name)
+            self._cost.labels(model).inc(used.cost_usd)
+            self._tokens.labels(model, "input").inc(used.input_tokens)
+            self._tokens.labels(model, "output").inc(used.output_tokens)
+            self._tokens.labels(model, "cache_read").inc(used.cache_read_tokens)
+            self._tokens.labels(model, "cache_creation").inc(used.cache_creation_tokens)
+
+    def _label(self, model: str) -> str:
+        """Callers choose models, so neither any text nor any number of them may become a label."""
+        fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
+        if not fits or (model not in self._models and len(self._models) >= _MOST_LABELS):
+            return "other"
+        self._models.add(model)
+        return model
+
+
+class _Now(Collector):
+    """Figures that are looked up when somebody asks."""
+
+    def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
+        self._sessions = sessions
+
+    def collect(self) -> Iterator[Metric]:
+        sessions = list(self._sessions())
+        places = GaugeMetricFamily(f"{_PREFIX}_sessions", "Sessions in memory", labels=["place"])
+        queued = sum(1 for one in sessions if one.state is State.STARTING)
+        live = sum(1 for one in sessions if one.live)
+        places.add_metric(["live"], live)
+        places.add_metric(["queued"], queued)
+        places.add_metric(["parked"], sum(1 for one in sessions if not one.live and one.state is not State.STARTING))
+        yield places
+        states = GaugeMetricFamily(f"{_PREFIX}_session_states", "Sessions in memory by state", labels=["state"])
+        for state in State:
+            states.add_metric([str(state)], sum(1 for one in sessions if one.state is state))
+        yield states
+        memory = GaugeMetricFamily(f"{_PREFIX}_memory_bytes", "Resident memory", labels=["process"])
+        memory.add_metric(["server"], _resident(None))
+        memory.add_metric(["sessions"], sum(_resident(one.pid) for one in sessions if one.pid is not None))
+        yield memory
+
+
+def _resident(pid: int | None) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0
