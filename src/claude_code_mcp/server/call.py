@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from mcp.server.context import ServerRequestContext
@@ -13,6 +13,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from ..errors import PermissionDenied
 from ..service import Service
 from .dialogs import Dialogs
+
+if TYPE_CHECKING:  # a server without a hub does not pay for one
+    from ..hub.hub import Hub
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +49,7 @@ class Call:
     principal: str
     context: Context
     switches: Switches
+    hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
 

@@ -57,6 +57,11 @@ class Dialogs:
         for task in self._shown.values():
             task.cancel()
 
+    async def tell_tools_changed(self) -> None:
+        """The client should ask for the tools anew. Clients of 2026-07-28 hear it where they listen."""
+        if not is_modern(self._session.protocol_version):
+            await self._session.send_tool_list_changed()
+
     def follow(self, session_id: str) -> None:
         """From now on the questions of this session are shown here, those that are open already too."""
         if session_id in self.followed:

@@ -3,12 +3,28 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+
 from .call import Context
 from .dialogs import Dialogs
 
 DialogsT = TypeVar("DialogsT", bound=Dialogs)
 
 _KEY = "claude-code-mcp"
+
+
+class ChangingServer(Server[Any]):
+    """A server whose list of tools changes, and that says so in its handshake."""
+
+    def create_initialization_options(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+    ) -> InitializationOptions:
+        changing = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(changing, experimental_capabilities, extensions)
 
 
 async def notify_on_call(context: Context, method: str, params: Mapping[str, Any]) -> None:

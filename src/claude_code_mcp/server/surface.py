@@ -2,18 +2,20 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
 from .. import __version__
-from ..config import TOOLSETS, Settings
+from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..service import LOCAL, Service
 from . import sdk
@@ -24,7 +26,13 @@ from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
 from .tool import Outcome, Tool
 
+if TYPE_CHECKING:
+    from ..hub.hub import Hub
+    from .passage import Passage
+
 log = logging.getLogger(__name__)
+
+Run = Callable[[Call, Mapping[str, Any]], Awaitable[Outcome | types.CallToolResult | types.InputRequiredResult]]
 
 NAME = "claude-code-mcp"
 _LONGEST = 2000
@@ -38,9 +46,12 @@ INSTRUCTIONS = (
 class Surface:
     """The tools of one service, for any number of connections."""
 
-    def __init__(self, service: Service, on_disconnect: str = "keep") -> None:
+    def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
         self.service = service
+        self._hub = hub
+        self._passage = _passage(service, hub)
+        self._bus = InMemorySubscriptionBus()
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
@@ -50,7 +61,7 @@ class Surface:
 
     def server(self) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers."""
-        server: Server[Any] = Server(
+        server = (Server[Any] if self._passage is None else sdk.ChangingServer)(
             NAME,
             version=__version__,
             title="Claude Code",
@@ -58,6 +69,7 @@ class Surface:
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
+            on_subscriptions_listen=None if self._passage is None else ListenHandler(self._bus),
         )
         # A person may take as long as a question stays open to answer the form that a call returned.
         security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
@@ -68,14 +80,23 @@ class Surface:
     async def _lifespan(self, _: Server[Any]) -> AsyncIterator[Service]:
         yield self.service
 
-    async def _list_tools(self, _: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        return self._listing
+    async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        if self._passage is None:
+            return self._listing
+        self._dialogs(context)  # a client that has seen the list is told when it changes
+        return types.ListToolsResult(tools=[*self._listing.tools, *await self._passage.listing()])
+
+    async def tools_changed(self) -> None:
+        """Tells every client that the list of tools is another one."""
+        await self._bus.publish(ToolsListChanged())
+        for dialogs in list(self._connections):
+            await dialogs.tell_tools_changed()
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        tool = self._tools.get(params.name)
-        if tool is None:
+        run = await self._runner(params.name)
+        if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         try:
             dialogs = self._dialogs(context)
@@ -85,19 +106,42 @@ class Surface:
                 principal(),
                 context,
                 self._switches,
+                self._hub,
                 params.input_responses or {},
                 read_state(params),
             )
             with dialogs.during(context.request_id, context.session):
-                reply = await tool.call(call, params.arguments or {})
+                reply = await run(call, params.arguments or {})
         except ClaudeCodeError as error:
-            return refusal(error)
+            return self._without_secrets(refusal(error))
         except Exception:
             log.exception("tool %s failed", params.name)
             return refusal(
                 ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
             )
-        return reply if isinstance(reply, types.InputRequiredResult) else success(reply)
+        return self._without_secrets(success(reply) if isinstance(reply, Outcome) else reply)
+
+    async def _runner(self, name: str) -> "Run | None":
+        """What runs a tool: one of ours, or one of the hub's servers."""
+        tool = self._tools.get(name)
+        if tool is not None:
+            return tool.call
+        if self._passage is not None and await self._passage.knows(name):
+            return partial(self._passage.call, name)
+        return None
+
+    def _without_secrets(
+        self, result: types.CallToolResult | types.InputRequiredResult
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """The last stop before the wire."""
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        redactor = self.service.redactor
+        for block in result.content:
+            if isinstance(block, types.TextContent):
+                block.text = redactor.text(block.text)
+        result.structured_content = redactor.data(result.structured_content)
+        return result
 
     def _dialogs(self, context: Context) -> Dialogs:
         if is_modern(context.protocol_version):
@@ -135,10 +179,28 @@ async def end_turns(service: Service, session_ids: Collection[str], *, stop: boo
 
 def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
     """The tools of the chosen toolsets, in a fixed order."""
-    families = {"sessions": SESSION_TOOLS, "code": code_tools(settings), "query": query_tools(settings)}
-    return {
-        name: tool for toolset in TOOLSETS if toolset in settings.toolsets for name, tool in families[toolset].items()
+    makers: dict[str, Callable[[], Mapping[str, Tool[Any]]]] = {
+        "sessions": lambda: SESSION_TOOLS,
+        "code": lambda: code_tools(settings),
+        "query": lambda: query_tools(settings),
+        "hub": _hub_tools,
     }
+    chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]
+    return {name: tool for make in chosen for name, tool in make().items()}
+
+
+def _hub_tools() -> Mapping[str, Tool[Any]]:
+    from .hub_tools import hub_tools  # noqa: PLC0415 - a server without a hub does not pay for one
+
+    return hub_tools()
+
+
+def _passage(service: Service, hub: "Hub | None") -> "Passage | None":
+    if hub is None or "hub-tools" not in service.settings.toolsets:
+        return None
+    from .passage import Passage  # noqa: PLC0415 - the same
+
+    return Passage(hub, service)
 
 
 def principal() -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
+from mcp.shared.dispatcher import ProgressFnT
 
 from ..model.events import Event, Output, QuestionOpened, Retrying
 from ..model.question import Question
@@ -76,6 +77,11 @@ async def _tell(call: Call, questions: list[Question], events: Subscription) -> 
             count += len(lines)
             await report(count, None, lines[-1])
             await asyncio.sleep(_BETWEEN_REPORTS)
+
+
+def call_progress(call: Call) -> ProgressFnT | None:
+    """Where progress of something else goes that this call waits for."""
+    return call.context.session.report_progress if call.wants_progress else None
 
 
 def _here(events: Subscription) -> Iterator[Event]:
