@@ -64,7 +64,8 @@ async def test_the_tools_that_need_no_question(start_caller: StartCaller) -> Non
 async def test_a_call_can_allow_less_than_the_default(start_caller: StartCaller) -> None:
     given = from_environment(CLAUDE_CODE_ALLOWED_TOOLS="bash", CLAUDE_CODE_DEFAULT_PERMISSION_MODE="dontAsk")
     caller: Caller = await start_caller(**given)
-    for options in ({"allowedTools": []}, {"allowedTools": ["Read"]}, {"disallowedTools": ["Bash"]}):
+    less: list[dict[str, list[str]]] = [{"allowedTools": []}, {"allowedTools": ["Read"]}, {"disallowedTools": ["Bash"]}]
+    for options in less:
         bundle = await caller.ok("claude_code_query", prompt=TOUCH, options=options)
         assert bundle["result"]["success"]
         assert not (caller.sandbox.project / "here").exists()

@@ -1,0 +1,61 @@
+"""What waits for a client: all of it for one that reads, a bounded part for one that does not."""
+
+import asyncio
+
+from claude_code_mcp.server.backlog import Backlog, Numbered
+
+
+def item(number: int, size: int = 1) -> Numbered:
+    return Numbered(number, {"n": number}, 0.0, size)
+
+
+async def rest(backlog: Backlog) -> list[int]:
+    backlog.close()
+    return [one.sequence async for one in backlog]
+
+
+async def test_everything_comes_in_order() -> None:
+    backlog = Backlog(capacity=100)
+    for number in range(100):
+        backlog.put(item(number))
+    assert await rest(backlog) == list(range(100))
+    assert backlog.lost == 0
+
+
+async def test_the_oldest_are_lost_by_number() -> None:
+    backlog = Backlog(capacity=3)
+    for number in range(10):
+        backlog.put(item(number))
+    assert await rest(backlog) == [7, 8, 9]
+    assert backlog.lost == 7
+
+
+async def test_the_oldest_are_lost_by_size() -> None:
+    backlog = Backlog(max_bytes=100)
+    for number in range(10):
+        backlog.put(item(number, size=40))
+    assert await rest(backlog) == [8, 9]
+    assert backlog.lost == 8
+
+
+async def test_one_that_is_too_large_alone_still_comes() -> None:
+    backlog = Backlog(max_bytes=100)
+    backlog.put(item(1, size=1000))
+    assert await rest(backlog) == [1]
+
+
+async def test_all_is_read_only_when_the_reader_comes_back() -> None:
+    backlog, busy = Backlog(), asyncio.Event()
+
+    async def read() -> None:
+        async for _ in backlog:
+            await busy.wait()
+
+    backlog.put(item(1))
+    reading, waiting = asyncio.ensure_future(read()), asyncio.ensure_future(backlog.all_read())
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    busy.set()
+    await waiting
+    backlog.close()
+    await reading

@@ -1,0 +1,150 @@
+"""`claude_code_query` on real wires: long streams arrive whole, and a client that stops reading stops nobody."""
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, text, tool
+
+from . import wires
+from .wires import LEGACY, MODERN, Json, query
+
+DELTAS = 10_000
+LINE = "0123456789\n"
+LONG = script("Write", text(LINE, repeat=DELTAS, chunks=DELTAS))
+
+Call = Callable[[Json], Awaitable[list[Json]]]
+
+
+@asynccontextmanager
+async def connected(transport: str, era: str, environment: dict[str, str], sandbox: Sandbox) -> AsyncIterator[Call]:
+    if transport == "stdio":
+        with wires.stdio_server(environment, sandbox, era) as stdio:
+            yield stdio.call
+    else:
+        async with wires.http_server(environment, sandbox) as (url, _), wires.http_client(url, era) as http:
+            yield http.call
+
+
+def params_of(said: list[Json]) -> list[Json]:
+    return [one["params"] for one in said if one.get("method") == "claude-code/messages"]
+
+
+def deltas_of(notifications: list[Json]) -> list[str]:
+    events = [one["message"]["event"] for one in notifications if one["message"]["type"] == "stream_event"]
+    return [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
+
+
+EVERY_WIRE = [
+    pytest.mark.parametrize("transport", ["stdio", "http"]),
+    pytest.mark.parametrize("era", [LEGACY, MODERN]),
+]
+
+
+def on_every_wire(test: Any) -> Any:
+    for mark in EVERY_WIRE:
+        test = mark(test)
+    return test
+
+
+@on_every_wire
+async def test_ten_thousand_fragments_arrive_in_order_and_complete(
+    transport: str, era: str, environment: dict[str, str], sandbox: Sandbox
+) -> None:
+    async with connected(transport, era, environment, sandbox) as call:
+        said = await call(query(era, LONG, includePartialMessages=True))
+    notifications = params_of(said)
+    assert [one["sequence"] for one in notifications] == list(range(1, len(notifications) + 1))
+    deltas = deltas_of(notifications)
+    assert len(deltas) == DELTAS
+    assert "".join(deltas) == LINE * DELTAS
+    assert notifications[-1]["message"]["type"] == "result"
+    bundle = said[-1]["result"]["structuredContent"]
+    assert bundle["result"]["summary"] == LINE * DELTAS
+    assert "truncated" not in bundle
+
+
+@on_every_wire
+async def test_half_an_emoji_does_not_end_the_connection(
+    transport: str, era: str, environment: dict[str, str], sandbox: Sandbox
+) -> None:
+    prompt = r'Smile SCRIPT:[{"text": "a\ud83d b", "chunks": 4}]'
+    async with connected(transport, era, environment, sandbox) as call:
+        said = await call(query(era, prompt, includePartialMessages=True))
+    assert "\ufffd" in "".join(deltas_of(params_of(said)))
+    assert said[-1]["result"]["structuredContent"]["result"]["summary"].startswith("a")
+
+
+FLOOD = 30_000
+FLOODED = text(LINE, repeat=FLOOD, chunks=FLOOD)
+
+
+def wait_for_words(sandbox: Sandbox, session_id: str, words: str) -> None:
+    """Until the transcript on disk has these words of the model."""
+    deadline = time.monotonic() + 80
+    while words not in _texts(sandbox, session_id):
+        assert time.monotonic() < deadline, "the session did not go on"
+        time.sleep(0.1)
+
+
+def _texts(sandbox: Sandbox, session_id: str) -> Iterator[str]:
+    for path in (sandbox.home / ".claude" / "projects").glob(f"*/{session_id}.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.endswith("}") and (entry := json.loads(line))["type"] == "assistant":
+                yield from (block["text"] for block in entry["message"]["content"] if block["type"] == "text")
+
+
+@pytest.mark.parametrize("era", [LEGACY, MODERN])
+def test_a_client_that_stops_reading_its_pipe_stops_nobody(
+    era: str, environment: dict[str, str], sandbox: Sandbox
+) -> None:
+    # The question that nobody answers in time is asked, and denied, only when the server has read all before it.
+    prompt = script("Write", FLOODED | tool("Bash", command="touch never"), "the end")
+    impatient = {**environment, "PERMISSION_TIMEOUT_MS": "500"}
+    with wires.stdio_server(impatient, sandbox, era) as wire:
+        message = query(era, prompt, includePartialMessages=True)
+        wire.send(message)
+        first = wire.read()
+        server = psutil.Process(wire.pid)
+        before = server.memory_info().rss
+        wait_for_words(sandbox, first["params"]["sessionId"], "the end")
+        grown = server.memory_info().rss - before
+        said = [first, *wire.rest(message)]
+    assert grown < 120 << 20
+    bundle = said[-1]["result"]["structuredContent"]
+    assert bundle["result"] == {"success": True, "summary": "the end"}
+    assert bundle["messages"][-1]["type"] == "result"
+    numbers = [one["sequence"] for one in params_of(said)]
+    assert numbers == sorted(set(numbers))
+    lost = numbers[-1] - len(numbers)
+    assert lost > 0
+    assert bundle["truncated"] == {
+        "total": len(bundle["messages"]),
+        "returned": len(bundle["messages"]),
+        "droppedNotifications": lost,
+    }
+
+
+async def test_a_client_that_stops_reading_its_stream_stops_nobody(
+    environment: dict[str, str], sandbox: Sandbox
+) -> None:
+    async with wires.http_server(environment, sandbox) as (url, _), wires.http_client(url, LEGACY) as stuck:
+        stream = stuck.stream(query(LEGACY, script("Write", FLOODED), includePartialMessages=True))
+        first = await anext(stream)
+        async with wires.http_client(url, LEGACY) as other:
+            look = {"sessionId": first["params"]["sessionId"], "waitSeconds": 55, "outputLines": 1}
+            said = await other.call(wires.request("tools/call", {"name": "claude_get_status", "arguments": look}))
+        assert said[-1]["result"]["structuredContent"]["status"] == "completed"
+        rest = [one async for one in stream]
+    bundle = rest[-1]["result"]["structuredContent"]
+    assert bundle["result"]["success"]
+    numbers = [one["sequence"] for one in params_of([first, *rest])]
+    lost = bundle.get("truncated", {}).get("droppedNotifications", 0)
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == len(numbers) + lost
