@@ -233,8 +233,8 @@ def _are_capabilities(capabilities: object) -> bool:
         if not isinstance(capability, dict):
             return False
         for key, value in capability.items():
-            is_switch = name == "roots" and key == "listChanged" and isinstance(value, bool)
-            if not is_switch and not _is_sound_detail(name, value):
+            is_switch = name == "roots" and key == "listChanged"
+            if not (isinstance(value, bool) if is_switch else _is_sound_detail(name, value)):
                 return False
     return True
 

@@ -84,7 +84,7 @@ class Client:
     def read(self) -> Message:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, "the server has closed its output"
+        assert line, f"the server has closed its output: {self.process.communicate()[1].decode()}"
         message: Message = json.loads(line)
         return message
 

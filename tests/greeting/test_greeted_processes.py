@@ -280,6 +280,17 @@ def test_a_signal_during_the_greeting_ends_it(environment: dict[str, str], numbe
         assert client.end()[1:] == ([], "")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_after_the_greeting_signals_end_the_server_in_order(environment: dict[str, str], number: int) -> None:
+    """They reach the server only if it runs in the main thread."""
+    with Client(environment) as client:
+        client.ask(initialize())
+        client.ask(request("ping", 1))
+        client.process.send_signal(number)
+        assert client.process.wait(60) == 0
+        assert client.end()[1:] == ([], "")
+
+
 def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, str]) -> None:
     with Client(environment) as client:
         assert client.process.stdout is not None
