@@ -13,23 +13,25 @@ from mcp.server.auth.provider import (
     AuthorizationParams,
     IdentityAssertionParams,
     OAuthAuthorizationServerProvider,
+    ProviderTokenVerifier,
     RefreshToken,
     construct_redirect_uri,
 )
 from mcp.server.auth.settings import AuthSettings, ClientRegistrationOptions
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
-from pydantic import AnyHttpUrl
 
 
 def auth_settings(port: int, *scopes: str, identity: bool = False) -> AuthSettings:
     base = f"http://127.0.0.1:{port}"
-    return AuthSettings(
-        issuer_url=AnyHttpUrl(base),
-        resource_server_url=AnyHttpUrl(f"{base}/mcp"),
-        client_registration_options=ClientRegistrationOptions(enabled=True),
-        required_scopes=list(scopes) or None,
-        validate_token_resource=False,
-        identity_assertion_enabled=identity,
+    return AuthSettings.model_validate(
+        {
+            "issuer_url": base,
+            "resource_server_url": f"{base}/mcp",
+            "client_registration_options": ClientRegistrationOptions(enabled=True),
+            "required_scopes": list(scopes) or None,
+            "validate_token_resource": False,
+            "identity_assertion_enabled": identity,
+        }
     )
 
 
@@ -48,7 +50,11 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
 
     def options(self, port: int, *scopes: str, identity: bool = False) -> dict[str, Any]:
         """What the application of a protected server wants to be given."""
-        return {"auth": auth_settings(port, *scopes, identity=identity), "auth_server_provider": self}
+        return {
+            "auth": auth_settings(port, *scopes, identity=identity),
+            "auth_server_provider": self,
+            "token_verifier": ProviderTokenVerifier(self),
+        }
 
     async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
         return self.clients.get(client_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .auth.identity import Assert
-from .auth.tokens import Vault
+from .auth.tokens import FileVault, KeyringVault, Vault
 from .transports.in_process import Serve
 from .transports.stdio import PutOnLeash, no_leash
 
@@ -45,3 +45,11 @@ class Means:
     """The servers of type `sdk`, by name."""
     assert_identity: Assert | None = None
     """Gets assertions of the organisation's identity provider, for servers with `xaa`."""
+
+    @classmethod
+    def usual(
+        cls, environment: Mapping[str, str], state_directory: Path, claude_directory: Path, **more: Any
+    ) -> "Means":
+        """Tokens in the system's keyring, or below the state directory: where all who share it find them again."""
+        vault = KeyringVault(FileVault(state_directory / "credentials"))
+        return cls(environment, state_directory, vault, claude_directory, **more)

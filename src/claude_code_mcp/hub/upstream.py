@@ -338,8 +338,7 @@ class Upstream:
         if self._connection.state is ConnectionState.DISABLED or self._closing:
             return True
         if self._resting:
-            self._refuse_waiters(self._connection.reason or reason)
-            return True
+            return not self._waiters  # whoever came since then needs a new one
         if self._trouble.needs_auth:
             reason = self._redact(self._trouble.needs_auth)
             if has_oauth(self.server.config):
@@ -352,7 +351,8 @@ class Upstream:
                 self._set(self._connection.retrying(reason))
             else:
                 self._set(self._connection.failed(reason))
-        if self._established is None and not self._again:
+        was_an_attempt = self._established is None and not self._again
+        if was_an_attempt or not self._is_wanted:
             self._refuse_waiters(reason)
         return not self._is_wanted
 

@@ -10,7 +10,7 @@ import httpx2
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, union_scopes
 from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata
-from pydantic import AnyUrl
+from pydantic import AnyUrl, Field
 
 from ..configuration import OAuthConfig
 from .tokens import CredentialStorage
@@ -81,10 +81,11 @@ class SilentOAuth(_OAuth):
                     if self._is_stale(refused):
                         answer = yield await self._refresh_token()
                         await self._take(answer)
-            response = yield self._signed(request)
-            if response.status_code != 401 or self._bearer == refused or not self.context.can_refresh_token():
+            used = self._bearer
+            response = yield self._signed(request)  # without the lock: a long call must not hold up the others
+            if response.status_code != 401 or used == refused or not self.context.can_refresh_token():
                 break
-            refused = self._bearer  # the lock is not held meanwhile: a long call must not hold up the others
+            refused = used
         await self._judge(response)
 
     @property
@@ -119,18 +120,32 @@ class SilentOAuth(_OAuth):
             raise NeedsAuth(f"the server wants a sign-in for more: {wanted}", step_up=True)
 
 
+class _Metadata(OAuthClientMetadata):
+    """Whatever scope the flow decides on, to register and to ask for, these are in it too."""
+
+    also: str | None = Field(None, exclude=True)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "scope" and (value is None or isinstance(value, str)):
+            value = union_scopes(value, self.also)
+        super().__setattr__(name, value)
+
+
+def _covers(client: OAuthClientInformationFull | None, scope: str | None) -> bool:
+    return client is None or client.scope is None or set((scope or "").split()) <= set(client.scope.split())
+
+
 class SigningIn(_OAuth):
     """The whole flow with a person: discovery, registration, PKCE. Starts with no tokens, whatever is stored."""
 
     async def _initialize(self) -> None:
         await super()._initialize()
-        self.context.clear_tokens()
-        self._wanted = (await self._storage.load()).wanted_scope
-
-    async def _perform_authorization_code_grant(self) -> tuple[str, str]:
-        metadata = self.context.client_metadata
-        metadata.scope = union_scopes(metadata.scope, union_scopes(self._config.scope, self._wanted))
-        return await super()._perform_authorization_code_grant()
+        context = self.context
+        context.clear_tokens()
+        wanted = union_scopes(self._config.scope, (await self._storage.load()).wanted_scope)
+        context.client_metadata = _Metadata(also=wanted, **context.client_metadata.model_dump(exclude={"scope"}))
+        if self._config.client_id is None and not _covers(context.client_info, wanted):
+            context.client_info = None  # registered for less than what is wanted now
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await super()._handle_token_response(response)
