@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import psutil
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -44,6 +44,7 @@ class Metrics:
     """An observer that counts. `sessions` gives those in memory at the moment of asking."""
 
     def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
+        disable_created_metrics()  # they would double the number of lines and tell nothing of interest
         self._registry = registry = CollectorRegistry()
         self._started: dict[str, float] = {}
         self._models: set[str] = set()

@@ -4,6 +4,7 @@ Whoever writes never waits. The queue is bounded; what finds no room, or cannot 
 is written down as soon as something can be. A clean end loses nothing.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -62,7 +63,8 @@ class Trail:
             self._put_down([entry for entry in batch if entry is not None])
         if self._lost:
             self._put_down([])
-        os.fsync(self._file)
+        with contextlib.suppress(OSError):  # a pipe has no disk behind it
+            os.fsync(self._file)
         os.close(self._file)
 
     def _put_down(self, entries: list[Mapping[str, Any]]) -> None:

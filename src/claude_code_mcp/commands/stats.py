@@ -1,0 +1,88 @@
+"""`stats`: what a running HTTP server has done so far, as a table."""
+
+import argparse
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+from ..errors import ClaudeCodeError, InvalidArgument
+
+_PREFIX = "claude_code_mcp_"
+_TIMEOUT = 10.0
+_LARGEST = 10 << 20
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "stats",
+        help="show the figures of a running HTTP server",
+        description="Asks the /metrics of a server that runs with --http. The token is taken from "
+        "CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
+    )
+    parser.add_argument("where", metavar="HOST:PORT", help="where it listens, or its URL")
+    parser.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    text = _fetch(_address(arguments.where))
+    if arguments.raw:
+        print(text, end="")
+        return 0
+    rows = list(_rows(text))
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+    return 0
+
+
+def _address(where: str) -> str:
+    base = where if where.startswith(("http://", "https://")) else f"http://{where}"
+    return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
+
+
+def _fetch(url: str) -> str:
+    token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _address
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
+        with opener.open(request, timeout=_TIMEOUT) as answer:
+            return str(answer.read(_LARGEST).decode("utf-8", "replace"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
+        raise ClaudeCodeError(f"{url} answered {error.code}.{hint}") from None
+    except ValueError as error:
+        raise InvalidArgument(f"{url!r} is not an address: {error}") from None
+    except OSError as error:
+        raise ClaudeCodeError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A token is for the server that was named, and for no other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def _rows(text: str) -> Iterator[tuple[str, str]]:
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
+
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                continue
+            labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+            name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
+            yield f"{name} {labels}".strip(), _told(sample.name, sample.value)
+
+
+def _told(name: str, value: float) -> str:
+    if name.endswith("_bytes"):
+        return f"{value / (1 << 20):.1f} MB"
+    if "_usd" in name:
+        return f"${value:.4f}"
+    return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,97 @@
+"""What the audit trail tells of acts and events."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.events import Output, QuestionOpened, QuestionSettled, Spent, TurnEnded
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.model.turn import Outcome, OutcomeCode
+from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.observers.audit import Audit
+from claude_code_mcp.observers.trail import Trail
+from claude_code_mcp.policy.redaction import Redactor
+
+QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")
+USAGE = Usage({"claude-x": ModelUsage(10, 5, 0, 0, 0.125)})
+
+
+class Book:
+    """An audit whose lines can be read."""
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.path = path
+        self.audit = Audit(Trail(path, 1 << 20), Redactor(["opaque-secret-value"]), **options)
+
+    def lines(self) -> list[dict[str, Any]]:
+        self.audit.close()
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "audit")
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ActKind if kind is not ActKind.FAILED])
+def test_every_act_is_told_with_who_and_where(book: Book, kind: ActKind) -> None:
+    book.audit.act(Act(kind, "alice", "s-1", {"field": "cwd", "nothing": None}))
+    (line,) = book.lines()
+    assert line.pop("at").endswith("Z")
+    assert line == {"act": str(kind), "who": "alice", "session": "s-1", "field": "cwd"}
+
+
+def test_errors_of_no_matter_are_left_out(book: Book) -> None:
+    book.audit.act(Act(ActKind.FAILED, "alice", None, {"code": "INVALID_ARGUMENT"}))
+    book.audit.event("s-1", "alice", Output("text"))
+    assert book.lines() == []
+
+
+def test_a_prompt_is_told_by_its_hash(book: Book) -> None:
+    book.audit.act(Act(ActKind.SESSION_CREATED, "alice", "s-1", {"prompt": "the plan for tomorrow"}))
+    (line,) = book.lines()
+    assert line["prompt_sha256"] == hashlib.sha256(b"the plan for tomorrow").hexdigest()[:16]
+    assert "tomorrow" not in json.dumps(line)
+
+
+def test_a_prompt_is_told_whole_where_that_is_wanted_without_its_secrets(tmp_path: Path) -> None:
+    book = Book(tmp_path / "audit", prompts=True)
+    book.audit.act(Act(ActKind.SESSION_CREATED, "alice", "s-1", {"prompt": "use opaque-secret-value " * 200}))
+    (line,) = book.lines()
+    assert line["prompt"] == "use [redacted] " * 200
+
+
+def test_both_ends_of_a_question(book: Book) -> None:
+    book.audit.event("s-1", "alice", QuestionOpened(QUESTION))
+    for closure, by, answer in (
+        (Closure.ANSWERED, "elicitation", Answer(allow=True)),
+        (Closure.EXPIRED, "deadline", Answer(allow=False)),
+        (Closure.WITHDRAWN, "claude", None),
+    ):
+        book.audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(closure, by, answer)))
+    told = [(line["act"], line.get("by"), line.get("decision"), line["question"]) for line in book.lines()]
+    assert told == [
+        ("question_opened", None, None, "q-1"),
+        ("question_answered", "elicitation", "allow", "q-1"),
+        ("question_expired", "deadline", "deny", "q-1"),
+        ("question_withdrawn", "claude", None, "q-1"),
+    ]
+
+
+def test_what_a_turn_cost(book: Book) -> None:
+    book.audit.event("s-1", "alice", TurnEnded(3, Outcome(OutcomeCode.COMPLETED, usage=USAGE)))
+    book.audit.event("s-1", "alice", Spent(USAGE))
+    ended, late = book.lines()
+    assert (ended["turn"], ended["outcome"], ended["cost_usd"]) == (3, "completed", 0.125)
+    assert (late["act"], late["cost_usd"]) == ("turn_cost", 0.125)
+
+
+def test_secrets_and_endless_texts_stay_out(book: Book) -> None:
+    book.audit.act(Act(ActKind.REFUSED, "alice", "s-1", {"reason": "opaque-secret-value", "field": "x" * 10_000}))
+    (line,) = book.lines()
+    assert line["reason"] == "[redacted]"
+    assert len(line["field"]) < 3000

@@ -1,0 +1,104 @@
+"""The figures: what is told is counted, and no caller can make up labels."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.events import QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
+from claude_code_mcp.model.states import State
+from claude_code_mcp.model.turn import Outcome, OutcomeCode
+from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.observers.metrics import Metrics
+
+USAGE = Usage({"claude-x-1": ModelUsage(10, 5, 3, 2, 0.5)})
+
+
+@dataclass
+class Standing:
+    state: State
+    live: bool
+    pid: int | None = None
+
+
+def figure(metrics: Metrics, name: str, **labels: str) -> float | None:
+    for family in text_string_to_metric_families(metrics.render().decode()):
+        for sample in family.samples:
+            if sample.name == f"claude_code_mcp_{name}" and _has(sample.labels, labels):
+                return sample.value
+    return None
+
+
+def _has(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in wanted.items())
+
+
+def test_turns_their_time_tokens_and_cost() -> None:
+    metrics = Metrics(list)
+    for code in (OutcomeCode.COMPLETED, OutcomeCode.COMPLETED, OutcomeCode.TIMEOUT):
+        metrics.event("s", "a", TurnStarted(1, "m", "prompt"))
+        metrics.event("s", "a", TurnEnded(1, Outcome(code, usage=USAGE)))
+    metrics.event("s", "a", Spent(USAGE))
+    assert figure(metrics, "turns_total", outcome="completed") == 2
+    assert figure(metrics, "turns_total", outcome="timeout") == 1
+    assert figure(metrics, "turn_seconds_count", outcome="completed") == 2
+    assert figure(metrics, "cost_usd_total", model="claude-x-1") == 2.0
+    assert figure(metrics, "tokens_total", model="claude-x-1", kind="input") == 40
+    assert figure(metrics, "tokens_total", model="claude-x-1", kind="cache_creation") == 8
+
+
+def test_questions_by_kind_and_channel_with_their_wait() -> None:
+    metrics = Metrics(list)
+    question = Question("q", "s", QuestionKind.PERMISSION, "Bash", {}, "", opened_at=100.0)
+    metrics.event("s", "a", QuestionOpened(question))
+    answered = Resolution(Closure.ANSWERED, "policy", Answer(allow=True), at=103.0)
+    metrics.event("s", "a", QuestionSettled(question, answered))
+    metrics.event("s", "a", QuestionSettled(question, Resolution(Closure.WITHDRAWN, "claude", at=99.0)))
+    labels = {"kind": "permission", "channel": "policy"}
+    assert figure(metrics, "questions_opened_total", kind="permission") == 1
+    assert figure(metrics, "questions_total", **labels, decision="allow") == 1
+    assert figure(metrics, "question_seconds_sum", **labels) == 3.0
+    assert figure(metrics, "question_seconds_sum", kind="permission", channel="claude") == 0
+
+
+def test_errors_by_code() -> None:
+    metrics = Metrics(list)
+    metrics.act(Act(ActKind.FAILED, "a", None, {"code": "SESSION_BUSY"}))
+    metrics.act(Act(ActKind.AUTH_FAILED, "unknown"))
+    assert figure(metrics, "errors_total", code="SESSION_BUSY") == 1
+    assert figure(metrics, "acts_total", act="auth_failed") == 1
+
+
+def test_sessions_by_place_and_state() -> None:
+    sessions = [
+        Standing(State.RUNNING, live=True),
+        Standing(State.IDLE, live=True),
+        Standing(State.IDLE, live=False),
+        Standing(State.STARTING, live=False),
+    ]
+    metrics = Metrics(lambda: sessions)
+    assert [figure(metrics, "sessions", place=place) for place in ("live", "parked", "queued")] == [2, 1, 1]
+    assert figure(metrics, "session_states", state="idle") == 2
+    assert (figure(metrics, "memory_bytes", process="server") or 0) > 1_000_000
+
+
+async def test_the_delay_of_the_event_loop_is_measured() -> None:
+    metrics = Metrics(list)
+    watching = asyncio.ensure_future(metrics.watch_the_loop())
+    await asyncio.wait([watching], timeout=2)
+    watching.cancel()
+    assert (figure(metrics, "event_loop_lag_seconds_count") or 0) >= 1
+
+
+def test_callers_cannot_make_up_labels() -> None:
+    metrics = Metrics(list)
+    names = ["sk-ant-api03-secret-name", 'x"} 1\nevil', *(f"claude-{number}" for number in range(200))]
+    metrics.event("s", "a", Spent(Usage({name: ModelUsage(1) for name in names})))
+    text = metrics.render().decode()
+    assert "secret-name" not in text
+    assert "evil" not in text
+    assert text.count('kind="input"') <= 51
+    assert figure(metrics, "tokens_total", model="other", kind="input") == 152

@@ -1,0 +1,119 @@
+"""The file behind the audit trail: complete, private, bounded, and never in anybody's way."""
+
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.observers.trail import Trail
+
+MUCH = 100 << 20
+
+
+def entries(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_clean_end_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "audit.jsonl"
+    trail = Trail(path, MUCH)
+    for number in range(5000):
+        trail.write({"number": number})
+    trail.close()
+    assert [entry["number"] for entry in entries(path)] == list(range(5000))
+
+
+def test_entries_of_many_threads_are_whole(tmp_path: Path) -> None:
+    trail = Trail(tmp_path / "audit", MUCH)
+    writers = [
+        threading.Thread(target=lambda: [trail.write({"text": "x" * 500}) for _ in range(200)]) for _ in range(8)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    trail.close()
+    assert entries(tmp_path / "audit") == [{"text": "x" * 500}] * 1600
+
+
+def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    path.touch(mode=0o666)
+    trail = Trail(path, 200)
+    for number in range(50):
+        trail.write({"number": number})
+    trail.close()
+    for file in tmp_path.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_second_server_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    for number in range(2):
+        trail = Trail(tmp_path / "audit", MUCH)
+        trail.write({"number": number})
+        trail.close()
+    assert [entry["number"] for entry in entries(tmp_path / "audit")] == [0, 1]
+
+
+def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    for number in range(20):
+        trail = Trail(path, 100)
+        trail.write({"number": number, "text": "x" * 60})
+        trail.close()
+    numbers = [entries(tmp_path / name)[0]["number"] for name in ("audit", *(f"audit.{one}" for one in range(1, 6)))]
+    assert numbers == [19, 18, 17, 16, 15, 14]
+    assert not (tmp_path / "audit.6").exists()
+
+
+def test_two_servers_share_a_file_that_rotates_without_losing_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    trails = [Trail(path, 4000) for _ in range(2)]
+    for number in range(60):
+        trails[number % 2].write({"number": number, "text": "x" * 50})
+    for trail in trails:
+        trail.close()
+    files = [path, *tmp_path.glob("audit.[1-5]")]
+    assert sorted(entry["number"] for file in files for entry in entries(file)) == list(range(60))
+
+
+def test_what_finds_no_room_is_counted_and_the_count_is_written(tmp_path: Path) -> None:
+    """The disk stands still, as it were: the file is a pipe that nobody reads from at first."""
+    path = tmp_path / "audit"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    trail = Trail(path, MUCH, capacity=10)
+    for number in range(4000):
+        trail.write({"number": number, "text": "x" * 1000})
+    heard: list[bytes] = []
+    os.set_blocking(reader, True)
+    listener = threading.Thread(target=lambda: heard.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
+    listener.start()
+    trail.close()
+    listener.join()
+    os.close(reader)
+    told = [json.loads(line) for line in b"".join(heard).splitlines()]
+    lost = sum(entry["entries"] for entry in told if entry.get("act") == "audit_lost")
+    written = sum(1 for entry in told if isinstance(entry.get("number"), int))
+    assert lost > 0
+    assert lost + written == 4000
+
+
+def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "target").touch()
+    (tmp_path / "audit").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError):  # noqa: PT011 - its words are the system's
+        Trail(tmp_path / "audit", MUCH)
+
+
+def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    trail = Trail(path, MUCH)
+    path.unlink()
+    trail.write({"number": 1})
+    trail.close()
+    assert entries(path) == [{"number": 1}]
