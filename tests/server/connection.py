@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,7 +103,9 @@ class Dialog:
 class Connection:
     """`open_client` gets the callback for dialogs; with `can_be_asked` it is to be given to the client."""
 
-    def __init__(self, open_client: Callable[[Any], Client], *, can_be_asked: bool) -> None:
+    def __init__(
+        self, open_client: Callable[[Any], AbstractAsyncContextManager[Client]], *, can_be_asked: bool
+    ) -> None:
         self._open_client = open_client
         self._can_be_asked = can_be_asked
         self._dialogs: queue.Queue[Dialog] = queue.Queue()

@@ -1,0 +1,237 @@
+"""Who may call over HTTP, and what each may see."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.server.http import read_address
+from claude_code_mcp.server.tokens import load_tokens
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+
+from .conftest import COMMAND, HttpServer, http_server
+from .connection import Connection
+
+ANN, BOB = "ann-5f0c9d2e7b41a86c3d90", "bob-91e4d7c2a5b8f3061e7d"
+ANN, BOB = ANN + "-and-more", BOB + "-and-more"
+ACCEPT = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+HELLO: dict[str, Any] = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}},
+}
+
+
+def tokens_file(directory: Path, content: str, mode: int = 0o600) -> Path:
+    path = directory / "tokens"
+    path.write_text(content)
+    path.chmod(mode)
+    return path
+
+
+@pytest.fixture(scope="module")
+def server_settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    directory = tmp_path_factory.mktemp("tokens")
+    path = tokens_file(directory, f"# callers\nann {ANN}\n\nbob {BOB}\n")
+    return {"CLAUDE_CODE_MCP_TOKENS_FILE": str(path)}
+
+
+@pytest.fixture(scope="module")
+def guarded(server_environment: dict[str, str], place: Sandbox) -> Iterator[HttpServer]:
+    with http_server(server_environment, place.project) as server:
+        yield server
+
+
+def as_caller(server: HttpServer, token: str, mode: str = "legacy") -> Connection:
+    @asynccontextmanager
+    async def open_client(_: object) -> AsyncIterator[Client]:
+        async with (
+            httpx2.AsyncClient(headers={"authorization": f"Bearer {token}"}, timeout=60) as http,
+            Client(streamable_http_client(server.url, http_client=http), mode=mode) as client,
+        ):
+            yield client
+
+    return Connection(open_client, can_be_asked=False)
+
+
+def posted(server: HttpServer, token: str | None = None, **headers: str) -> httpx2.Response:
+    shown = {"authorization": f"Bearer {token}"} if token is not None else {}
+    return httpx2.post(server.url, json=HELLO, headers={**ACCEPT, **shown, **headers}, timeout=30)
+
+
+@pytest.mark.promise("http.token")
+@pytest.mark.parametrize("token", [None, "wrong", ANN[:-1], ANN + "x", ANN.upper(), "ann"])
+def test_without_a_known_token_there_is_no_answer(guarded: HttpServer, token: str | None) -> None:
+    refused = posted(guarded, token)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Bearer")
+    assert "claude" not in refused.text
+
+
+@pytest.mark.promise("http.token")
+def test_every_known_token_is_taken(guarded: HttpServer) -> None:
+    assert [posted(guarded, token).status_code for token in (ANN, BOB)] == [200, 200]
+    assert posted(guarded, authorization=f"Basic {ANN}").status_code == 401
+
+
+@pytest.mark.promise("http.token")
+def test_a_request_of_the_new_era_needs_a_token_too(guarded: HttpServer) -> None:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}
+    headers = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}
+    assert httpx2.post(guarded.url, json=body, headers=headers).status_code == 401
+
+
+@pytest.mark.promise("http.rebinding")
+def test_foreign_hosts_and_origins_are_refused(guarded: HttpServer) -> None:
+    assert posted(guarded, ANN, host="evil.example").status_code == 421
+    assert posted(guarded, ANN, origin="http://evil.example").status_code == 403
+    assert posted(guarded, ANN, origin=guarded.base).status_code == 200
+
+
+@pytest.mark.promise("http.health")
+def test_the_health_endpoint_needs_no_token(guarded: HttpServer) -> None:
+    answer = httpx2.get(f"{guarded.base}/health")
+    assert (answer.status_code, answer.json()["status"]) == (200, "ok")
+
+
+@pytest.mark.promise("http.body")
+def test_a_body_that_is_too_large_is_refused(guarded: HttpServer) -> None:
+    huge = {**HELLO, "params": {**HELLO["params"], "padding": "x" * (5 << 20)}}
+    headers = {**ACCEPT, "authorization": f"Bearer {ANN}"}
+    assert httpx2.post(guarded.url, json=huge, headers=headers, timeout=30).status_code == 413
+    assert posted(guarded, ANN).status_code == 200
+
+
+@pytest.mark.promise("http.connection")
+def test_a_connection_is_nobodys_but_its_makers(guarded: HttpServer) -> None:
+    session = posted(guarded, ANN).headers["mcp-session-id"]
+    body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
+
+    def listed(token: str) -> int:
+        headers = {**ACCEPT, "authorization": f"Bearer {token}", "mcp-session-id": session}
+        return httpx2.post(guarded.url, json=body, headers=headers, timeout=30).status_code
+
+    assert [listed(ANN), listed(BOB)] == [200, 404]
+
+
+@pytest.mark.promise("http.principals")
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"], ids=["2025", "2026"])
+def test_a_session_is_nobodys_but_its_makers(
+    guarded: HttpServer, server_environment: dict[str, str], place: Sandbox, mode: str
+) -> None:
+    with as_caller(guarded, ANN, mode) as ann, as_caller(guarded, BOB, mode) as bob:
+        asked = ann.create(script("secret plans", tool("Bash", command="echo 1 >mine"), "done"), waitSeconds=40)
+        strange = [
+            bob.look(asked.session),
+            bob.send(asked.session, "hello"),
+            bob.interrupt(asked.session),
+            bob.respond(asked, "allow"),
+        ]
+        assert [one.code for one in strange] == ["SESSION_NOT_FOUND"] * 4
+        assert "secret" not in " ".join(one.text for one in strange)
+        assert asked.session not in [one["sessionId"] for one in bob.sessions()]
+        assert asked.session in [one["sessionId"] for one in ann.sessions()]
+        assert ann.look(asked.session).question == asked.question, "untouched"
+        assert ann.respond(asked, "deny", waitSeconds=40).status == "completed"
+    with http_server(server_environment, place.project) as later:
+        with as_caller(later, BOB, mode) as bob:
+            assert bob.look(asked.session).code == "SESSION_NOT_FOUND"
+            assert bob.send(asked.session, "hello").code == "SESSION_NOT_FOUND"
+            assert asked.session not in [one["sessionId"] for one in bob.sessions()]
+        with as_caller(later, ANN, mode) as ann:
+            assert asked.session in [one["sessionId"] for one in ann.sessions()]
+
+
+# -- at the start ---------------------------------------------------------------------------------------------
+
+
+def refused_start(environment: dict[str, str], cwd: Path, *arguments: str) -> str:
+    """The one line that a server says which does not start."""
+    done = subprocess.run(
+        [COMMAND, "serve", *arguments],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.promise("http.exposure")
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0"])
+def test_beyond_loopback_a_token_is_needed(environment: dict[str, str], tmp_path: Path, address: str) -> None:
+    assert "without a token" in refused_start(environment, tmp_path, "--http", address)
+
+
+@pytest.mark.promise("http.weak-token")
+def test_a_weak_token_stops_the_start(environment: dict[str, str], tmp_path: Path) -> None:
+    weak = {**environment, "CLAUDE_CODE_MCP_TOKEN": "hunter2"}
+    line = refused_start(weak, tmp_path, "--http", "127.0.0.1:0")
+    assert "too weak" in line
+    assert "hunter2" not in line
+
+
+@pytest.mark.promise("http.weak-token")
+@pytest.mark.parametrize(
+    ("content", "mode", "says"),
+    [
+        (f"ann {ANN}\n", 0o644, "can be read by others"),
+        ("", 0o600, "holds no token"),
+        (f"ann {ANN}\nann {BOB}\n", 0o600, "Line 2"),
+        (f"ann {ANN} extra\n", 0o600, "Line 1"),
+        ("ann\n", 0o600, "Line 1"),
+        (f"ann {ANN}\nbob {ANN}\n", 0o600, "used twice"),
+        ("ann short\n", 0o600, "too weak"),
+        ("ann " + "ab" * 20 + "\n", 0o600, "too weak"),
+        (f"local {ANN}\n", 0o600, "'local' is taken"),
+    ],
+)
+def test_a_tokens_file_must_be_sound(tmp_path: Path, content: str, mode: int, says: str) -> None:
+    path = tokens_file(tmp_path, content, mode)
+    with pytest.raises(InvalidArgument) as refused:
+        load_tokens(load_settings({}, http_tokens_file=path))
+    assert says in refused.value.message
+    assert ANN not in refused.value.message
+
+
+@pytest.mark.promise("http.weak-token")
+def test_tokens_come_from_the_environment_and_the_file(tmp_path: Path) -> None:
+    settings = load_settings({}, http_token=BOB, http_tokens_file=tokens_file(tmp_path, f"ann {ANN}\n"))
+    assert load_tokens(settings) == {BOB: "default", ANN: "ann"}
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("address", ["8080", "host:", "host:http", "host:70000", "host:-1", "host:٣"])
+def test_an_address_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"is not HOST:PORT"):
+        read_address(address)
+
+
+def test_addresses_know_whether_they_are_loopback() -> None:
+    loopback = ["127.0.0.1:1", "localhost:1", "[::1]:1", ":1", "127.9.9.9:1"]
+    assert all(read_address(one).loopback for one in loopback)
+    assert not any(read_address(one).loopback for one in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
+
+
+@pytest.mark.promise("http.exposure")
+def test_an_address_in_use_stops_the_start(guarded: HttpServer, environment: dict[str, str], tmp_path: Path) -> None:
+    line = refused_start(environment, tmp_path, "--http", guarded.base.removeprefix("http://"))
+    assert "Cannot listen on" in line
+    assert json.loads(httpx2.get(f"{guarded.base}/health").text)["status"] == "ok"
