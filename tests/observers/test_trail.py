@@ -29,9 +29,12 @@ def test_a_clean_end_loses_nothing(tmp_path: Path) -> None:
 
 def test_entries_of_many_threads_are_whole(tmp_path: Path) -> None:
     trail = Trail(tmp_path / "audit", MUCH)
-    writers = [
-        threading.Thread(target=lambda: [trail.write({"text": "x" * 500}) for _ in range(200)]) for _ in range(8)
-    ]
+
+    def write() -> None:
+        for _ in range(200):
+            trail.write({"text": "x" * 500})
+
+    writers = [threading.Thread(target=write) for _ in range(8)]
     for writer in writers:
         writer.start()
     for writer in writers:

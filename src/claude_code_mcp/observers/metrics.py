@@ -44,7 +44,7 @@ class Metrics:
     """An observer that counts. `sessions` gives those in memory at the moment of asking."""
 
     def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
-        disable_created_metrics()  # they would double the number of lines and tell nothing of interest
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines and tell nothing of interest
         self._registry = registry = CollectorRegistry()
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
