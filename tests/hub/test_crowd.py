@@ -1,0 +1,35 @@
+"""Many servers at once: those that are broken or hang neither delay nor break the others."""
+
+import asyncio
+
+from .conftest import StartHub, local, text_of
+
+BROKEN = {
+    "absent": {"command": "no-such-program"},
+    "mute": local("mute"),
+    "hanging": local("hang"),
+    "brief": local("brief"),
+    "unreachable": {"type": "http", "url": "http://127.0.0.1:9/mcp"},
+}
+
+
+async def test_thirty_servers_of_which_five_are_broken(start_hub: StartHub) -> None:
+    good = [f"good{number}" for number in range(25)]
+    hub = await start_hub({**BROKEN, **{name: local() for name in good}}, {"mcp_timeout_ms": 300_000})
+    async with asyncio.timeout(60):  # far less than the time that the hanging ones have
+        results = await asyncio.gather(*(hub.call(name, "echo", {"n": name}) for name in good))
+    assert [text_of(result) for result in results] == [f'{{"n": "{name}"}}' for name in good]
+    states = {status.name: status.state for status in hub.status()}
+    assert all(states[name] == "connected" for name in good)
+    assert "connected" not in {states[name] for name in BROKEN}
+    tools = await hub.tools(patience=1)
+    assert {tool.server for tool in tools} >= set(good)
+
+
+async def test_servers_that_hang_let_those_behind_them_begin(start_hub: StartHub) -> None:
+    hanging = {f"hanging{number}": local("hang") for number in range(4)}
+    hub = await start_hub({**hanging, "good": local()}, {"mcp_local_batch": 1, "mcp_timeout_ms": 300_000})
+    waiting = asyncio.create_task(hub.connect())
+    async with asyncio.timeout(60):
+        assert text_of(await hub.call("good", "echo")) == "{}"
+    waiting.cancel()

@@ -1,0 +1,137 @@
+"""Servers that others wrote, from npm."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.hub.hub import Hub
+
+from ..conftest import RUN
+from .conftest import Changes, StartHub, text_of
+from .remote import free_port
+from .test_endpoint import Session, answer_with, text_in
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def node(packages: Path, name: str, *arguments: str, **entry: Any) -> dict[str, Any]:
+    return {"command": "node", "args": [str(packages / name / "dist" / "index.js"), *arguments], **entry}
+
+
+@pytest.fixture
+async def hub(packages: Path, start_hub: StartHub, tmp_path: Path) -> Hub:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.txt").write_text("hello from disk")
+    started = await start_hub(
+        {
+            "everything": node(packages, "server-everything"),
+            "files": node(packages, "server-filesystem", str(tmp_path / "files")),
+            "memory": node(packages, "server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}),
+        }
+    )
+    assert isinstance(started, Hub)
+    return started
+
+
+async def test_all_three_are_found_with_their_tools(hub: Hub) -> None:
+    names = {tool.name for tool in await hub.tools(patience=60)}
+    assert {"mcp__everything__echo", "mcp__files__read_text_file", "mcp__memory__read_graph"} <= names
+    assert {status.state for status in hub.status()} == {"connected"}
+
+
+async def test_files_are_read(hub: Hub, tmp_path: Path) -> None:
+    result = await hub.call("files", "read_text_file", {"path": str(tmp_path / "files" / "a.txt")})
+    assert text_of(result) == "hello from disk"
+
+
+async def test_a_memory_is_kept_between_calls(hub: Hub) -> None:
+    entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
+    await hub.call("memory", "create_entities", {"entities": [entity]})
+    assert "writes programs" in text_of(await hub.call("memory", "read_graph"))
+
+
+async def test_progress_of_a_long_operation_comes_through(hub: Hub) -> None:
+    seen: list[tuple[float, float | None]] = []
+    done = asyncio.Event()
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total))
+        if progress == total:
+            done.set()
+
+    arguments = {"duration": 0.3, "steps": 3}
+    await hub.call("everything", "trigger-long-running-operation", arguments, on_progress=report)
+    await asyncio.wait_for(done.wait(), 10)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+async def test_resources_and_prompts_come_through(hub: Hub) -> None:
+    resources = await hub.resources("everything")
+    content = (await hub.read("everything", str(resources[0].uri))).contents[0]
+    assert str(content.uri) == str(resources[0].uri)
+    assert "args-prompt" in [prompt.name for prompt in await hub.prompts("everything")]
+    prompt = await hub.prompt("everything", "args-prompt", {"city": "Paris"})
+    assert "Paris" in str(prompt.messages[0].content)
+    assert await hub.resource_templates("everything") != []
+
+
+async def test_a_question_of_the_server_reaches_the_session(hub: Hub) -> None:
+    session = Session(hub, "everything")
+    await session.begin(elicitation={})
+    answer, _ = await asyncio.gather(session.call("trigger-elicitation-request"), answer_with(session, "Ada"))
+    assert "Ada" in text_in(answer)
+
+
+async def test_structured_content_is_kept(hub: Hub) -> None:
+    result = await hub.call("everything", "get-structured-content", {"location": "New York"})
+    assert getattr(result, "structured_content", None)
+
+
+async def test_over_http_too_and_again_after_a_restart(packages: Path, start_hub: StartHub) -> None:
+    port = free_port()
+    script = str(packages / "server-everything" / "dist" / "index.js")
+
+    async def serve() -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            "node",
+            script,
+            "streamableHttp",
+            env={**_environment(), "PORT": str(port)},
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        while b"listening" not in (await process.stderr.readline()):
+            pass
+        return process
+
+    hub = await start_hub({"x": {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}})
+    first = await serve()
+    try:
+        assert text_of(await hub.call("x", "echo", {"message": "one"})) == "Echo: one"
+    finally:
+        first.kill()
+        await first.communicate()
+    second = await serve()
+    try:
+        assert text_of(await hub.call("x", "echo", {"message": "two"})) == "Echo: two"
+    finally:
+        second.kill()
+        await second.communicate()
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], RUN: os.environ[RUN]}
+
+
+async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
+    await hub.call("memory", "read_graph")
+    changes = Changes(hub, "memory")
+    [process] = [one for one in psutil.Process().children() if "server-memory" in " ".join(one.cmdline())]
+    process.kill()
+    await changes.until_seen("pending")
+    assert "entities" in text_of(await hub.call("memory", "read_graph"))
