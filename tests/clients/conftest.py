@@ -41,9 +41,10 @@ def common(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread)
 
 
 @pytest.fixture(scope="session")
-def address(common: Sandbox) -> Iterator[Served]:
-    """A server on loopback that wants a token."""
-    with serve_http(common.root, common.environment(**{RUN: os.environ[RUN]}), secrets.token_urlsafe(32)) as served:
+def address(tmp_path_factory: pytest.TempPathFactory, common: Sandbox) -> Iterator[Served]:
+    """A server on loopback that wants a token, started above the directories of all tests: callers may work below."""
+    place = tmp_path_factory.getbasetemp()
+    with serve_http(place, common.environment(**{RUN: os.environ[RUN]}), secrets.token_urlsafe(32)) as served:
         yield served
 
 
