@@ -76,16 +76,23 @@ def test_no_path_leaves_the_table_of_moves(path: list[ConnectionState]) -> None:
     connection = Connection()
     for to in path:
         legal = to is connection.state or to in MOVES[connection.state]
-        moves = {
-            S.PENDING: connection.wanted,
-            S.CONNECTED: connection.connected,
-            S.FAILED: lambda c=connection: c.failed("x"),
-            S.NEEDS_AUTH: lambda c=connection: c.needs_auth("x"),
-            S.DISABLED: lambda c=connection: c.disabled("x"),
-        }
         if legal:
-            connection = moves[to]()
+            connection = moved(connection, to)
             assert connection.state is to
         else:
             with pytest.raises(IllegalMove):
-                moves[to]()
+                moved(connection, to)
+
+
+def moved(connection: Connection, to: ConnectionState) -> Connection:
+    match to:
+        case S.PENDING:
+            return connection.wanted()
+        case S.CONNECTED:
+            return connection.connected()
+        case S.FAILED:
+            return connection.failed("x")
+        case S.NEEDS_AUTH:
+            return connection.needs_auth("x")
+        case S.DISABLED:
+            return connection.disabled("x")

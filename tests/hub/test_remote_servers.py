@@ -174,10 +174,10 @@ class _Legacy(RemoteServer):
         self.server.middleware.append(_without_discovery)
 
 
-async def _without_discovery(context: Any, call_next: Any) -> Any:
-    if context.method == "server/discover":
+async def _without_discovery(ctx: Any, call_next: Any) -> Any:
+    if ctx.method == "server/discover":
         raise MCPError(types.METHOD_NOT_FOUND, "Method not found")
-    return await call_next(context)
+    return await call_next(ctx)
 
 
 async def test_headers_are_sent(start_hub: StartHub) -> None:

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 import anyio
 from mcp.shared.message import SessionMessage
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
@@ -40,7 +41,7 @@ async def websocket(url: str, headers: Mapping[str, str], tls: TlsConfig, troubl
 
 
 class _Wire:
-    def __init__(self, socket: ClientConnection, trouble: Trouble) -> None:
+    def __init__(self, socket: Connection, trouble: Trouble) -> None:
         self._socket = socket
         self._trouble = trouble
 

@@ -1,0 +1,116 @@
+"""The hub: a call through it against a client of one's own, and thirty servers at once against one after another."""
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp import Client, StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.means import Means
+from claude_code_mcp.hub.sources import parse_servers
+
+from .common import Figure, Place, benchmark, no_collection, pairs, ratio
+
+_CALLS = 400
+_SERVERS = 30
+_GOAL = 1.3
+_SERVER = str(Path(__file__).parent / "a_server.py")
+Call = Callable[[], Awaitable[object]]
+
+
+def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
+    root = place.sandbox.root
+    means = Means(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), means)
+
+
+@benchmark
+async def hub_stdio(place: Place) -> Sequence[Figure]:
+    """A tool call to a program, through the hub and directly."""
+    parameters = StdioServerParameters(command=sys.executable, args=[_SERVER, "stdio"], env=place.environment)
+    entry = {"command": sys.executable, "args": [_SERVER, "stdio"]}
+    async with Client(parameters) as client, _hub(place, {"x": entry}) as hub:
+        return [await _compare("a hub call, stdio", client, hub)]
+
+
+@benchmark
+async def hub_http(place: Place) -> Sequence[Figure]:
+    """A tool call over HTTP, through the hub and directly."""
+    async with (
+        _served(place) as url,
+        Client(streamable_http_client(url)) as client,
+        _hub(place, {"x": {"url": url}}) as hub,
+    ):
+        return [await _compare("a hub call, http", client, hub)]
+
+
+async def _compare(name: str, client: Client, hub: Hub) -> Figure:
+    async def direct() -> object:
+        return await client.call_tool("echo", {"text": "hello"})
+
+    async def through_hub() -> object:
+        return await hub.call("x", "echo", {"text": "hello"})
+
+    bare: list[float] = []
+    engine: list[float] = []
+    for _ in range(20):
+        await direct()
+        await through_hub()
+    with no_collection():
+        for hub_first in pairs(_CALLS):
+            for is_hub in (hub_first, not hub_first):
+                (engine if is_hub else bare).append(await _timed(through_hub if is_hub else direct))
+    return ratio(name, bare, engine, _GOAL)
+
+
+async def _timed(call: Call) -> float:
+    began = time.perf_counter()
+    await call()
+    return (time.perf_counter() - began) * 1000
+
+
+@asynccontextmanager
+async def _served(place: Place) -> AsyncIterator[str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, _SERVER, "http", env=place.environment, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        yield (await process.stdout.readline()).decode().strip()
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+@benchmark
+async def hub_connect(place: Place) -> Sequence[Figure]:
+    """Thirty servers that take a moment to start, at once and one after another."""
+    servers = {f"s{number}": {"command": sys.executable, "args": ["-S", _SERVER, "slow"]} for number in range(_SERVERS)}
+    async with _hub(place, servers) as one_by_one:
+        began = time.perf_counter()
+        for name in servers:
+            await one_by_one.reconnect(name)
+        serial = time.perf_counter() - began
+    async with _hub(place, servers) as at_once:
+        began = time.perf_counter()
+        states = await at_once.connect()
+        parallel = time.perf_counter() - began
+    connected = sum(status.state == "connected" for status in states)
+    return [
+        Figure(
+            f"{_SERVERS} servers connected",
+            f"{serial:.1f} s",
+            f"{parallel:.1f} s",
+            f"{parallel / serial:.2f}×, {connected} connected",
+            "≤ 0.6×, all",
+            parallel / serial <= 0.6 and connected == _SERVERS,
+        )
+    ]
