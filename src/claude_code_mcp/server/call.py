@@ -22,14 +22,20 @@ log = logging.getLogger(__name__)
 Context = ServerRequestContext[Any, Any]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Switches:
-    """What callers may switch while the server runs."""
+    """What a caller may switch for its own sessions while the server runs."""
 
-    bypass: bool = False
+    service: Service
+    principal: str
+
+    @property
+    def bypass(self) -> bool:
+        return self.service.bypass_on(self.principal)
 
     def set_bypass(self, on: bool, *, by: str) -> None:
-        self.bypass = on
+        """`by` says who agreed to it."""
+        self.service.set_bypass(self.principal, on, by=by)
         log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
 
     def check(self, permission_mode: str | None) -> None:

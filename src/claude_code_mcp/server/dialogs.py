@@ -38,11 +38,20 @@ class Dialogs:
 
     name = NAME
 
-    def __init__(self, broker: Broker, session: ServerSession, *, pushes: bool, start_task: StartTask) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        session: ServerSession,
+        *,
+        pushes: bool,
+        start_task: StartTask,
+        redact: Callable[[str], str],
+    ) -> None:
         self._broker = broker
         self._session = session
         self._pushes = pushes
         self._start_task = start_task
+        self._redact = redact
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self._calls: dict[types.RequestId, ServerSession] = {}
@@ -108,7 +117,7 @@ class Dialogs:
         message, schema = form_of(question, arrays=self._session.protocol_version >= _WITH_ARRAYS)
         request_id, session = next(reversed(self._calls.items()), (None, self._session))
         try:
-            result = await session.elicit_form(message, schema, related_request_id=request_id)
+            result = await session.elicit_form(self._redact(message), schema, related_request_id=request_id)
         except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
             self._put_aside(question.id)

@@ -245,7 +245,7 @@ class _Stream:
             params = {
                 "type": "claude_code_message",
                 "sessionId": self._session.id,
-                "message": message,
+                "message": self._call.service.redactor.data(message),
                 "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
                 "sequence": sequence,
             }

@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError
+from ..model.acts import Act, ActKind
 from ..service import LOCAL, Service
 from . import sdk
 from .call import Call, Context, Switches, can_be_asked, read_state
@@ -55,7 +56,6 @@ class Surface:
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
-        self._switches = Switches()
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
 
@@ -105,7 +105,7 @@ class Surface:
                 dialogs,
                 principal(),
                 context,
-                self._switches,
+                Switches(self.service, principal()),
                 self._hub,
                 params.input_responses or {},
                 read_state(params),
@@ -113,13 +113,18 @@ class Surface:
             with dialogs.during(context.request_id, context.session):
                 reply = await run(call, params.arguments or {})
         except ClaudeCodeError as error:
+            self._tell_failure(params.name, error.code)
             return self._without_secrets(refusal(error))
         except Exception:
             log.exception("tool %s failed", params.name)
+            self._tell_failure(params.name, ClaudeCodeError.code)
             return refusal(
                 ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
             )
         return self._without_secrets(success(reply) if isinstance(reply, Outcome) else reply)
+
+    def _tell_failure(self, tool: str, code: str) -> None:
+        self.service.tell(Act(ActKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
     async def _runner(self, name: str) -> "Run | None":
         """What runs a tool: one of ours, or one of the hub's servers."""
@@ -134,9 +139,12 @@ class Surface:
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
         """The last stop before the wire."""
-        if isinstance(result, types.InputRequiredResult):
-            return result
         redactor = self.service.redactor
+        if isinstance(result, types.InputRequiredResult):
+            for request in (result.input_requests or {}).values():
+                if isinstance(request, types.ElicitRequest):
+                    request.params.message = redactor.text(request.params.message)
+            return result
         for block in result.content:
             if isinstance(block, types.TextContent):
                 block.text = redactor.text(block.text)
@@ -154,7 +162,13 @@ class Surface:
         )
 
     def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
-        dialogs = Dialogs(self.service.broker, context.session, pushes=pushes, start_task=self.service.start_task)
+        dialogs = Dialogs(
+            self.service.broker,
+            context.session,
+            pushes=pushes,
+            start_task=self.service.start_task,
+            redact=self.service.redactor.text,
+        )
         self._connections.add(dialogs)
         return dialogs
 

@@ -67,15 +67,15 @@ async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
 
 async def _tell(call: Call, questions: list[Question], events: Subscription) -> None:
     """One report for all that happened since the last, and not too many of them."""
-    report = call.context.session.report_progress
+    report, clean = call.context.session.report_progress, call.service.redactor.text
     for count, question in enumerate(questions, 1):
-        await report(count, None, _asked(question))
+        await report(count, None, clean(_asked(question)))
     count = len(questions)
     async for event in events:
         lines = [line for one in (event, *_here(events)) if (line := _line(one)) is not None]
         if lines:
             count += len(lines)
-            await report(count, None, lines[-1])
+            await report(count, None, clean(lines[-1]))
             await asyncio.sleep(_BETWEEN_REPORTS)
 
 
