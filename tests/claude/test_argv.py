@@ -43,6 +43,7 @@ TABLE: dict[str, list[Expected]] = {
     "turn_timeout": [Expected(5.0)],
     "executable": [Expected("/bin/claude")],
     "env": [Expected({"TOKEN": SECRET})],
+    "hub_servers": [Expected(("calc",))],
     "model": [Expected("opus", ["--model=opus"])],
     "fallback_model": [Expected("haiku", ["--fallback-model=haiku"])],
     "permission_mode": [Expected("plan", ["--permission-mode=plan"])],
