@@ -101,14 +101,6 @@ async def test_fragments_are_streamed_when_asked_for(caller: Caller) -> None:
     assert [one["type"] for one in bundle["messages"]] == [one["type"] for one in whole["messages"]]
 
 
-async def test_half_an_emoji_in_a_fragment_does_no_harm(caller: Caller) -> None:
-    prompt = r'Smile SCRIPT:[{"text": "a\ud83d b", "chunks": 4}]'
-    bundle = await query(caller, prompt, includePartialMessages=True)
-    await caller.listener.until("result")
-    assert bundle["result"]["summary"].startswith("a")
-    assert "stream_event" in caller.listener.kinds
-
-
 @BOTH_ERAS
 async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
