@@ -27,7 +27,8 @@ ROWS: list[set[str]] = [
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
     {"service"},
-    {"observers"},
+    {"observers", "relay"},
+    {"hosted"},
     {"server", "tui"},
     {"testing"},
     {"app"},
@@ -50,7 +51,7 @@ NARROW: dict[str, set[str]] = {
 
 # Layers that only some others may know.
 ONLY_FOR: dict[str, set[str]] = {
-    "claude": {"sessions", "service", "commands"},  # a command looks for the CLI without running a session
+    "claude": {"sessions", "service", "hosted", "commands"},  # a command looks for the CLI without running a session
     "manifest": {"greeting", "front", "server", "app", "commands"},
     "greeting": {"front", "server", "app", "commands", "cli"},
     "front": {"server", "cli"},

@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -22,6 +24,10 @@ from .policy.document import Policy, built_in, parse_policy
 from .policy.redaction import Redactor
 from .server.surface import Surface
 from .service import Service
+
+if TYPE_CHECKING:
+    from .hub.hub import Hub
+    from .relay import Relay
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +53,8 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
 
     heard, serving = heard or Heard(), anyio.CancelScope()
     with _on_signals(serving.cancel):
-        async with _service(settings, "local", None) as service, stdio_streams(heard) as (inbox, outbox):
-            server = Surface(service).server()
+        async with _service(settings, "local", None) as (service, hub), stdio_streams(heard) as (inbox, outbox):
+            server = _surface(service, hub, "stop").server()
             if heard.leave_manifest is not None:
                 service.start_task(leave_manifest(server, heard.leave_manifest))
             with serving:
@@ -70,10 +76,10 @@ async def run_http(settings: Settings, where: str) -> None:
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.http import HttpServer, read_address  # noqa: PLC0415
 
-    async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as service:
+    async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as (service, hub):
         metrics = Metrics(lambda: service.sessions(owner=None))
         service.observe(metrics)
-        surface = Surface(service, settings.on_disconnect or "keep")
+        surface = _surface(service, hub, settings.on_disconnect or "keep")
         server = HttpServer(surface, settings, read_address(where), metrics.render)
         watching = service.start_task(metrics.watch_the_loop())
         try:
@@ -94,12 +100,56 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
     return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
 
 
+def _surface(service: Service, hub: "Hub | None", on_disconnect: str) -> Surface:
+    surface = Surface(service, on_disconnect, hub)
+    if hub is not None and "hub-tools" in service.settings.toolsets:
+
+        def changed(what: str) -> None:
+            if what in ("tools", "state"):
+                service.start_task(surface.tools_changed())
+
+        hub.watch_all(changed)
+    return surface
+
+
 @asynccontextmanager
-async def _service(settings: Settings, profile: str, audit_file: Path | None) -> AsyncIterator[Service]:
-    """A service with its policy and its audit trail, which is closed last and then complete."""
+async def _hub(settings: Settings) -> "AsyncIterator[tuple[Hub, Relay] | None]":
+    """The hub and what its servers may say to sessions; nothing where no server is configured."""
+    wanted = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
+    if settings.hub == "off" or not wanted:
+        yield None
+        return
+    from .hosted import hub_configuration, make_hub  # noqa: PLC0415 - a server without a hub does not pay for one
+    from .relay import Relay  # noqa: PLC0415
+
+    relay = Relay(settings.channels, settings.permission_channels)
+    configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd)
+    for problem in configuration.problems:
+        log.warning("an MCP server is left out: %s", problem)
+    async with make_hub(settings, configuration, os.environ, relay.hear) as hub:
+        yield hub, relay
+
+
+@asynccontextmanager
+async def _service(
+    settings: Settings, profile: str, audit_file: Path | None
+) -> "AsyncIterator[tuple[Service, Hub | None]]":
+    """A service with its hub, its policy and its audit trail, which is closed last and then complete."""
+    async with _hub(settings) as hosted:
+        hub, relay = hosted or (None, None)
+        async with _audited(settings, profile, audit_file, hub) as service:
+            if hub is not None and relay is not None:
+                relay.connect(service, hub)
+            yield service, hub
+
+
+@asynccontextmanager
+async def _audited(
+    settings: Settings, profile: str, audit_file: Path | None, hub: "Hub | None"
+) -> AsyncIterator[Service]:
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor)
+    service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
     audit = _audit(settings, audit_file)
     if audit is not None:
         service.observe(audit)

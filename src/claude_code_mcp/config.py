@@ -122,13 +122,16 @@ class Settings(BaseModel):
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
-    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `hub` (the servers of the
-    hub) and `hub-tools` (the tools of those servers)."""
+    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `hub` (the servers of
+    the hub) and `hub-tools` (the tools of those servers)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
-    """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too (`all`),
-    or none (`off`)."""
-    hub_file: UserPath | None = Field(None, validation_alias=f"{_OWN}HUB_FILE")
-    """Our own file of MCP servers; unset, `mcp.json` in the user's configuration directory."""
+    """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
+    (`all`), or none (`off`)."""
+    hub_file: UserPath = Field(
+        default_factory=lambda: Path(platformdirs.user_config_dir("claude-code-mcp")) / "mcp.json",
+        validation_alias=f"{_OWN}HUB_FILE",
+    )
+    """Our own file of MCP servers."""
     channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}CHANNELS")
     """Servers of the hub that may push messages into sessions, separated by commas."""
     permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
@@ -147,7 +150,15 @@ class Settings(BaseModel):
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
 
-    @field_validator("toolsets", "channels", "permission_channels", "query_allowed_tools", "http_allowed_hosts", "http_allowed_origins", mode="before")
+    @field_validator(
+        "toolsets",
+        "channels",
+        "permission_channels",
+        "query_allowed_tools",
+        "http_allowed_hosts",
+        "http_allowed_origins",
+        mode="before",
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

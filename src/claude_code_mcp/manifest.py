@@ -12,8 +12,14 @@ from binascii import crc32
 
 from . import __version__
 
-ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (("--toolsets", "CLAUDE_CODE_MCP_TOOLSETS"),)
+ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (
+    ("--toolsets", "CLAUDE_CODE_MCP_TOOLSETS"),
+    ("--allow-disk-resume", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME"),
+)
 """The settings that change an answer, each as its flag and its variable."""
+
+CHANGING = "hub-tools"
+"""With this toolset the list of tools is never the same for long."""
 
 MADE_WITH = ("mcp", "mcp_types", "pydantic")
 """The distributions that have a say in the answers: with another version of one, a manifest does not count."""
@@ -81,6 +87,8 @@ def read_json(data: bytes) -> object:
 def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
     """The manifest for these arguments and this environment; when there is none, where the server should leave one."""
     own = _peculiarities(argv)
+    if CHANGING in own or CHANGING.encode().hex() in own:
+        return None, None
     manifest = None if own else read(SHIPPED)
     if manifest is not None:
         return manifest, None

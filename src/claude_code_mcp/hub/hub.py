@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,10 +123,19 @@ class Hub:
         """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes."""
         return self._find(server).watch(watcher)
 
+    def watch_all(self, watcher: Watcher) -> None:
+        """The same for every server there is."""
+        for upstream in self._upstreams.values():
+            upstream.watch(watcher)
+
     async def connect(self, patience: float | None = None) -> list[ServerStatus]:
         """Connects to all that are enabled, a few at a time, and waits for it as long as patience lasts."""
         await self._links(list(self._upstreams.values()), patience)
         return self.status()
+
+    async def connect_to(self, names: Collection[str]) -> None:
+        """Connects to these of the servers, and waits for it."""
+        await self._links([upstream for name, upstream in self._upstreams.items() if name in names], None)
 
     async def tools(self, server: str | None = None, patience: float | None = PATIENCE) -> list[HubTool]:
         """The tools of all servers, or of one. A server that is not there in time is left out, and goes on trying.

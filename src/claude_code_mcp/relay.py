@@ -1,0 +1,145 @@
+"""Channels: servers of the hub through which people reach sessions from elsewhere, such as a chat.
+
+Off unless the operator names a server. One that declares `claude/channel` may push messages into a session; one that
+declares `claude/channel/permission` is told of open questions and may answer them. The first answer wins, as
+everywhere. Whatever comes from a server that was not named is ignored, and written down.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from .errors import ClaudeCodeError
+from .hub.hub import Hub
+from .model.acts import Act, ActKind
+from .model.question import Answer, Question, QuestionKind, Resolution
+from .service import LOCAL, Service
+
+log = logging.getLogger(__name__)
+
+MESSAGE = "notifications/claude/channel"
+ANSWER = "notifications/claude/channel/permission"
+REQUEST = "notifications/claude/channel/permission_request"
+_CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
+_PREVIEW = 500
+
+
+class Relay:
+    """One channel of the broker for all servers that may answer, and the way in for messages."""
+
+    name = "channel"
+
+    def __init__(self, messages: Collection[str], permissions: Collection[str]) -> None:
+        self._messages = frozenset(messages)
+        self._permissions = frozenset(permissions)
+        self._service: Service | None = None
+        self._hub: Hub | None = None
+        self._asked: dict[str, Question] = {}
+
+    def connect(self, service: Service, hub: Hub) -> None:
+        """From now on questions go out, and what comes in is heard. The servers are called up for that."""
+        self._service, self._hub = service, hub
+        service.broker.add_channel(self)
+        if self._messages or self._permissions:
+            service.start_task(self._call_up(hub))
+
+    async def _call_up(self, hub: Hub) -> None:
+        await hub.connect_to(self._messages | self._permissions)
+
+    # -- questions out ----------------------------------------------------------------------------------------
+
+    def offer(self, question: Question) -> None:
+        """Only what can be answered with yes or no goes out; a plan and a choice need more than that."""
+        if self._service is None or question.kind is not QuestionKind.PERMISSION or not self._permissions:
+            return
+        self._asked[question.id] = question
+        self._service.start_task(self._send(question))
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        self._asked.pop(question.id, None)
+
+    async def _send(self, question: Question) -> None:
+        assert self._hub is not None
+        preview = json.dumps(question.tool_input, ensure_ascii=False, default=str)[:_PREVIEW]
+        params = {
+            "request_id": question.id,
+            "tool_name": question.tool_name,
+            "description": question.description,
+            "input_preview": preview,
+        }
+        for server in self._permissions:
+            try:
+                if self._declares(server, _PERMISSION):
+                    await self._hub.notify(server, REQUEST, params)
+            except ClaudeCodeError as error:
+                log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
+
+    def _declares(self, server: str, capability: str) -> bool:
+        assert self._hub is not None
+        (status,) = self._hub.status(server)
+        if status.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return True  # these revisions have no place to declare it, so the operator's word must do
+        experimental = (status.capabilities or {}).get("experimental")
+        return isinstance(experimental, Mapping) and capability in experimental
+
+    # -- words in ---------------------------------------------------------------------------------------------
+
+    def hear(self, server: str, method: str, params: dict[str, Any]) -> None:
+        """A notification of any server of the hub."""
+        if self._service is None or method not in (MESSAGE, ANSWER):
+            return
+        named = self._messages if method == MESSAGE else self._permissions
+        capability = _CHANNEL if method == MESSAGE else _PERMISSION
+        if server not in named or not self._declares(server, capability):
+            self._ignored(server, method)
+        elif method == ANSWER:
+            self._answer(server, params)
+        else:
+            self._service.start_task(self._deliver(server, params))
+
+    def _ignored(self, server: str, method: str) -> None:
+        assert self._service is not None
+        log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
+        self._service.tell(Act(ActKind.REFUSED, f"channel:{server}", details={"notification": method}))
+
+    def _answer(self, server: str, params: Mapping[str, Any]) -> None:
+        assert self._service is not None
+        question = self._asked.get(str(params.get("request_id")))
+        behavior = params.get("behavior")
+        if question is None or behavior not in ("allow", "deny"):
+            log.info("an answer of the channel %s fits no open question", server)
+            return
+        answer = Answer(allow=behavior == "allow", message=_words(params.get("message")))
+        try:
+            self._service.broker.answer(question.session_id, question.id, answer, f"channel:{server}")
+        except ClaudeCodeError as error:
+            log.info("an answer of the channel %s came too late: %s", server, error.message)
+
+    async def _deliver(self, server: str, params: Mapping[str, Any]) -> None:
+        assert self._service is not None
+        content = _words(params.get("content"))
+        target = self._target(params)
+        if content is None or target is None:
+            log.info("a message of the channel %s has no text, or no session to go to", server)
+            return
+        try:
+            await self._service.send(target, f'<channel source="{server}">\n{content}\n</channel>', owner=LOCAL)
+        except ClaudeCodeError as error:
+            log.info("a message of the channel %s was not taken: %s", server, error.message)
+
+    def _target(self, params: Mapping[str, Any]) -> str | None:
+        """The session that the message names, or the one that was used last."""
+        assert self._service is not None
+        meta = params.get("meta")
+        named = meta.get("session_id") if isinstance(meta, Mapping) else None
+        known = [session.id for session in self._service.sessions(owner=LOCAL)]
+        if named is not None:
+            return str(named) if str(named) in known else None
+        return known[0] if known else None
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
