@@ -1,6 +1,7 @@
 """`stats`: what a running HTTP server has done so far, as a table."""
 
 import argparse
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -55,7 +56,7 @@ def _fetch(url: str) -> str:
         error.close()
         hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
         raise ClaudeCodeError(f"{url} answered {error.code}.{hint}") from None
-    except ValueError as error:
+    except (ValueError, OverflowError, http.client.HTTPException) as error:
         raise InvalidArgument(f"{url!r} is not an address: {error}") from None
     except OSError as error:
         raise ClaudeCodeError(f"{url} cannot be reached: {getattr(error, 'reason', error)}") from None
