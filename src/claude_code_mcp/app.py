@@ -28,6 +28,7 @@ from .service import Service
 if TYPE_CHECKING:
     from .hub.hub import Hub
     from .relay import Relay
+    from .server.http import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
     heard, serving = heard or Heard(), anyio.CancelScope()
     with _on_signals(serving.cancel):
         async with _service(settings, "local", None) as (service, hub), stdio_streams(heard) as (inbox, outbox):
-            server = _surface(service, hub, "stop").server()
+            server = _surface(service, hub, "keep").server()  # the server ends with its one client: see below
             if heard.leave_manifest is not None:
                 service.start_task(leave_manifest(server, heard.leave_manifest))
             with serving:
@@ -76,17 +77,24 @@ async def run_http(settings: Settings, where: str) -> None:
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.http import HttpServer, read_address  # noqa: PLC0415
 
-    async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as (service, hub):
-        metrics = Metrics(lambda: service.sessions(owner=None))
-        service.observe(metrics)
-        surface = _surface(service, hub, settings.on_disconnect or "keep")
-        server = HttpServer(surface, settings, read_address(where), metrics.render)
-        watching = service.start_task(metrics.watch_the_loop())
-        try:
-            with _on_signals(server.stop):
+    asked_to_end = asyncio.Event()
+    with _on_signals(asked_to_end.set):
+        async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as (service, hub):
+            metrics = Metrics(lambda: service.sessions(owner=None))
+            service.observe(metrics)
+            surface = _surface(service, hub, settings.on_disconnect or "keep")
+            server = HttpServer(surface, settings, read_address(where), metrics.render)
+            tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
+            try:
                 await server.serve()
-        finally:
-            watching.cancel()
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+async def _stop(server: "HttpServer", asked_to_end: asyncio.Event) -> None:
+    await asked_to_end.wait()
+    server.stop()
 
 
 def read_policy(settings: Settings, fallback: str) -> Policy:

@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 
-from .conftest import COMMAND, HttpServer, Wire, http_server
+from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
 from .test_surface import NAMES
@@ -36,6 +36,7 @@ def filled_in(value: Any, waiting: Reply, other: str) -> Any:
 
 
 @pytest.mark.promise("input.strict")
+@pytest.mark.parametrize("wire", [WIRES[0], WIRES[-1]], indirect=True, ids=str, scope="module")
 @pytest.mark.parametrize("wrong", TABLE, ids=[one.name for one in TABLE])
 def test_a_malformed_call_is_refused_by_name(client: Connection, waiting: Reply, warm: str, wrong: Malformed) -> None:
     sessions = client.sessions()

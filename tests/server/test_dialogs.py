@@ -7,7 +7,7 @@ import pytest
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, ask_user, plan, question, script, tool
 
-from .conftest import Connect, Wire
+from .conftest import WIRES, Connect, Wire
 from .connection import Connection, Reply
 from .test_questions import told
 
@@ -175,9 +175,8 @@ def test_a_question_that_is_open_already_is_shown(
 
 
 @pytest.mark.promise("ask.withdrawn")
+@pytest.mark.parametrize("wire", WIRES[2:], indirect=True, ids=str, scope="module")
 def test_of_two_dialogs_the_slower_is_withdrawn(connect: Connect, place: Sandbox, wire: Wire) -> None:
-    if wire.transport == "stdio":
-        pytest.skip("stdio has one client")
     with connect(can_be_asked=True) as one, connect(can_be_asked=True) as two:
         session = one.create("hello", waitSeconds=30).session
         two.look(session)

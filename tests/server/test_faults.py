@@ -56,7 +56,7 @@ def test_a_process_that_dies_ends_the_turn_and_not_the_session(client: Connectio
 
 @pytest.mark.promise("status.stalled")
 def test_a_silent_turn_is_reported_as_stalled(client: Connection, warm: str) -> None:
-    client.send(warm, script("go", text("at last", delay=4)))
+    client.send(warm, script("go", text("at last", delay=2)))
     told = looked_until(client, warm, "stalledSeconds")
     assert 0 <= told.data["stalledSeconds"] < 30
     assert client.look(warm, waitSeconds=40).data["result"] == "at last"
@@ -91,7 +91,7 @@ def test_a_dialog_that_nobody_answers_is_a_denial(asked: Connection) -> None:
     prompt = script("go", tool("Bash", command="echo 1 >late"), "went on")
     waiting = asked.start("claude_create_session", prompt=prompt, waitSeconds=40)
     dialog = asked.dialog()
-    if not dialog.withdrawn.wait(3):
+    if not dialog.withdrawn.wait(2):
         dialog.accept(decision="Allow once")  # the 2026 client learns of it only now
     assert waiting.result(40).data["toolUseEvents"][-1] == {"toolName": "Bash", "status": "denied"}
 

@@ -97,8 +97,8 @@ def test_a_waiting_call_returns_when_a_question_opens(client: Connection, warm: 
 
 @pytest.mark.promise("status.wakes-on-end", "status.time-passes")
 def test_a_waiting_call_returns_at_the_end_of_the_turn_or_of_its_time(client: Connection, warm: str) -> None:
-    client.send(warm, script("go", text("late", delay=3)))
-    early = client.look(warm, waitSeconds=0.2)
+    client.send(warm, script("go", text("late", delay=1)))
+    early = client.look(warm, waitSeconds=0.1)
     assert early.status == "running"
     assert "result" not in early.data
     ended = client.look(warm, waitSeconds=55)
