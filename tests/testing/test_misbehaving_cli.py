@@ -53,9 +53,7 @@ def receive(process: subprocess.Popen[bytes], kind: str) -> Frame:
     return next(frame for frame in map(json.loads, process.stdout) if frame["type"] == kind)
 
 
-def lines(
-    cli: Path, ways: str | Frame, *frames: Frame, arguments: tuple[str, ...] = ()
-) -> tuple[list[bytes], int]:
+def lines(cli: Path, ways: str | Frame, *frames: Frame, arguments: tuple[str, ...] = ()) -> tuple[list[bytes], int]:
     """Everything it writes when it gets these frames and then the end of stdin, and its exit code."""
     with started(cli, ways, *arguments) as process:
         written = b"".join(json.dumps(frame).encode() + b"\n" for frame in frames)

@@ -165,9 +165,7 @@ def test_the_script_of_a_subagent_keeps_its_placeholders() -> None:
 
 
 def test_modifiers_shape_the_answer() -> None:
-    step = text(
-        "ab", delay=1, chunks=2, interval=0.5, repeat=3, stop_reason="s", usage={"input_tokens": 1}, model="m"
-    )
+    step = text("ab", delay=1, chunks=2, interval=0.5, repeat=3, stop_reason="s", usage={"input_tokens": 1}, model="m")
     answered = answer(user(script("hi", step)))
     assert answered.blocks == (Block({"type": "text", "text": "ababab"}, 2, 0.5),)
     assert (answered.delay, answered.stop_reason, answered.model) == (1, "s", "m")

@@ -159,9 +159,7 @@ async def test_a_thought_comes_before_the_words(sandbox: Sandbox) -> None:
     assert deltas(frames, "thinking") == ["Hmm."]
 
 
-async def test_a_tool_call_really_runs_and_the_model_gets_its_result(
-    sandbox: Sandbox, model: ScriptedModel
-) -> None:
+async def test_a_tool_call_really_runs_and_the_model_gets_its_result(sandbox: Sandbox, model: ScriptedModel) -> None:
     async with running(sandbox) as cli:
         frames = await cli.turn(script("hi", tool("Bash", command="echo $((6*7))"), "It is ${tool_result}."))
     assert results(frames) == ["42"]
@@ -340,9 +338,7 @@ async def test_a_conversation_can_be_compacted(sandbox: Sandbox) -> None:
 async def test_sessions_share_one_model_without_mixing_their_scripts(sandbox: Sandbox) -> None:
     async def one(name: str) -> Any:
         async with running(sandbox) as cli:
-            return (await cli.turn(script(name, tool("Bash", command=f"echo {name}"), "${tool_result}")))[-1][
-                "result"
-            ]
+            return (await cli.turn(script(name, tool("Bash", command=f"echo {name}"), "${tool_result}")))[-1]["result"]
 
     runs: list[Awaitable[Any]] = [one(name) for name in ("a", "b", "c")]
     assert await asyncio.gather(*runs) == ["a", "b", "c"]

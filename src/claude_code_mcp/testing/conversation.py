@@ -28,9 +28,7 @@ def texts_of(content: Any) -> list[str]:
 
 def heard(messages: Sequence[Json], *roles: str) -> list[str]:
     """The texts of these roles, oldest first."""
-    return [
-        words for message in messages if message.get("role") in roles for words in texts_of(message.get("content"))
-    ]
+    return [words for message in messages if message.get("role") in roles for words in texts_of(message.get("content"))]
 
 
 def tool_results_in(messages: Sequence[Json]) -> list[Json]:

@@ -73,9 +73,7 @@ def install_misbehaving_cli(directory: Path) -> Path:
     program = str(Path(__file__).resolve())
     if sys.platform == "win32":
         return _written(directory / "claude.cmd", f'@"{sys.executable}" -I "{program}" %*\r\n')
-    return _written(
-        directory / "claude", f'#!/bin/sh\nexec {_quoted(sys.executable)} -IS {_quoted(program)} "$@"\n'
-    )
+    return _written(directory / "claude", f'#!/bin/sh\nexec {_quoted(sys.executable)} -IS {_quoted(program)} "$@"\n')
 
 
 def parse_ways(source: str) -> Json:
@@ -308,11 +306,7 @@ class MisbehavingCli:
         self._raw(self._line(frame))
 
     def _line(self, frame: Json) -> bytes:
-        named = (
-            {}
-            if frame["type"].startswith("control_")
-            else {"session_id": self._session, "uuid": str(uuid.uuid4())}
-        )
+        named = {} if frame["type"].startswith("control_") else {"session_id": self._session, "uuid": str(uuid.uuid4())}
         return json.dumps({**frame, **named}).encode() + b"\n"
 
     def _raw(self, data: bytes) -> None:

@@ -143,9 +143,7 @@ class ScriptedModel:
         return answer.fault if self._failures[answer.key] <= answer.fault.times else None
 
     def _remember(self, request: Request, status: int, step: int | None, body: dict[str, Any]) -> None:
-        record = record_of(
-            request.path, request.headers, body, status=status, step=step, keep_body=self._keep_bodies
-        )
+        record = record_of(request.path, request.headers, body, status=status, step=step, keep_body=self._keep_bodies)
         self._records.append(record)
         self._arrival.set()
 
