@@ -10,6 +10,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.states import State
 from claude_code_mcp.testing.script import fail, script, stall, text, tool
 
+from ..engine.support import ENDLESS
 from .conftest import Caller, StartCaller
 
 HELLO = script("Say hello", "hello")
@@ -133,9 +134,9 @@ async def test_progress_tells_of_api_trouble(caller: Caller) -> None:
 
 
 async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
-    prompt = script("Wait", tool("Bash", command="sleep 600"))
+    prompt = script("Wait", tool("Bash", command=ENDLESS))
     call = asyncio.ensure_future(caller.call("claude_code", prompt=prompt, allowedTools=["Bash"]))
-    await caller.until_told("sleep 600")
+    await caller.until_told("never")
     call.cancel()
     (session,) = caller.service.sessions()
     assert await session.wait(30)
