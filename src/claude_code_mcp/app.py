@@ -55,7 +55,7 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
     heard, serving = heard or Heard(), anyio.CancelScope()
     with _on_signals(serving.cancel):
         async with _service(settings, "local", None) as (service, hub), stdio_streams(heard) as (inbox, outbox):
-            server = _surface(service, hub, "keep").server()  # the server ends with its one client: see below
+            server = Surface(service, "keep", hub).server()  # the server ends with its one client: see below
             if heard.leave_manifest is not None:
                 service.start_task(leave_manifest(server, heard.leave_manifest))
             with serving:
@@ -82,7 +82,7 @@ async def run_http(settings: Settings, where: str) -> None:
         async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
-            surface = _surface(service, hub, settings.on_disconnect or "keep")
+            surface = Surface(service, settings.on_disconnect or "keep", hub)
             server = HttpServer(surface, settings, read_address(where), metrics.render)
             tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
             try:
@@ -106,18 +106,6 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"The policy file {settings.policy_file} cannot be read: {error}") from None
     return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
-
-
-def _surface(service: Service, hub: "Hub | None", on_disconnect: str) -> Surface:
-    surface = Surface(service, on_disconnect, hub)
-    if hub is not None and "hub-tools" in service.settings.toolsets:
-
-        def changed(what: str) -> None:
-            if what in ("tools", "state"):
-                service.start_task(surface.tools_changed())
-
-        hub.watch_all(changed)
-    return surface
 
 
 @asynccontextmanager

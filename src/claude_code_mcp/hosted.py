@@ -10,7 +10,6 @@ from .claude.environment import build_environment, config_directory
 from .claude.leftovers import new_mark, sweep
 from .claude.tether import tether
 from .config import Settings
-from .hub.auth.tokens import FileVault, KeyringVault
 from .hub.hub import Hub
 from .hub.means import Means, Notified, hear_nothing
 from .hub.sources import Configuration, Places, read_configuration
@@ -21,10 +20,10 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     """The servers that the settings let us use. Blocks on the disk."""
     if settings.hub == "off":
         return Configuration()
-    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
-    places = Places.usual(home, Path(project or os.getcwd()), settings.hub_file)
     if settings.hub == "own":
-        places = Places(places.own_file, Path(os.devnull), None)
+        return read_configuration(Places(settings.hub_file, Path(os.devnull)), environment)
+    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
+    places = Places.usual(Path(home or Path.home()), Path(project or os.getcwd()), settings.hub_file)
     return read_configuration(places, environment)
 
 
@@ -41,11 +40,10 @@ def make_hub(
     notified: Notified = hear_nothing,
 ) -> Hub:
     """A hub for these servers; it connects to none before somebody needs it."""
-    means = Means(
-        environment=environment,
-        state_directory=settings.state_dir / "hub",
-        vault=KeyringVault(FileVault(settings.state_dir / "hub" / "tokens")),
-        claude_directory=Path(config_directory(environment)),
+    means = Means.usual(
+        environment,
+        settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
+        Path(config_directory(environment)),
         put_on_leash=put_on_leash,
         notified=notified,
     )

@@ -7,16 +7,16 @@ everywhere. Whatever comes from a server that was not named is ignored, and writ
 
 import json
 import logging
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
-
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .errors import ClaudeCodeError
 from .hub.hub import Hub
 from .model.acts import Act, ActKind
 from .model.question import Answer, Question, QuestionKind, Resolution
 from .service import LOCAL, Service
+from .sessions.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ ANSWER = "notifications/claude/channel/permission"
 REQUEST = "notifications/claude/channel/permission_request"
 _CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
 _PREVIEW = 500
+_FRAME = re.compile(r"<(/?channel)", re.IGNORECASE)
 
 
 class Relay:
@@ -56,34 +57,35 @@ class Relay:
         if self._service is None or question.kind is not QuestionKind.PERMISSION or not self._permissions:
             return
         self._asked[question.id] = question
-        self._service.start_task(self._send(question))
+        for server in self._permissions:
+            self._service.start_task(self._send(server, question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._asked.pop(question.id, None)
 
-    async def _send(self, question: Question) -> None:
+    async def _send(self, server: str, question: Question) -> None:
+        assert self._service is not None
         assert self._hub is not None
-        preview = json.dumps(question.tool_input, ensure_ascii=False, default=str)[:_PREVIEW]
+        clean = self._service.redactor
+        preview = json.dumps(clean.data(question.tool_input), ensure_ascii=False, default=str)[:_PREVIEW]
         params = {
             "request_id": question.id,
             "tool_name": question.tool_name,
-            "description": question.description,
+            "description": clean.text(question.description),
             "input_preview": preview,
         }
-        for server in self._permissions:
-            try:
-                if self._declares(server, _PERMISSION):
-                    await self._hub.notify(server, REQUEST, params)
-            except ClaudeCodeError as error:
-                log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
+        try:
+            await self._hub.connect_to([server])
+            if question.id in self._asked and self._declares(server, _PERMISSION):
+                await self._hub.notify(server, REQUEST, params)
+        except ClaudeCodeError as error:
+            log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
 
     def _declares(self, server: str, capability: str) -> bool:
         assert self._hub is not None
         (status,) = self._hub.status(server)
-        if status.protocol_version in MODERN_PROTOCOL_VERSIONS:
-            return True  # these revisions have no place to declare it, so the operator's word must do
-        experimental = (status.capabilities or {}).get("experimental")
-        return isinstance(experimental, Mapping) and capability in experimental
+        declared = (status.capabilities or {}).get("experimental")
+        return isinstance(declared, Mapping) and capability in declared
 
     # -- words in ---------------------------------------------------------------------------------------------
 
@@ -126,19 +128,25 @@ class Relay:
             log.info("a message of the channel %s has no text, or no session to go to", server)
             return
         try:
-            await self._service.send(target, f'<channel source="{server}">\n{content}\n</channel>', owner=LOCAL)
+            await self._service.send(target.id, _framed(server, content), owner=target.owner)
         except ClaudeCodeError as error:
             log.info("a message of the channel %s was not taken: %s", server, error.message)
 
-    def _target(self, params: Mapping[str, Any]) -> str | None:
-        """The session that the message names, or the one that was used last."""
+    def _target(self, params: Mapping[str, Any]) -> Session | None:
+        """The session that the message names, whoever's it is: the operator has named this channel. Without a name, the
+        session that the local user used last."""
         assert self._service is not None
         meta = params.get("meta")
         named = meta.get("session_id") if isinstance(meta, Mapping) else None
-        known = [session.id for session in self._service.sessions(owner=LOCAL)]
-        if named is not None:
-            return str(named) if str(named) in known else None
-        return known[0] if known else None
+        if named is None:
+            return next(iter(self._service.sessions(owner=LOCAL)), None)
+        return next((one for one in self._service.sessions(owner=None) if one.id == named), None)
+
+
+def _framed(server: str, content: str) -> str:
+    """The words, so that nothing in them can seem to be outside of the frame."""
+    held = _FRAME.sub(r"<_\1", content)
+    return f'<channel source="{server}">\n{held}\n</channel>'
 
 
 def _words(value: object) -> str | None:

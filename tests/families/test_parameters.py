@@ -274,6 +274,15 @@ async def setting_sources_are_chosen(caller: Caller) -> None:
     assert (caller.sandbox.project / "allowed-by-user").exists()
 
 
+@checks("hubServers")
+async def a_server_that_the_hub_does_not_have_is_refused(caller: Caller) -> None:
+    """That one which it has is given to the session is tested with the hub."""
+    code, message = await caller.refused("claude_code", prompt=HELLO, hubServers=["nobody"])
+    assert code == "INVALID_ARGUMENT"
+    assert "no server 'nobody'" in message
+    await caller.ok("claude_code", prompt=HELLO, hubServers=[])
+
+
 @checks("debug", "debugFile")
 async def debugging_writes_a_file(caller: Caller) -> None:
     where = caller.sandbox.root / "debug.log"

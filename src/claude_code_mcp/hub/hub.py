@@ -133,9 +133,9 @@ class Hub:
         await self._links(list(self._upstreams.values()), patience)
         return self.status()
 
-    async def connect_to(self, names: Collection[str]) -> None:
-        """Connects to these of the servers, and waits for it."""
-        await self._links([upstream for name, upstream in self._upstreams.items() if name in names], None)
+    async def connect_to(self, names: Collection[str], patience: float | None = None) -> None:
+        """Connects to these of the servers, and waits for it as long as patience lasts."""
+        await self._links([upstream for name, upstream in self._upstreams.items() if name in names], patience)
 
     async def tools(self, server: str | None = None, patience: float | None = PATIENCE) -> list[HubTool]:
         """The tools of all servers, or of one. A server that is not there in time is left out, and goes on trying.

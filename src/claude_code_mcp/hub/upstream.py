@@ -152,6 +152,7 @@ class Upstream:
         self._set(self._connection.disabled(reason))
         self._refuse_waiters(reason)
         self._lose()
+        self._tell("tools")  # there are none now; one that is only lost comes back, and its tools stay in sight
 
     def reset(self, reason: str) -> None:
         """Gives up the connection; the next is made when somebody needs it."""
@@ -164,6 +165,7 @@ class Upstream:
     def enable(self) -> None:
         if self._connection.state is ConnectionState.DISABLED:
             self._set(self._connection.wanted())
+            self._tell("tools")
 
     def close(self) -> None:
         """Ends the owner's work. Whoever still waits is told so."""

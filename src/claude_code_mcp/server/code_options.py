@@ -52,6 +52,7 @@ class SessionArguments(Arguments):
     path_to_claude_code_executable: str | None = None
     agent: str | None = None
     mcp_servers: dict[str, dict[str, Any]] | None = None
+    hub_servers: list[str] | None = None
     sandbox: dict[str, Any] | None = None
     fallback_model: str | None = None
     enable_file_checkpointing: bool | None = None
@@ -88,6 +89,7 @@ def session_options(given: SessionArguments, settings: Settings) -> SessionOptio
         executable=given.path_to_claude_code_executable,
         agent=given.agent,
         mcp_servers=given.mcp_servers,
+        hub_servers=_tuple(given.hub_servers),
         sandbox=given.sandbox,
         fallback_model=given.fallback_model,
         file_checkpointing=bool(given.enable_file_checkpointing),

@@ -1,18 +1,21 @@
 """`claude_mcp_servers`: the servers of the hub, seen and steered by a client."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import mcp_types as types
 
-from ..errors import InvalidArgument
+from ..errors import ClaudeCodeError, InvalidArgument
 from ..hub.hub import Hub, ServerStatus
 from .call import Call
 from .status import Problem
 from .tool import Arguments, Outcome, Reply, Tool
 
-_UNTIL_AN_ADDRESS = 30.0
+log = logging.getLogger(__name__)
+
+_PATIENCE = 30.0
 
 
 class Servers(Arguments):
@@ -50,7 +53,8 @@ async def claude_mcp_servers(call: Call, given: Servers) -> Reply:
     if given.action == "list":
         return _reports(hub.status())
     if given.action == "status":
-        await hub.connect(patience=call.service.settings.mcp_timeout)
+        chosen = [status.name for status in hub.status(given.server)]
+        await hub.connect_to(chosen, patience=_PATIENCE)
         return _reports(hub.status(given.server))
     if given.server is None:
         raise InvalidArgument(f"server: required for {given.action}", field="server")
@@ -76,14 +80,14 @@ async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
     async def sign_in() -> None:
         try:
             await hub.authenticate(server, show)
-        except Exception as error:
-            if shown.done():
-                raise
-            shown.set_exception(error)
+        except ClaudeCodeError as error:
+            log.info("%s", error.message)
+            if not shown.done():
+                shown.set_exception(error)
 
     working = call.service.start_task(sign_in())
     waiting: set[asyncio.Future[Any]] = {shown, working}
-    await asyncio.wait(waiting, timeout=_UNTIL_AN_ADDRESS, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waiting, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():
         return _reports(hub.status(server))
     message = "Open this address in a browser to sign in; claude_mcp_servers tells when it worked."

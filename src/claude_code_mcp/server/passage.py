@@ -1,8 +1,6 @@
 """The tools of the hub's servers as tools of this server: each call passes the policy, and a person if it says so."""
 
 import asyncio
-import json
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,11 +11,10 @@ from ..hub.hub import Hub
 from ..model.question import Answer, Question, Resolution, Scope
 from ..service import Service
 from .call import Call
-from .turns import call_progress
-
-log = logging.getLogger(__name__)
+from .conversation import ROUND, Conversations, Result, Round
 
 _PATIENCE = 5.0
+_QUESTION = "question"
 
 
 class Passage:
@@ -27,8 +24,9 @@ class Passage:
         self._hub = hub
         self._service = service
         self._allowed: set[tuple[str, str]] = set()
-        self._answers: dict[str, Answer] = {}
+        self._opened: dict[str, asyncio.Future[Answer]] = {}
         self._names: dict[str, tuple[str, str]] = {}
+        self._conversations = Conversations(service.settings.permission_timeout)
 
     async def listing(self) -> list[types.Tool]:
         """The tools under the names they have here. A server that is not there in time is left out."""
@@ -41,51 +39,32 @@ class Passage:
             await self.listing()
         return name in self._names
 
-    async def call(
-        self, name: str, call: Call, arguments: Mapping[str, Any]
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> Result:
         """Calls the tool, once that is permitted."""
-        asked = await self._permitted(call, name, arguments)
-        if asked is not None:
-            return asked
+        if ROUND not in call.state:  # the state is sealed, and holds for this very call only
+            asked = await self._permitted(call, name, arguments)
+            if asked is not None:
+                return asked
         server, tool = self._names[name]
-        passes_on = call.returns_questions
-        result = await self._hub.call(
-            server,
-            tool,
-            arguments,
-            caller=call.principal,
-            on_progress=call_progress(call),
-            ask=None if passes_on or not call.can_ask else self._asker(call),
-            input_responses=_wire(call.responses) if call.state.get("upstream") else None,
-            request_state=_text(call.state.get("upstream")),
-        )
-        if isinstance(result, types.InputRequiredResult):
-            state = json.dumps({"upstream": result.request_state or "", "permitted": name})
-            return result.model_copy(update={"request_state": state})
-        return result
 
-    def _asker(self, call: Call) -> Any:
-        async def ask(params: dict[str, Any]) -> dict[str, Any]:
-            result = await call.context.session.elicit_form(
-                str(params.get("message", "")),
-                params.get("requestedSchema") or {"type": "object", "properties": {}},
-                related_request_id=call.context.request_id,
+        async def start(round_: Round) -> Result:
+            progress = round_.progress if round_.wants_progress else None
+            return await self._hub.call(
+                server, tool, arguments, caller=call.principal, on_progress=progress, ask=round_.ask
             )
-            return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
-        return ask
+        return await self._conversations.hold(call, start)
 
     # -- permission -------------------------------------------------------------------------------------------
 
     async def _permitted(self, call: Call, name: str, arguments: Mapping[str, Any]) -> types.InputRequiredResult | None:
         """Nothing once it is permitted, PermissionDenied if it is not, or the question as the result of the call."""
-        if call.state.get("permitted") == name or (call.principal, name) in self._allowed:
-            return None
         cwd = self._service.settings.default_cwd or ""
-        ruled = self._service.gate.answer(call.principal, cwd, name, arguments)
-        answer = ruled or await self._asked(call, name, arguments)
-        if isinstance(answer, types.InputRequiredResult):
+        answer: Answer | types.InputRequiredResult | None
+        answer = self._service.gate.answer(call.principal, cwd, name, arguments)
+        if answer is None and (call.principal, name) not in self._allowed:
+            answer = await self._asked(call, name, arguments)
+        if answer is None or isinstance(answer, types.InputRequiredResult):
             return answer
         if not answer.allow:
             raise PermissionDenied(answer.message or f"{name} was denied.")
@@ -95,37 +74,64 @@ class Passage:
 
     async def _asked(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer | types.InputRequiredResult:
         place = f"hub:{call.principal}"
-        earlier = call.state.get("question")
+        earlier = call.state.get(_QUESTION)
         if isinstance(earlier, str):
-            call.dialogs.take_all(place, call.responses)
-            return self._answers.pop(earlier, None) or Answer(allow=False, message="Nobody allowed it.")
+            return self._returned(call, place, earlier)
         if not (call.returns_questions or call.can_ask):
             return Answer(
                 allow=False,
                 message=f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can "
                 f'allow it: allow = ["{name}"].',
             )
-        settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        question = self._open(place, name, arguments, settled)
+        question = self._open(place, name, arguments)
         if call.returns_questions:
             return call.dialogs.as_result(place, [question], question=question.id)
         call.dialogs.follow(place)
-        return await settled
+        try:
+            return await self._answer(call, place, question)
+        finally:
+            self._done(question.id)
 
-    def _open(self, place: str, name: str, arguments: Mapping[str, Any], settled: "asyncio.Future[Answer]") -> Question:
+    def _open(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
+        settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
         def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
-            answer = resolution.answer or Answer(allow=False, message=resolution.detail or "Nobody answered.")
-            self._answers[question.id] = answer
             if not settled.done():
-                settled.set_result(answer)
+                settled.set_result(resolution.answer or _denial(resolution.detail))
 
         always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
-        return self._service.broker.open(place, name, arguments, settle, suggestions=[always])
+        question = self._service.broker.open(place, name, arguments, settle, suggestions=[always])
+        self._opened[question.id] = settled
+        # A client that is given the question as a result may never come back.
+        asyncio.get_running_loop().call_later(2 * self._service.settings.permission_timeout, self._done, question.id)
+        return question
+
+    def _returned(self, call: Call, place: str, question_id: str) -> Answer:
+        """The client came back with an answer, or somebody else was faster."""
+        call.dialogs.take_all(place, call.responses)
+        settled = self._opened.get(question_id)
+        answer = settled.result() if settled is not None and settled.done() else _denial()
+        self._done(question_id)
+        return answer
+
+    async def _answer(self, call: Call, place: str, question: Question) -> Answer:
+        """Waits for it; a dialog that is put away is a no, since no session waits here that could be asked later."""
+        settled = self._opened[question.id]
+        while not settled.done():
+            change = asyncio.ensure_future(call.dialogs.change())
+            waiting: set[asyncio.Future[Any]] = {settled, change}
+            try:
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                change.cancel()
+            if not settled.done() and question not in call.dialogs.not_put_away(place):
+                return _denial()
+        return settled.result()
+
+    def _done(self, question_id: str) -> None:
+        self._service.broker.withdraw(question_id, "the call is over")
+        self._opened.pop(question_id, None)
 
 
-def _wire(responses: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.model_dump(mode="json", by_alias=True, exclude_none=True) for key, value in responses.items()}
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
+def _denial(why: str = "") -> Answer:
+    return Answer(allow=False, message=why or "Nobody allowed it.")

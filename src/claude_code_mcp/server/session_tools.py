@@ -35,6 +35,7 @@ class CreateSession(Arguments):
     max_budget_usd: float | None = Field(None, gt=0)
     system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
     dangerously_skip_permissions: bool | None = None
+    hub_servers: Rules | None = None
     wait_seconds: Wait | None = None
 
 
@@ -123,6 +124,7 @@ def _options(call: Call, given: CreateSession) -> SessionOptions:
         max_budget_usd=given.max_budget_usd,
         append_system_prompt=given.system_prompt,
         dangerously_skip_permissions=bool(given.dangerously_skip_permissions),
+        hub_servers=None if given.hub_servers is None else tuple(given.hub_servers),
     )
 
 

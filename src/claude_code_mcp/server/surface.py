@@ -37,6 +37,7 @@ Run = Callable[[Call, Mapping[str, Any]], Awaitable[Outcome | types.CallToolResu
 
 NAME = "claude-code-mcp"
 _LONGEST = 2000
+_BETWEEN_CHANGES = 0.5
 INSTRUCTIONS = (
     "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with "
     "waitSeconds waits for its end or a question; claude_respond answers questions; claude_send_message goes on "
@@ -58,6 +59,9 @@ class Surface:
         self._tools = tools_of(service.settings)
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
+        self._telling = False
+        if hub is not None and self._passage is not None:
+            hub.watch_all(self._hub_changed)
 
     def server(self) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers."""
@@ -86,8 +90,16 @@ class Surface:
         self._dialogs(context)  # a client that has seen the list is told when it changes
         return types.ListToolsResult(tools=[*self._listing.tools, *await self._passage.listing()])
 
-    async def tools_changed(self) -> None:
-        """Tells every client that the list of tools is another one."""
+    def _hub_changed(self, what: str) -> None:
+        if what == "tools" and not self._telling:
+            self._telling = True
+            self.service.start_task(self._tell_tools_changed())
+
+    async def _tell_tools_changed(self) -> None:
+        """Tells every client that the list of tools is another one: once for all that changes at about the same time,
+        so that a server which comes and goes cannot keep the clients busy."""
+        await asyncio.sleep(_BETWEEN_CHANGES)
+        self._telling = False
         await self._bus.publish(ToolsListChanged())
         for dialogs in list(self._connections):
             await dialogs.tell_tools_changed()

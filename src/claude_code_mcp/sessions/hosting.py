@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
-from ..errors import ProcessFailed
+from ..errors import ClaudeCodeError, ProcessFailed
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,10 @@ class Endpoint(Protocol):
 
 class Host(Protocol):
     """Whoever has the servers."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The names of all there are."""
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The names of the servers that a session gets: all that may be used, or those of them it wants."""
@@ -63,8 +67,12 @@ class Hosting:
         if server not in self.servers or not isinstance(message, dict):
             process.refuse(frame.id, f"there is no MCP server {server!r} here")
             return
-        answer = await self._endpoint(process, str(server)).answer(message)
-        process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
+        try:
+            answer = await self._endpoint(process, str(server)).answer(message)
+        except ClaudeCodeError as error:
+            process.refuse(frame.id, error.message)
+        else:
+            process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
 
     def _endpoint(self, process: ClaudeProcess, server: str) -> Endpoint:
         if server not in self._endpoints:

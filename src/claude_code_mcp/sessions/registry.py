@@ -5,7 +5,7 @@ import logging
 import os
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,7 +40,14 @@ class Sessions:
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
         cwd = os.path.abspath(options.cwd or self._around.settings.default_cwd or os.getcwd())
+        self._check_servers(options.hub_servers or ())
         return self._new(str(uuid.uuid4()), options, cwd, owner)
+
+    def _check_servers(self, wanted: Iterable[str]) -> None:
+        there = self._around.host.servers if self._around.host is not None else ()
+        for name in wanted:
+            if name not in there:
+                raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
 
     def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
         """The one way to a session: past the gate, which may refuse it, or tighten what was asked for."""
