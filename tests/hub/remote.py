@@ -102,10 +102,12 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def serving(app: Any, port: int) -> AsyncIterator[str]:
+async def serving(app: Any, port: int, **options: Any) -> AsyncIterator[str]:
     """An ASGI application on loopback, in this very loop."""
     server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1, ws="none")
+        uvicorn.Config(
+            app, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=1, ws="none", **options
+        )
     )
     running = asyncio.create_task(server._serve())  # no signals: those are the test run's own
     while not server.started:  # noqa: ASYNC110 - it tells in no other way

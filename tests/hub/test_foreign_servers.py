@@ -8,7 +8,9 @@ from typing import Any
 import psutil
 import pytest
 
+from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.testing import Sandbox
 
 from ..conftest import RUN
 from .conftest import Changes, StartHub, text_of
@@ -135,3 +137,15 @@ async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
     process.kill()
     await changes.until_seen("pending")
     assert "entities" in text_of(await hub.call("memory", "read_graph"))
+
+
+async def test_claude_code_itself_is_a_server_like_any_other(
+    start_hub: StartHub, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    entry = {"command": find_executable(), "args": ["mcp", "serve"], "env": environment, "cwd": str(sandbox.project)}
+    hub = await start_hub({"claude": {**entry, "includeTools": ["Bash", "Read"]}})
+    tools = await hub.tools("claude", patience=60)
+    assert {tool.name for tool in tools} == {"mcp__claude__Bash", "mcp__claude__Read"}
+    assert all(len(tool.tool.description or "") <= 2048 for tool in tools)
+    result = await hub.call("claude", "Bash", {"command": "echo from-claude", "description": "Say something"})
+    assert "from-claude" in text_of(result)

@@ -5,11 +5,16 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from mcp import MCPError
 from mcp.server.auth.provider import AccessToken
 from websockets.asyncio.server import ServerConnection
@@ -20,7 +25,7 @@ from claude_code_mcp.hub.transports.ide import HEADER
 
 from .conftest import Changes, StartHub, text_of
 from .oauth import auth_settings
-from .remote import RemoteServer, free_port, http_server, sse_server, websocket_server
+from .remote import RemoteServer, free_port, http_server, serving, sse_server, websocket_server
 
 
 @dataclass
@@ -247,3 +252,62 @@ async def test_an_exchange_of_any_length_takes_no_more_of_the_stack(start_hub: S
     hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": RemoteServer().run})
     for _ in range(2000):
         await hub.call("x", "echo")
+
+
+async def test_a_secret_in_an_address_appears_in_no_log_line(start_hub: StartHub, caplog: Any) -> None:
+    caplog.set_level("INFO")
+    async with http_server(RemoteServer()) as url:
+        hub = await start_hub({"x": {"type": "http", "url": f"{url}?key=very-secret"}})
+        await hub.call("x", "echo")
+        ours = [record.getMessage() for record in caplog.records if record.name.startswith(("httpx2", "claude_code"))]
+        assert any("HTTP Request" in line for line in ours)
+        assert "very-secret" not in "".join(ours) + repr(hub.status())
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+@dataclass
+class Certificate:
+    """A certificate for loopback that only its own file vouches for."""
+
+    file: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    place = tmp_path_factory.mktemp("tls")
+    pem, secret = serialization.Encoding.PEM, serialization.NoEncryption()
+    (place / "cert.pem").write_bytes(made.public_bytes(pem))
+    (place / "key.pem").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, secret))
+    return Certificate(place / "cert.pem", place / "key.pem")
+
+
+@pytest.mark.parametrize("trust", ["file", "anything", "nothing"])
+async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificate: Certificate, trust: str) -> None:
+    tls = {"file": {"caFile": str(certificate.file)}, "anything": {"verify": False}, "nothing": {}}[trust]
+    port = free_port()
+    encrypted = {"ssl_certfile": str(certificate.file), "ssl_keyfile": str(certificate.key)}
+    async with serving(RemoteServer().server.streamable_http_app(), port, **encrypted):
+        hub = await start_hub({"x": {"type": "http", "url": f"https://localhost:{port}/mcp", "tls": tls}})
+        if trust == "nothing":
+            with pytest.raises(UpstreamUnavailable, match="certificate"):
+                await hub.call("x", "echo")
+        else:
+            assert text_of(await hub.call("x", "echo")) == "echo {}"
+        hub.disable("x")
+        await asyncio.sleep(0.05)

@@ -4,6 +4,7 @@ A request that gets no answer at all would end the whole session of the SDK's cl
 flight. Here it becomes an answer: a JSON-RPC error with a code of ours.
 """
 
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,6 +16,7 @@ from mcp.client.auth import OAuthFlowError
 
 from ..auth.oauth import NeedsAuth
 from ..configuration import TlsConfig
+from ..redaction import redact_url
 from ..streams import Trouble
 
 POST_TIMEOUT = 60.0
@@ -28,6 +30,16 @@ UNAUTHORIZED = -32011
 SESSION_GONE = -32012
 """The server has forgotten us: it was started anew."""
 TERMINAL = frozenset({UNREACHABLE, SESSION_GONE})
+
+
+def _without_parameters(record: logging.LogRecord) -> bool:
+    """httpx2 logs every address that it asks for, and the parameters of an address may be secret."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(redact_url(str(one)) if isinstance(one, httpx2.URL) else one for one in record.args)
+    return True
+
+
+logging.getLogger("httpx2").addFilter(_without_parameters)
 
 
 class Carrier(httpx2.AsyncClient):

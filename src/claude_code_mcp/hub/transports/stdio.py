@@ -176,7 +176,7 @@ class _Child(asyncio.SubprocessProtocol):
         return f"{how}: {words[-500:]}" if words else how
 
     async def stop(self) -> None:
-        """End of input, SIGTERM, SIGKILL; whatever is left of its process group goes with it."""
+        """End of input, SIGTERM and SIGKILL to its process group. What has left the group is for the leash."""
         if self._transport is None:
             return
         self._stopping = True
@@ -188,7 +188,6 @@ class _Child(asyncio.SubprocessProtocol):
             if not await self._gone():
                 self._signal("SIGKILL")
                 await self._gone()
-        self._signal("SIGKILL")
         self._transport.close()
 
     async def _gone(self) -> bool:
@@ -198,10 +197,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     def _signal(self, name: str) -> None:
         assert self._transport is not None
+        if self._transport.get_returncode() is not None:
+            return  # its number may belong to somebody else by now
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if sys.platform != "win32":
                 os.killpg(self._transport.get_pid(), getattr(signal, name))
-            elif self._transport.get_returncode() is None:
+            else:
                 self._transport.kill()
 
 
