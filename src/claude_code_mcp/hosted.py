@@ -21,7 +21,7 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     if settings.hub == "off":
         return Configuration()
     if settings.hub == "own":
-        return read_configuration(Places(settings.hub_file, Path(os.devnull)), environment)
+        return read_configuration(Places(settings.hub_file), environment)
     home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
     places = Places.usual(Path(home or Path.home()), Path(project or os.getcwd()), settings.hub_file)
     return read_configuration(places, environment)

@@ -23,7 +23,7 @@ def test_the_version_is_told(environment: dict[str, str]) -> None:
 
 def test_help_names_every_command(environment: dict[str, str]) -> None:
     told = run(environment, "--help").stdout
-    assert all(command in told for command in ("serve", "demo", "doctor", "config", "sessions"))
+    assert all(command in told for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["sessions"], ["config", "emacs"]])

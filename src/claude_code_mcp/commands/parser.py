@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from .. import __version__
 from ..errors import ClaudeCodeError
 from ..greeting import Heard
-from . import demo, doctor, registration, serve, sessions, stats
+from . import demo, doctor, mcp, registration, serve, sessions, stats
 
 _ABOUT = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
@@ -39,6 +39,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, demo, doctor, registration, sessions, stats):
+    for command in (serve, demo, doctor, registration, sessions, stats, mcp):
         command.add_to(commands)
     return parser

@@ -56,7 +56,7 @@ class Places:
     """The files to read."""
 
     own_file: Path
-    claude_file: Path
+    claude_file: Path | None = None
     project: Path | None = None
 
     @classmethod
@@ -73,16 +73,17 @@ def read_configuration(places: Places, environment: Mapping[str, str], *, trust_
     """Everything that the files say. Without trust, servers of `.mcp.json` count only when Claude Code has them
     approved for the project: a checkout must not be able to start programs by itself."""
     problems: list[Problem] = []
-    claude = _read(places.claude_file, problems)
+    claude_file = places.claude_file
+    claude = _read(claude_file, problems) if claude_file else {}
     own = _read(places.own_file, problems)
     project_file = places.project / ".mcp.json" if places.project else None
     project = _read(project_file, problems) if project_file else {}
     settings = _project_settings(claude, places.project)
     found = [
         *_entries(own, places.own_file, Scope.OWN, environment, problems),
-        *_entries(settings, places.claude_file, Scope.LOCAL, environment, problems),
+        *(_entries(settings, claude_file, Scope.LOCAL, environment, problems) if claude_file else ()),
         *(_entries(project, project_file, Scope.PROJECT, environment, problems) if project_file else ()),
-        *_entries(claude, places.claude_file, Scope.USER, environment, problems),
+        *(_entries(claude, claude_file, Scope.USER, environment, problems) if claude_file else ()),
     ]
     servers: dict[str, ConfiguredServer] = {}
     for server in found:

@@ -1,0 +1,1 @@
+"""What the `mcp` command does; its command line is in `commands/mcp.py`, and loads these only when called."""

@@ -1,0 +1,161 @@
+"""`claude-code-mcp mcp list`, `add`, `remove`, `enable` and `disable`, as typed in a shell."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.testing import Sandbox
+
+from .conftest import Mcp, command
+
+
+def entries(file: Path) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))["mcpServers"]
+    return read
+
+
+def test_what_was_added_is_listed_until_it_is_removed(mcp: Mcp, own_file: Path) -> None:
+    assert mcp("list").stdout.startswith("No servers.")
+    added = mcp("add", "files", "--env", "A=b=c", "--", "npx", "-y", "some-server", "--", "--flag")
+    assert (added.returncode, added.stderr) == (0, "")
+    assert entries(own_file)["files"] == {
+        "type": "stdio",
+        "command": "npx",
+        "args": ["-y", "some-server", "--", "--flag"],
+        "env": {"A": "b=c"},
+    }
+    listed = mcp("list").stdout.splitlines()
+    assert listed[1].split() == [
+        *("files", "stdio", "own", "enabled", "npx", "-y", "some-server", "--", "--flag", str(own_file))
+    ]
+    assert mcp("remove", "files").returncode == 0
+    assert entries(own_file) == {}
+
+
+def test_the_file_is_its_owners_alone_and_keeps_what_else_is_in_it(mcp: Mcp, own_file: Path) -> None:
+    own_file.parent.mkdir(parents=True)
+    elsewhere = own_file.with_name("kept-elsewhere.json")
+    before = {"comment": "mine", "mcpServers": {"broken": 7, "old": {"command": "x", "unknown": True}}}
+    elsewhere.write_text(json.dumps(before))
+    elsewhere.chmod(0o644)
+    own_file.symlink_to(elsewhere)
+    assert mcp("add", "new", "--url", "https://example.com/mcp").returncode == 0
+    after = json.loads(elsewhere.read_text())
+    assert own_file.is_symlink()
+    assert after == {**before, "mcpServers": {**before["mcpServers"], "new": after["mcpServers"]["new"]}}  # type: ignore[dict-item]
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in own_file.parent.iterdir() if path.name.startswith(".")) == []
+
+
+def test_additions_at_the_same_time_all_stay(shell: dict[str, str], own_file: Path) -> None:
+    names = [f"s{number}" for number in range(5)]
+    running = [
+        subprocess.Popen(command("add", name, "--", "x"), env=shell, stdout=subprocess.DEVNULL) for name in names
+    ]
+    assert [one.wait(80) for one in running] == [0] * 5
+    assert sorted(entries(own_file)) == names
+
+
+def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
+    address = "https://me:pass-word@example.com/mcp?key=in-the-query"
+    added = mcp(
+        "add", "r", "--url", address, "--header", "Authorization: Bearer in-the-header", "--header", "X-Team:blue"
+    )
+    assert entries(own_file)["r"] == {
+        "type": "http",
+        "url": address,
+        "headers": {"Authorization": "Bearer in-the-header", "X-Team": "blue"},
+    }
+    shown = added.stdout + mcp("list").stdout + mcp("list", "--json").stdout
+    assert "https://example.com/mcp?…" in shown
+    assert not any(secret in shown for secret in ("pass-word", "in-the-query", "in-the-header"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["bad name", "--", "x"], "'bad name' is no name"),
+        (["taken", "--", "x"], "already a server called 'taken'"),
+        (["x"], "either --url, or a command"),
+        (["x", "--url", "https://a/b", "--", "x"], "either --url, or a command"),
+        (["x", "some-command"], "the command of a server goes after --"),
+        (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
+        (["x", "--url", "ftp://a/b"], "begins with http://"),
+        (["x", "--url", "https://a/b", "--header", "s3cret"], "--header wants 'NAME: VALUE'"),
+        (["x", "--env", "s3cret", "--", "x"], "--env wants NAME=VALUE"),
+        (["x", "--url", "https://a/b", "--env", "A=s3cret"], "--env is for"),
+    ],
+)
+def test_an_entry_that_cannot_be_is_refused(mcp: Mcp, own_file: Path, arguments: list[str], told: str) -> None:
+    own_file.parent.mkdir(parents=True)
+    own_file.write_text('{"mcpServers": {"taken": {"command": "old"}}}')
+    answer = mcp("add", *arguments)
+    assert answer.returncode == 2
+    assert told in answer.stderr
+    assert "s3cret" not in answer.stderr
+    assert entries(own_file) == {"taken": {"command": "old"}}
+
+
+def test_force_replaces(mcp: Mcp, own_file: Path) -> None:
+    mcp("add", "x", "--", "old")
+    assert mcp("add", "x", "--force", "--", "new").returncode == 0
+    assert entries(own_file)["x"]["command"] == "new"
+
+
+def test_a_variable_need_not_be_set_yet(mcp: Mcp, own_file: Path) -> None:
+    added = mcp("add", "x", "--url", "${SOME_URL}", "--header", "Authorization: ${SOME_TOKEN}")
+    assert added.returncode == 0
+    assert "SOME_URL is not set" in added.stderr
+    assert entries(own_file)["x"]["url"] == "${SOME_URL}"
+    listed = mcp("list")
+    assert listed.returncode == 1
+    assert "mcpServers.x: the variable SOME_URL is not set" in listed.stderr
+    again = mcp("list", SOME_URL="wss://example.com/x", SOME_TOKEN="t0ken")
+    assert again.returncode == 0
+    assert "t0ken" not in again.stdout
+
+
+def test_a_file_that_is_not_json_is_left_as_it_is(mcp: Mcp, own_file: Path) -> None:
+    own_file.parent.mkdir(parents=True)
+    own_file.write_text("{ my notes")
+    answer = mcp("add", "x", "--", "x")
+    assert answer.returncode == 2
+    assert str(own_file) in answer.stderr
+    assert own_file.read_text() == "{ my notes"
+
+
+def test_disabling_keeps_the_entry(mcp: Mcp, own_file: Path) -> None:
+    mcp("add", "x", "--", "program")
+    assert mcp("disable", "x").stdout == "x is disabled.\n"
+    assert entries(own_file)["x"] == {"type": "stdio", "command": "program", "args": [], "disabled": True}
+    assert "disabled in its configuration" in mcp("list").stdout
+    assert mcp("enable", "x").returncode == 0
+    assert "disabled" not in entries(own_file)["x"]
+
+
+def test_the_files_of_claude_code_are_read_and_left_alone(mcp: Mcp, sandbox: Sandbox, own_file: Path) -> None:
+    claude = sandbox.home / ".claude.json"
+    claude.write_text('{"mcpServers": {"shared": {"command": "theirs"}}}')
+    (sandbox.project / ".mcp.json").write_text('{"mcpServers": {"p": {"command": "of-the-project"}}}')
+    assert mcp("list").stdout.startswith("No servers.")
+    listed = {one["name"]: one for one in json.loads(mcp("list", "--json", "--all").stdout)}
+    assert (listed["shared"]["scope"], listed["shared"]["enabled"]) == ("user", True)
+    assert (listed["p"]["scope"], listed["p"]["reason"]) == ("project", "from .mcp.json, and not approved")
+    assert "theirs" in mcp("list", CLAUDE_CODE_MCP_HUB="all").stdout
+    for action in ("remove", "disable", "enable"):
+        refused = mcp(action, "shared")
+        assert refused.returncode == 2
+        assert f"configured in {claude}" in refused.stderr
+    mcp("add", "shared", "--", "ours")
+    assert "ours" in mcp("list", "--all").stdout
+    assert f"another one of that name in {claude}" in mcp("remove", "shared", "--all").stdout
+
+
+@pytest.mark.parametrize("action", ["remove", "enable", "disable", "login", "logout"])
+def test_a_name_that_there_is_not_is_a_mistake_in_the_call(mcp: Mcp, action: str) -> None:
+    answer = mcp(action, "nobody")
+    assert answer.returncode == 2
+    assert "no MCP server called 'nobody'" in answer.stderr

@@ -1,0 +1,192 @@
+"""`claude-code-mcp mcp status`, `tools`, `call`, `login` and `logout`, as typed in a shell, on real servers."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import psutil
+import pytest
+
+from ..hub.conftest import local, until_file
+from ..hub.oauth import Authority, Person
+from ..hub.remote import RemoteServer, free_port, http_server
+from .conftest import Mcp, finish, is_posix, start, until
+
+
+def configure(own_file: Path, **servers: Any) -> None:
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(json.dumps({"mcpServers": servers}))
+
+
+def node(packages: Path, server: str, *arguments: str, **entry: Any) -> dict[str, Any]:
+    return {"command": "node", "args": [str(packages / server / "dist" / "index.js"), *arguments], **entry}
+
+
+def test_servers_from_npm_are_looked_at_and_called(mcp: Mcp, own_file: Path, packages: Path, tmp_path: Path) -> None:
+    memory = node(packages, "server-memory", env={"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")})
+    configure(own_file, everything=node(packages, "server-everything", "stdio"), memory=memory)
+    status = mcp("status")
+    assert status.returncode == 0, status.stdout + status.stderr
+    rows = {line.split()[0]: line for line in status.stdout.splitlines()}
+    assert "connected  mcp-servers/everything 2" in rows["everything"]
+    assert rows["memory"].endswith(" 9 tools")
+    tools = mcp("tools", "everything").stdout
+    assert "\n  get-sum(a, b)  Returns the sum of two numbers\n" in tools
+    assert "memory" not in tools
+    assert mcp("call", "everything", "get-sum", "a=2", "b=40").stdout == "The sum of 2 and 40 is 42.\n"
+    assert mcp("call", "everything", "echo", "message=7").stdout == "Echo: 7\n"
+    entity = {"name": "Ada", "entityType": "person", "observations": ["first"]}
+    created = mcp("call", "memory", "create_entities", "-", lines=json.dumps({"entities": [entity]}))
+    assert created.returncode == 0, created.stderr
+    found = mcp("call", "memory", "open_nodes", 'names=["Ada"]', "--json")
+    assert json.loads(found.stdout)["structuredContent"]["entities"] == [entity]
+
+
+def test_progress_goes_to_standard_error_and_the_result_to_standard_output(
+    mcp: Mcp, own_file: Path, packages: Path
+) -> None:
+    configure(own_file, everything=node(packages, "server-everything", "stdio"))
+    done = mcp("call", "everything", "trigger-long-running-operation", "duration=1", "steps=2")
+    assert done.stdout.startswith("Long running operation completed.")
+    assert done.stderr.splitlines()[0] == "[##########----------] 1/2"
+    assert "\r" not in done.stderr
+
+
+def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, packages: Path) -> None:
+    configure(own_file, everything=node(packages, "server-everything", "stdio"))
+    failed = mcp("call", "everything", "get-sum", "a=one", "b=2")
+    assert failed.returncode == 1
+    assert "Invalid arguments" in failed.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["x", "ech"], 2, "'x' has no tool 'ech'; it has, among others: echo"),
+        (["x", "echo", "{bad"], 2, "not JSON"),
+        (["x", "echo", "[1]"], 2, "must be a JSON object"),
+        (["x", "echo", "word"], 2, "NAME=VALUE"),
+        (["nobody", "echo"], 2, "no MCP server called 'nobody'; there are: x, gone, off"),
+        (["x", "refuse"], 1, "The server refused: No such thing"),
+        (["gone", "echo"], 1, "there is no program 'no-such-program'"),
+        (["off", "echo"], 1, "disabled in its configuration"),
+        (["x", "wait", "note={tmp}/note", "--timeout", "0.5"], 1, "did not answer within 0.5 s"),
+    ],
+)
+def test_what_cannot_be_called_is_told_in_one_line(
+    mcp: Mcp, own_file: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+) -> None:
+    configure(own_file, x=local(), gone={"command": "no-such-program"}, off=local(disabled=True))
+    answer = mcp("call", *(one.replace("{tmp}", str(tmp_path)) for one in arguments))
+    assert (answer.returncode, answer.stdout) == (code, "")
+    assert told in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1
+
+
+def test_values_are_read_as_json_where_no_schema_says_otherwise(mcp: Mcp, own_file: Path) -> None:
+    configure(own_file, x=local())
+    answer = mcp("call", "x", "echo", "a=1", "b=word", "c=[true]", "d==")
+    assert json.loads(answer.stdout) == {"a": 1, "b": "word", "c": [True], "d": "="}
+
+
+def test_a_question_in_mid_call_is_cancelled_when_nobody_is_there(mcp: Mcp, own_file: Path) -> None:
+    configure(own_file, x=local())
+    assert json.loads(mcp("call", "x", "ask").stdout) == {"action": "cancel"}
+
+
+def test_status_waits_only_so_long_and_tells_why(mcp: Mcp, own_file: Path) -> None:
+    secret = {"SOME_TOKEN": "s3cret-value"}
+    dying = local("-c", "raise SystemExit('bad s3cret-value')", env=secret)
+    dying["args"] = dying["args"][-2:]
+    configure(own_file, good=local(), hangs=local("hang"), dies=dying, off=local(disabled=True), wrong=7)
+    status = mcp("status", "good", "dies", "off", "--patience", "60")
+    assert status.returncode == 1
+    rows = {line.split()[0]: line for line in status.stdout.splitlines()}
+    assert "connected  a-server 1, protocol 2025-11-25, 10 tools" in rows["good"]
+    assert "failed     exited with code 1: bad [REDACTED]" in rows["dies"]
+    assert "disabled   disabled in its configuration" in rows["off"]
+    assert "mcpServers.wrong: must be an object" in status.stderr
+    assert "pending  no answer within 1 s" in mcp("status", "hangs", "--patience", "1").stdout
+    assert mcp("status", "good").returncode == 1  # the file still has something wrong in it
+
+
+def test_tools_of_a_server_that_is_not_there_are_missed_by_name(mcp: Mcp, own_file: Path) -> None:
+    configure(own_file, good=local(), gone={"command": "no-such-program"}, off=local(disabled=True))
+    answer = mcp("tools", "--json")
+    assert answer.returncode == 1
+    assert json.loads(answer.stdout)["good"][0]["name"] == "echo"
+    assert answer.stderr == "claude-code-mcp: gone: failed: there is no program 'no-such-program'\n"
+
+
+@pytest.mark.skipif(not is_posix(), reason="Ctrl-C is a signal here")
+async def test_ctrl_c_cancels_the_call_and_leaves_no_server(
+    shell: dict[str, str], own_file: Path, tmp_path: Path
+) -> None:
+    note = tmp_path / "note"
+    configure(own_file, x=local())
+    process = await start(shell, "call", "x", "wait", f"note={note}")
+    await until_file(note, "waiting")
+    [server] = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    code, _, err = await finish(process)
+    assert (code, err) == (130, "")
+    assert note.read_text() == "cancelled"
+    assert not server.is_running()
+
+
+async def _until_address(process: asyncio.subprocess.Process) -> str:
+    return (await until(process, "  http")).strip()
+
+
+async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], own_file: Path) -> None:
+    port, authority = free_port(), Authority()
+    async with http_server(RemoteServer(), port, **authority.options(port)) as url:
+        configure(own_file, r={"type": "http", "url": url})
+        code, out, _ = await finish(await start(shell, "status"))
+        assert code == 1
+        assert "needs-auth" in out
+        process = await start(shell, "login", "r")
+        await Person()(await _until_address(process))
+        code, out, err = await finish(process)
+        assert (code, err) == (0, "")
+        assert "Signed in to r: remote 1, 4 tools." in out
+        code, out, _ = await finish(await start(shell, "call", "r", "echo"))
+        assert (code, out) == (0, "echo {}\n")
+        assert (await finish(await start(shell, "logout", "r")))[:2] == (0, "Signed out of r.\n")
+        code, _, err = await finish(await start(shell, "call", "r", "echo"))
+        assert code == 1
+        assert "sign in" in err
+    assert authority.grants == ["code"]
+
+
+async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
+    shell: dict[str, str], own_file: Path
+) -> None:
+    port, authority = free_port(), Authority()
+    async with http_server(RemoteServer(), port, **authority.options(port)) as url:
+        configure(own_file, r={"type": "http", "url": url})
+        process = await start(shell, "login", "r")
+        address = await _until_address(process)
+        async with httpx2.AsyncClient() as browser:
+            ended = (await browser.get(address)).headers["location"]
+        assert ended.startswith(parse_qs(urlsplit(address).query)["redirect_uri"][0])
+        code, out, _ = await finish(process, f"https://example.com/?code=1\n{ended}\n")
+        assert code == 0
+        assert "That is not it" in out
+        assert "Signed in to r" in out
+
+
+async def test_a_sign_in_that_nobody_finishes_is_given_up(shell: dict[str, str], own_file: Path) -> None:
+    port, authority = free_port(), Authority()
+    async with http_server(RemoteServer(), port, **authority.options(port)) as url:
+        configure(own_file, r={"type": "http", "url": url}, local=local())
+        code, _, err = await finish(await start(shell, "login", "r", "--timeout", "1"))
+        assert code == 1
+        assert "nobody signed in within 1 s" in err
+        code, _, err = await finish(await start(shell, "login", "local"))
+        assert code == 2
+        assert "Nobody can sign in to 'local'" in err
