@@ -77,7 +77,7 @@ class PartialRun(Event):
 
 @dataclass(slots=True)
 class Output(Event):
-    """One readable line: a line of Claude's text, a tool call, or its outcome."""
+    """One readable line: a line of Claude's text, a tool call, its progress, or its outcome."""
 
     line: str
     kind: str = "text"

@@ -13,7 +13,7 @@ from functools import partial
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
-from ..model.events import Event, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
+from ..model.events import Event, Output, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode, read_outcome
@@ -229,6 +229,11 @@ class Dialogue:
                 self._inquiry.withdraw(frame.id)
             case Lifecycle() if frame.state == "cancelled":
                 self._message_dropped(frame.message_id)
+
+    def progress_told(self, line: str) -> None:
+        """A hosted server tells how far a call is."""
+        self._silence.broken()
+        self._record(Output(line, "progress"))
 
     def _turn_runs(self) -> None:
         if self._turn is None:

@@ -2,6 +2,7 @@
 them: no program per session, and no port."""
 
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -13,6 +14,8 @@ log = logging.getLogger(__name__)
 
 _NO_ANSWER = {"jsonrpc": "2.0", "result": {}, "id": 0}
 """What the CLI wants to hear where JSON-RPC has nothing to say."""
+_BETWEEN_LINES = 0.5
+_LONGEST = 200
 
 
 class Endpoint(Protocol):
@@ -46,10 +49,14 @@ class Hosting:
         servers: tuple[str, ...],
         caller: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
+        tell: Callable[[str], None],
     ) -> None:
+        """`tell` takes lines for those who watch the session."""
         self._host = host
         self._caller = caller
         self._start_task = start_task
+        self._tell = tell
+        self._told_at = 0.0
         self._endpoints: dict[str, Endpoint] = {}
         self.servers = servers
 
@@ -78,16 +85,31 @@ class Hosting:
         if server not in self._endpoints:
 
             def push(message: Raw) -> None:
+                self._tell_progress(server, message)
                 self._start_task(_push(process, server, message))
 
             self._endpoints[server] = self._host.endpoint(server, push, caller=self._caller)
         return self._endpoints[server]
+
+    def _tell_progress(self, server: str, message: Raw) -> None:
+        """Claude Code takes reports of progress and says nothing of them, so whoever watches hears them from us."""
+        now = time.monotonic()
+        if message.get("method") == "notifications/progress" and now - self._told_at >= _BETWEEN_LINES:
+            self._told_at = now
+            self._tell(f"[progress] {server}: {_progress(message.get('params') or {})}")
 
     def close(self) -> None:
         """The process is gone, or will be."""
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
+
+
+def _progress(params: Raw) -> str:
+    total = params.get("total")
+    done = f"{params.get('progress', 0):g}" + (f" of {total:g}" if total else "")
+    words = str(params.get("message") or "")[:_LONGEST]
+    return f"{done} {words}".strip()
 
 
 async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:

@@ -45,6 +45,9 @@ class Tenant(Occupant, Protocol):
     def frame_received(self, frame: Frame) -> None:
         """Every frame, in order."""
 
+    def progress_told(self, line: str) -> None:
+        """A hosted server tells how far a call of this session is."""
+
     def process_ended(self, exit_: Exit) -> None:
         """It was ready, and ended by itself."""
 
@@ -168,4 +171,4 @@ def _hosting(tenant: Tenant, around: Surroundings) -> Hosting | None:
     servers = around.host.offered(tenant.options.hub_servers) if around.host is not None else ()
     if around.host is None or not servers:
         return None
-    return Hosting(around.host, servers, f"session:{tenant.id}", around.start_task)
+    return Hosting(around.host, servers, f"session:{tenant.id}", around.start_task, tenant.progress_told)
