@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from claude_code_mcp.hub.transports.ide import HEADER
 from .conftest import Changes, StartHub, text_of
 from .oauth import auth_settings
 from .remote import RemoteServer, free_port, http_server, serving, sse_server, websocket_server
+
+LOOPBACK = IPv4Address("127.0.0.1")
 
 
 @dataclass
@@ -277,7 +280,7 @@ class Certificate:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "loopback")])
     now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
@@ -287,7 +290,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOOPBACK)]), critical=False)
         .sign(key, hashes.SHA256())
     )
     place = tmp_path_factory.mktemp("tls")
@@ -303,11 +306,14 @@ async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificat
     port = free_port()
     encrypted = {"ssl_certfile": str(certificate.file), "ssl_keyfile": str(certificate.key)}
     async with serving(RemoteServer().server.streamable_http_app(), port, **encrypted):
-        hub = await start_hub({"x": {"type": "http", "url": f"https://localhost:{port}/mcp", "tls": tls}})
+        listening = asyncio.Event()
+        entry = {"type": "http", "url": f"https://{LOOPBACK}:{port}/mcp", "tls": tls}
+        hub = await start_hub({"x": entry}, notified=lambda *_: listening.set())
         if trust == "nothing":
             with pytest.raises(UpstreamUnavailable, match="certificate"):
                 await hub.call("x", "echo")
         else:
             assert text_of(await hub.call("x", "echo")) == "echo {}"
+            await asyncio.wait_for(listening.wait(), 20)  # httpcore leaks a socket that is cancelled in its handshake
         hub.disable("x")
         await asyncio.sleep(0.05)

@@ -24,6 +24,7 @@ class Disk:
 
     def claude(self, servers: Any, **of_project: Any) -> None:
         content = {"mcpServers": servers, "projects": {str(self.project): of_project}}
+        assert self.places.claude_file is not None
         self.places.claude_file.write_text(json.dumps(content))
 
     def read(self, **options: Any) -> Configuration:
