@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .common import BENCHMARKS, Figure, place
 
-_FILES = ("turns", "permission", "events", "memory", "crowd", "hub", "startup", "tool_call", "streaming")
+_FILES = ("turns", "permission", "events", "memory", "crowd", "hub", "hub_sharing", "startup", "tool_call", "streaming")
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 
 

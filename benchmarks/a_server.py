@@ -11,20 +11,33 @@ _MOMENT = 0.3
 
 
 def main(kind: str) -> None:
-    {"stdio": _stdio, "http": _http, "slow": _slow}[kind]()
+    {"stdio": _stdio, "http": _http, "slow": _slow, "small": _small}[kind]()
 
 
 def _slow() -> None:
     """As servers do that read a file or ask a service first."""
     time.sleep(_MOMENT)
+    _small()
+
+
+def _small() -> None:
+    """With one tool, and nothing but the standard library."""
+    tool = {"name": "echo", "inputSchema": {"type": "object"}}
+    results: dict[str, Any] = {
+        "initialize": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "small", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+        "tools/call": {"content": [{"type": "text", "text": "done"}]},
+    }
     for line in sys.stdin:
         message = json.loads(line)
         if "id" not in message:
             continue
-        info = {"name": "slow", "version": "1"}
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
-        error = {"code": -32601, "message": "Method not found"}
-        answer = {"result": result} if message["method"] == "initialize" else {"error": error}
+        result, error = results.get(message["method"]), {"code": -32601, "message": "Method not found"}
+        answer = {"error": error} if result is None else {"result": result}
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 
 
