@@ -220,9 +220,15 @@ async def test_permission_and_the_question_of_the_server_follow_one_another(
 async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
-    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
-    caller: Caller = await connect(rig, mode)
-    assert await caller.text("mcp__x__ask") == '{"action": "cancel"}'
+    port, remote = free_port(), RemoteServer()
+    async with http_server(remote, port) as url:
+        servers = {"x": program(), "y": {"type": "http", "url": url}}
+        rig: Rig = await start_rig(servers, rules('allow = ["mcp__x", "mcp__y"]'), toolsets="hub-tools")
+        caller: Caller = await connect(rig, mode)
+        assert await caller.text("mcp__x__ask") == '{"action": "cancel"}'
+        assert "cancel" in await caller.text("mcp__y__ask")
+        rig.hub.disable("y")
+        await asyncio.sleep(0.05)
 
 
 async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:

@@ -67,7 +67,7 @@ class Conversations:
 
 async def _in_one(call: Call, start: Start) -> Result:
     """A client that can be asked in the middle, or one that cannot be asked at all."""
-    whole = Round(call, start, asks=_asker(call) if call.can_ask else None)
+    whole = Round(call, start, _asker(call) if call.can_ask else _nobody)
     await whole.go_on(call)
     return whole.result()
 
@@ -75,11 +75,11 @@ async def _in_one(call: Call, start: Start) -> Result:
 class Round:
     """The upstream's side of one call. `ask` is how it asks, `progress` how it tells."""
 
-    def __init__(self, call: Call, start: Start, asks: Ask | None = None) -> None:
+    def __init__(self, call: Call, start: Start, ask: Ask | None = None) -> None:
         self._call = call
         self._asked: asyncio.Future[types.ElicitRequestParams] = _future()
         self._answer: asyncio.Future[Mapping[str, Any]] = _future()
-        self.ask: Ask | None = asks or (self._ask if call.returns_questions else None)
+        self.ask: Ask = ask or self._ask
         self._work = asyncio.ensure_future(start(self))
         self._work.add_done_callback(_forget)
 
@@ -128,6 +128,11 @@ class Round:
 
     def cancel(self) -> None:
         self._work.cancel()
+
+
+async def _nobody(params: dict[str, Any]) -> dict[str, Any]:
+    """For clients that have nobody to ask."""
+    return _CANCELLED
 
 
 def _asker(call: Call) -> Ask:
