@@ -198,6 +198,19 @@ async def test_headers_are_sent(start_hub: StartHub) -> None:
         await asyncio.sleep(0.05)
 
 
+async def test_an_ide_over_server_sent_events_is_shown_its_token(start_hub: StartHub, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    port = free_port()
+    (tmp_path / ".claude" / "ide").mkdir(parents=True)
+    (tmp_path / ".claude" / "ide" / f"{port}.lock").write_text(json.dumps({"authToken": "from-the-ide"}))
+    async with sse_server(RemoteServer(), port, seen) as url:
+        hub = await start_hub({"x": {"type": "sse-ide", "url": url, "includeTools": ["echo"]}})
+        assert text_of(await hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
+        assert seen[0][HEADER] == "from-the-ide"
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
 @pytest.mark.parametrize("token_in", ["lock file", "configuration"])
 async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, token_in: str) -> None:
     seen = []
