@@ -65,6 +65,7 @@ class Endpoint:
         self._caller = caller
         self._ask = ask
         self._patience = patience
+        self._waited = False
         self._in_flight: dict[str | int, anyio.CancelScope] = {}
         self._questions: dict[str, _Question] = {}
         self._ids = itertools.count(1)
@@ -137,11 +138,15 @@ class Endpoint:
         return result
 
     async def _link_soon(self) -> Link | None:
-        with anyio.move_on_after(self._patience):
+        # Who has waited in vain does not wait again with each request: it is told when the server is there.
+        with anyio.move_on_after(0 if self._waited else self._patience) as waiting:
             try:
-                return await self._upstream.connected()
+                link = await self._upstream.connected()
+                self._waited = False
+                return link
             except UpstreamUnavailable as error:
                 log.info("%s", error.message)
+        self._waited = waiting.cancelled_caught
         return None
 
     async def _list(self, kind: str) -> list[Message]:
