@@ -5,12 +5,15 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.events import Output
+from claude_code_mcp.model.question import QuestionKind
+from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.testing.script import tool
 
 from .conftest import A_SERVER, LONG, Rig, StartRig, pids, program, rules, until
@@ -113,10 +116,34 @@ async def test_a_killed_server_is_back_for_the_next_call(start_rig: StartRig) ->
     assert int(outcome.result.split()[0]) != pid
 
 
-async def test_a_question_of_a_server_in_a_session_is_declined_at_once(start_rig: StartRig) -> None:
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ({"answers": ["Ada"]}, {"action": "accept", "content": {"name": "Ada"}}),
+        ({"allow": False}, {"action": "decline"}),
+    ],
+    ids=["answered", "denied"],
+)
+async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
+    start_rig: StartRig, answer: dict[str, Any], expected: dict[str, Any]
+) -> None:
     rig: Rig = await start_rig({"x": program()})
-    _, told = await rig.first(tool("mcp__x__ask"), "${tool_result}")
-    assert json.loads(told) == {"action": "cancel"}
+    session, ending = await rig.create(tool("mcp__x__ask"), "${tool_result}")
+    await session.wait(LONG)
+    (question,) = session.questions
+    assert question.kind is QuestionKind.USER_QUESTION
+    assert question.choices[0].question.startswith("x asks: ")
+    rig.allow(session, **answer)
+    assert json.loads((await ending).result) == expected
+
+
+async def test_a_form_that_nobody_fills_in_goes_with_the_turn(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program()})
+    session, ending = await rig.create(tool("mcp__x__ask"), "${tool_result}")
+    await session.wait(LONG)
+    await session.interrupt()
+    assert (await ending).code is OutcomeCode.INTERRUPTED
+    assert session.questions == []
 
 
 async def test_a_parked_session_finds_the_servers_again(start_rig: StartRig) -> None:

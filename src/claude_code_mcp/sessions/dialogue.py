@@ -57,7 +57,7 @@ class Dialogue:
         self._standing = Standing(self.log)
         self._journal = Journal(self.log, cwd)
         self.narrator = self._journal.narrator
-        self._inquiry = Inquiry(self, around.broker, around.gate, self._reply)
+        self._inquiry = Inquiry(self, around.broker, around.gate, self._reply, self._question_settled)
         self._silence = Silence(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)
 
     @property
@@ -287,6 +287,14 @@ class Dialogue:
             self._inquiry.open(frame)
             self._wait_for_answers()
 
+    async def person_asked(self, server: str, form: Raw) -> Raw:
+        """An MCP server of the hub wants a form filled in, for a call of this session."""
+        if self._turn is None or self._turn.ending is not None:
+            return {"action": "cancel"}
+        filled = self._inquiry.elicit(server, form)
+        self._wait_for_answers()
+        return await filled
+
     def _wait_for_answers(self) -> None:
         if self._inquiry.pending:
             self._standing.move(State.WAITING)
@@ -297,6 +305,8 @@ class Dialogue:
             self._process.answer(request_id, body)
         elif self._process is not None:
             self._process.refuse(request_id, "the question was withdrawn")
+
+    def _question_settled(self) -> None:
         if self._turn is not None and self.state is State.WAITING and not self._inquiry.pending:
             self._standing.move(State.RUNNING)
             self._silence.watch()

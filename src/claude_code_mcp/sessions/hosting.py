@@ -3,7 +3,8 @@ them: no program per session, and no port."""
 
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
@@ -26,6 +27,10 @@ class Endpoint(Protocol):
     def close(self) -> None: ...
 
 
+Ask = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""From a form that a server wants filled in to the form as it was filled in."""
+
+
 class Host(Protocol):
     """Whoever has the servers."""
 
@@ -36,8 +41,8 @@ class Host(Protocol):
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The names of the servers that a session gets: all that may be used, or those of them it wants."""
 
-    def endpoint(self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str) -> Endpoint:
-        """The server for one process; `push` takes what the process did not ask for."""
+    def endpoint(self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str, ask: Ask) -> Endpoint:
+        """The server for one process; `push` takes what that did not ask for, `ask` what a person must fill in."""
 
 
 class Hosting:
@@ -50,12 +55,14 @@ class Hosting:
         caller: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
         tell: Callable[[str], None],
+        ask: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
     ) -> None:
-        """`tell` takes lines for those who watch the session."""
+        """`tell` takes lines for those who watch the session, `ask` the name of a server and a form of its."""
         self._host = host
         self._caller = caller
         self._start_task = start_task
         self._tell = tell
+        self._ask = ask
         self._told_at = 0.0
         self._endpoints: dict[str, Endpoint] = {}
         self.servers = servers
@@ -88,7 +95,9 @@ class Hosting:
                 self._tell_progress(server, message)
                 self._start_task(_push(process, server, message))
 
-            self._endpoints[server] = self._host.endpoint(server, push, caller=self._caller)
+            self._endpoints[server] = self._host.endpoint(
+                server, push, caller=self._caller, ask=partial(self._ask, server)
+            )
         return self._endpoints[server]
 
     def _tell_progress(self, server: str, message: Raw) -> None:

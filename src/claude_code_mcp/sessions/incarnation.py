@@ -8,7 +8,7 @@ says after it was left reaches nobody, except for what it cost.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..claude.argv import Opening
 from ..claude.frames import Frame, Result
@@ -50,6 +50,9 @@ class Tenant(Occupant, Protocol):
 
     def process_ended(self, exit_: Exit) -> None:
         """It was ready, and ended by itself."""
+
+    async def person_asked(self, server: str, form: dict[str, Any]) -> dict[str, Any]:
+        """A hosted MCP server wants a form filled in."""
 
     def late_result(self, frame: Result) -> None:
         """A turn that nobody waits for any more has ended; it may have cost something."""
@@ -171,4 +174,6 @@ def _hosting(tenant: Tenant, around: Surroundings) -> Hosting | None:
     servers = around.host.offered(tenant.options.hub_servers) if around.host is not None else ()
     if around.host is None or not servers:
         return None
-    return Hosting(around.host, servers, f"session:{tenant.id}", around.start_task, tenant.progress_told)
+    return Hosting(
+        around.host, servers, f"session:{tenant.id}", around.start_task, tenant.progress_told, tenant.person_asked
+    )

@@ -1,12 +1,14 @@
 """The questions of one session: requests of its process on one side, the broker and its channels on the other."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
 from ..model.events import QuestionOpened, QuestionSettled
-from ..model.question import Question, QuestionKind, Resolution
+from ..model.question import Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
+from ..questions.elicited import TOOL, filled_in, questions_of
 from ..store.log import EventLog
 from .gate import BY, Gate
 from .narrator import Narrator
@@ -25,12 +27,21 @@ class Asker(Protocol):
 class Inquiry:
     """Opens questions for requests and hands the replies back; both ends are logged."""
 
-    def __init__(self, asker: Asker, broker: Broker, gate: Gate, reply: Callable[[str, Raw | None], None]) -> None:
-        """`reply` takes the id of the request and what the CLI is to hear, None if it wants no answer any more."""
+    def __init__(
+        self,
+        asker: Asker,
+        broker: Broker,
+        gate: Gate,
+        reply: Callable[[str, Raw | None], None],
+        settle: Callable[[], None],
+    ) -> None:
+        """`reply` takes the id of the request and what the CLI is to hear, None if it wants no answer any more;
+        `settle` is called after every question that is no longer open."""
         self._asker = asker
         self._broker = broker
         self._gate = gate
         self._reply = reply
+        self._settle = settle
         self._asked: dict[str, str] = {}
 
     @property
@@ -59,6 +70,20 @@ class Inquiry:
         if answer is not None:
             self._broker.answer(asker.id, question.id, answer, BY)
 
+    def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
+        """Puts a form of an MCP server to everybody who may answer; done with the form as it was filled in."""
+        filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+
+        def settle(question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
+            self._asker.log.append(QuestionSettled(question, resolution))
+            if not filled.done():
+                filled.set_result(_filled_in(server, form, resolution, body))
+            self._settle()
+
+        question = self._broker.open(self._asker.id, TOOL, questions_of(server, form), settle, cwd=self._asker.cwd)
+        self._asker.log.append(QuestionOpened(question))
+        return filled
+
     def withdraw(self, request_id: str) -> None:
         """The CLI no longer wants an answer to this request."""
         self._broker.withdraw(self._asked.pop(request_id, ""), "Claude Code no longer needs an answer")
@@ -85,3 +110,13 @@ class Inquiry:
         if denied and question.kind is QuestionKind.PERMISSION:
             self._asker.narrator.denied(question.tool_use_id)
         self._reply(request_id, body)
+        self._settle()
+
+
+def _filled_in(server: str, form: Raw, resolution: Resolution, body: dict[str, Any] | None) -> Raw:
+    if resolution.closure is not Closure.ANSWERED or body is None:
+        return {"action": "cancel"}
+    if body.get("behavior") != "allow":
+        return {"action": "decline"}
+    answers = body["updatedInput"].get("answers")
+    return filled_in(server, form, answers if isinstance(answers, dict) else {})

@@ -1,0 +1,57 @@
+"""Forms of MCP servers, put as user questions."""
+
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.question import Answer, Question, QuestionKind
+from claude_code_mcp.questions.elicited import TOOL, filled_in, questions_of
+from claude_code_mcp.questions.reply import reply
+
+
+def form(**properties: Any) -> dict[str, Any]:
+    return {"message": "Details?", "requestedSchema": {"type": "object", "properties": properties}}
+
+
+FIELDS = [
+    ({"type": "string"}, "Ada", "Ada"),
+    ({"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]}, "Green", "g"),
+    ({"type": "string", "enum": ["r", "g"]}, "g", "g"),
+    ({"type": "string", "oneOf": [{"const": "r", "title": "Red"}]}, "Red", "r"),
+    ({"type": "boolean"}, "Yes", True),
+    ({"type": "boolean"}, "No", False),
+    ({"type": "boolean"}, "true", True),
+    ({"type": "integer"}, "7", 7),
+    ({"type": "number"}, "7.5", 7.5),
+    ({"type": "number"}, "many", "many"),
+    ({"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["a", "b"], ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("field", "given", "expected"), FIELDS)
+def test_an_answer_becomes_the_value_of_its_field(field: dict[str, Any], given: Any, expected: Any) -> None:
+    asked = form(it=field)
+    question = Question("q", "s", QuestionKind.USER_QUESTION, TOOL, questions_of("x", asked), "")
+    body = reply(question, Answer(allow=True, answers=[given]))
+    result = filled_in("x", asked, body["updatedInput"]["answers"])
+    assert result == {"action": "accept", "content": {"it": expected}}
+
+
+def test_every_field_is_a_question_of_its_own() -> None:
+    asked = form(name={"type": "string", "title": "Name"}, color={"type": "string", "enum": ["red"]})
+    questions = questions_of("x", asked)["questions"]
+    assert [one["question"] for one in questions] == ["x asks: Details? [Name]", "x asks: Details? [color]"]
+    assert [option["label"] for option in questions[1]["options"]] == ["red"]
+
+
+def test_fields_without_an_answer_are_left_out() -> None:
+    asked = form(name={"type": "string"}, age={"type": "integer"})
+    texts = [one["question"] for one in questions_of("x", asked)["questions"]]
+    assert filled_in("x", asked, {texts[1]: "3"}) == {"action": "accept", "content": {"age": 3}}
+
+
+@pytest.mark.parametrize(("label", "action"), [("Yes", "accept"), ("No", "decline")])
+def test_a_form_without_fields_asks_yes_or_no(label: str, action: str) -> None:
+    asked = {"message": "Really?"}
+    text = questions_of("x", asked)["questions"][0]["question"]
+    assert filled_in("x", asked, {text: label})["action"] == action
