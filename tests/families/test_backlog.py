@@ -59,3 +59,21 @@ async def test_all_is_read_only_when_the_reader_comes_back() -> None:
     await waiting
     backlog.close()
     await reading
+
+
+async def test_what_comes_while_the_reader_reports_back_is_waited_for() -> None:
+    backlog = Backlog()
+    read: list[int] = []
+
+    async def reader() -> None:
+        async for item in backlog:
+            read.append(item.sequence)
+
+    reading = asyncio.ensure_future(reader())
+    waiting = asyncio.ensure_future(backlog.all_read())
+    await asyncio.sleep(0)  # the reader starts, finds nothing and says so; whoever waits is about to be woken
+    backlog.put(Numbered(1, {}, 0.0, 1))
+    await waiting
+    assert read == [1]
+    backlog.close()
+    await reading

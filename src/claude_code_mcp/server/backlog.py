@@ -47,8 +47,9 @@ class Backlog:
         self._more.set()
 
     async def all_read(self) -> None:
-        """Returns when the reader has come back for more and there is none."""
-        await self._read.wait()
+        """Returns when the reader has come back for more and there is none, as of this very moment."""
+        while not self._read.is_set():  # more may have come between the reader's return and ours
+            await self._read.wait()
 
     def __aiter__(self) -> "Backlog":
         return self
