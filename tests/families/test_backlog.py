@@ -69,8 +69,8 @@ async def test_what_comes_while_the_reader_reports_back_is_waited_for() -> None:
         async for item in backlog:
             read.append(item.sequence)
 
-    reading = asyncio.ensure_future(reader())
     waiting = asyncio.ensure_future(backlog.all_read())
+    reading = asyncio.ensure_future(reader())
     await asyncio.sleep(0)  # the reader starts, finds nothing and says so; whoever waits is about to be woken
     backlog.put(Numbered(1, {}, 0.0, 1))
     await waiting
