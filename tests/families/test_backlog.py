@@ -69,11 +69,14 @@ async def test_what_comes_while_the_reader_reports_back_is_waited_for() -> None:
         async for item in backlog:
             read.append(item.sequence)
 
-    waiting = asyncio.ensure_future(backlog.all_read())
+    async def waiter() -> list[int]:
+        await backlog.all_read()
+        return list(read)
+
+    waiting = asyncio.ensure_future(waiter())
     reading = asyncio.ensure_future(reader())
     await asyncio.sleep(0)  # the reader starts, finds nothing and says so; whoever waits is about to be woken
     backlog.put(Numbered(1, {}, 0.0, 1))
-    await waiting
-    assert read == [1]
+    assert await waiting == [1]
     backlog.close()
     await reading
