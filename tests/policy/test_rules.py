@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
-LINKS = {"/work/link": "/etc", "/work/src/up": "/work", "/mnt/work": "/work", "/safe": "/data/safe"}
+LINKS = {"/code/link": "/etc", "/code/src/up": "/code", "/mnt/code": "/code", "/safe": "/data/safe"}
 
 
 def resolve(path: str) -> str:
@@ -26,7 +26,7 @@ def resolve(path: str) -> str:
     return "/" + "/".join(really)
 
 
-def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/work", **given: Any) -> Decision:
+def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/code", **given: Any) -> Decision:
     call = ToolCall(tool, given, cwd, resolve)
     return judge(call, [parse_rule(rule) for rule in allow], [parse_rule(rule) for rule in deny]).decision
 
@@ -90,16 +90,16 @@ def test_a_command_that_is_no_text_is_asked() -> None:
     ("path", "decision"),
     [
         ("src/a.py", ALLOW),
-        ("/work/src/deep/er/a.py", ALLOW),
-        ("/mnt/work/src/a.py", ALLOW),
+        ("/code/src/deep/er/a.py", ALLOW),
+        ("/mnt/code/src/a.py", ALLOW),
         ("src/../a.py", ASK),
-        ("/work/src/../../usr/x", ASK),
-        ("/work/srcx/a.py", ASK),
+        ("/code/src/../../usr/x", ASK),
+        ("/code/srcx/a.py", ASK),
         ("src/up/other.py", ASK),
         ("src/secret/key", DENY),
         ("src/SECRET/key", DENY),
         ("src/x/../secret/key", DENY),
-        ("/mnt/work/src/secret/key", DENY),
+        ("/mnt/code/src/secret/key", DENY),
         ("link/passwd", DENY),
         ("/etc/passwd", DENY),
         ("", ASK),
@@ -120,8 +120,8 @@ def test_files(tool: str, path: str, decision: Decision) -> None:
         ("**/*.md", "a.md", ALLOW),
         ("docs", "docs/x", ALLOW),
         ("docs", "docsx", ASK),
-        ("/work/docs/**", "docs/x", ALLOW),
-        ("//work/docs/**", "docs/x", ALLOW),
+        ("/code/docs/**", "docs/x", ALLOW),
+        ("//code/docs/**", "docs/x", ALLOW),
         ("/safe/**", "/data/safe/x", ALLOW),
         ("/safe/a*", "/safe/abc", ALLOW),
         ("/safe", "/safe/x", ALLOW),
@@ -185,7 +185,7 @@ def test_hosts(url: str, allowed: bool, denied: bool) -> None:
 
 
 def test_an_empty_list_of_tools_has_no_tool() -> None:
-    call = ToolCall("Read", {"file_path": "a"}, "/work", resolve)
+    call = ToolCall("Read", {"file_path": "a"}, "/code", resolve)
     assert judge(call, [parse_rule("Read")], [], tools=()).decision is DENY
     assert judge(call, [parse_rule("Read")], [], tools=("Bash",)).decision is DENY
     assert judge(call, [parse_rule("Read")], [], tools=("Read",)).decision is ALLOW
