@@ -63,6 +63,22 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
     assert "truncated" not in bundle
 
 
+async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_caller: StartCaller) -> None:
+    """The end of a message comes after the question that its tool call opens."""
+
+    async def thinks(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        await asyncio.sleep(0.5)
+        return accept(decision="Allow once")
+
+    caller: Caller = await start_caller("2026-07-28", thinks)
+    bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
+    await caller.listener.until("result")
+    assert_nothing_twice(caller)
+    ends = [one for one in caller.listener.messages if one.get("event", {}).get("type") == "message_stop"]
+    assert len(ends) == 3
+    assert "truncated" not in bundle
+
+
 @BOTH_ERAS
 async def test_totals_are_of_the_whole_call(start_caller: StartCaller, mode: str) -> None:
     elicit, _ = person(accept(decision="Allow once"), accept(decision="Allow once"))

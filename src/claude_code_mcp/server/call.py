@@ -13,6 +13,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from ..errors import PermissionDenied
 from ..service import Service
 from .dialogs import Dialogs
+from .holding import Holding
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub
@@ -55,6 +56,7 @@ class Call:
     principal: str
     context: Context
     switches: Switches
+    holding: Holding
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)

@@ -174,14 +174,15 @@ class _Stream:
 
     async def _stream(self) -> types.InputRequiredResult | None:
         """Until the turn is over and everything is sent, or a question must go back to the client."""
-        with self._session.log.subscribe(self._reached) as events:
+        with self._call.holding.listening(self._session, self._reached) as listening:
             async with asyncio.TaskGroup() as tasks:
-                noting = tasks.create_task(self._note(events))
+                noting = tasks.create_task(self._note(listening.events))
                 sending = tasks.create_task(self._send())
                 asked = await self._question()
                 if asked is None:
-                    events.close()
+                    listening.events.close()
                 else:  # what happens from now on is for the next round
+                    listening.comes_back = True
                     noting.cancel()
                     sending.cancel()
         return asked

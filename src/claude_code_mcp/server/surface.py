@@ -23,6 +23,7 @@ from . import sdk
 from .call import Call, Context, Switches, can_be_asked, read_state
 from .code_tools import code_tools
 from .dialogs import Dialogs, is_modern
+from .holding import Holding
 from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
 from .tool import Outcome, Tool
@@ -59,6 +60,7 @@ class Surface:
         self._tools = tools_of(service.settings)
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
+        self._holding = Holding()
         self._telling = False
         if hub is not None and self._passage is not None:
             hub.watch_all(self._hub_changed)
@@ -118,6 +120,7 @@ class Surface:
                 principal(),
                 context,
                 Switches(self.service, principal()),
+                self._holding,
                 self._hub,
                 params.input_responses or {},
                 read_state(params),
