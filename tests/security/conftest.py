@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -56,9 +57,19 @@ class Target:
 
         return Connection(open_client, can_be_asked=False)
 
-    def audit(self, act: str) -> list[dict[str, Any]]:
-        lines = (json.loads(line) for line in self.audit_file.read_text().splitlines())
-        return [line for line in lines if line["act"] == act]
+    def audit(self, act: str, at_least: int = 0, **about: str) -> list[dict[str, Any]]:
+        """The acts of a kind, and about something, in the trail. A thread of the server writes it, so they may be a
+        moment late."""
+        for _ in range(200):
+            found = [line for line in self._trail() if line["act"] == act and about.items() <= line.items()]
+            if len(found) >= at_least:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"{act} is not {at_least} times in the audit trail")
+
+    def _trail(self) -> list[dict[str, Any]]:
+        whole = self.audit_file.read_text().rpartition("\n")[0]
+        return [json.loads(line) for line in whole.splitlines()]
 
     def metrics(self, token: str | None = METRICS, **headers: str) -> httpx2.Response:
         shown = {"authorization": f"Bearer {token}"} if token else {}
