@@ -27,7 +27,7 @@ def test_no_path_leads_out_of_the_roots(target: Target, mallory: Connection, pat
     Path(f"{target.place.project}-evil").mkdir(exist_ok=True)
     path = path.format(project=target.place.project)
     about = {"who": "mallory", "code": DENIED, "field": "cwd"}
-    before = len(target.audit("refused", **about))
+    before = len(target.audit("refused", 0, **about))
     assert mallory.create("go", workingDirectory=path).code == DENIED
     target.audit("refused", before + 1, **about)
     assert mallory.call("claude_code", prompt="go", cwd=path).code == DENIED
