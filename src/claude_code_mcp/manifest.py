@@ -14,9 +14,9 @@ from . import __version__
 
 ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (
     ("--toolsets", "CLAUDE_CODE_MCP_TOOLSETS"),
-    ("--allow-disk-resume", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME"),
+    ("", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME"),
 )
-"""The settings that change an answer, each as its flag and its variable."""
+"""The settings that change an answer, each as its flag, empty where it has none, and its variable."""
 
 CHANGING = "hub-tools"
 """With this toolset the list of tools is never the same for long."""
