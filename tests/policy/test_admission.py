@@ -32,44 +32,44 @@ def refused(profile: Profile, **wished: Any) -> str:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A root with a directory in it, a sibling whose name begins alike, and links both ways."""
-    for name in ("root/app", "root-old", "outside"):
+    """A base with a directory in it, a sibling whose name begins alike, and links both ways."""
+    for name in ("base/app", "base-old", "outside"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "root" / "escape").symlink_to(tmp_path / "outside")
-    (tmp_path / "root" / "circle").symlink_to(tmp_path / "root" / "circle")
-    (tmp_path / "door").symlink_to(tmp_path / "root")
+    (tmp_path / "base" / "escape").symlink_to(tmp_path / "outside")
+    (tmp_path / "base" / "circle").symlink_to(tmp_path / "base" / "circle")
+    (tmp_path / "door").symlink_to(tmp_path / "base")
     return tmp_path
 
 
-@pytest.mark.parametrize("path", ["root", "root/", "root/app", "root/app/..", "door/app", "root/./app", "root/not-yet"])
+@pytest.mark.parametrize("path", ["base", "base/", "base/app", "base/app/..", "door/app", "base/./app", "base/not-yet"])
 def test_directories_below_a_root_are_admitted_as_they_really_are(disk: Path, path: str) -> None:
-    profile = Profile(roots=(f"{disk}/root",))
+    profile = Profile(roots=(f"{disk}/base",))
     admitted = admit(profile, cwd=f"{disk}/{path}")
     assert admitted.cwd == os.path.realpath(disk / path)
 
 
 @pytest.mark.parametrize(
     "path",
-    ["", "root-old", "outside", "root/..", "root/../outside", "root/escape", "root/escape/deeper", "door/../outside"],
+    ["", "base-old", "outside", "base/..", "base/../outside", "base/escape", "base/escape/deeper", "door/../outside"],
 )
 def test_every_way_out_of_the_roots_is_closed(disk: Path, path: str) -> None:
-    profile, inside = Profile(roots=(f"{disk}/root/",)), f"{disk}/root/app"
+    profile, inside = Profile(roots=(f"{disk}/base/",)), f"{disk}/base/app"
     assert refused(profile, cwd=f"{disk}/{path}") == "cwd"
     assert refused(profile, cwd=inside, additional_directories=(f"{disk}/{path}",)) == "additional_directories"
     assert refused(profile, cwd=inside, debug_file=f"{disk}/{path}/log") == "debug_file"
 
 
 def test_relative_paths_start_where_they_should_and_cannot_climb_out(disk: Path) -> None:
-    profile, default = Profile(roots=(".",)), f"{disk}/root"
+    profile, default = Profile(roots=(".",)), f"{disk}/base"
     admitted = admit(profile, default=default, cwd="app", additional_directories=("../app",))
-    assert (admitted.cwd, admitted.additional_directories) == (f"{disk}/root/app", (f"{disk}/root/app",))
+    assert (admitted.cwd, admitted.additional_directories) == (f"{disk}/base/app", (f"{disk}/base/app",))
     assert refused(profile, default=default, cwd="../outside") == "cwd"
     assert refused(profile, default=default, cwd="app", additional_directories=("../../outside",))
 
 
 def test_a_missing_directory_becomes_the_default_and_is_checked_too(disk: Path) -> None:
-    assert admit(Profile(roots=(".",)), default=f"{disk}/root").cwd == f"{disk}/root"
-    assert refused(Profile(roots=(f"{disk}/root",)), default=f"{disk}/outside") == "cwd"
+    assert admit(Profile(roots=(".",)), default=f"{disk}/base").cwd == f"{disk}/base"
+    assert refused(Profile(roots=(f"{disk}/base",)), default=f"{disk}/outside") == "cwd"
 
 
 def test_no_roots_is_nowhere_and_unset_roots_are_anywhere(disk: Path) -> None:
@@ -205,17 +205,17 @@ def test_limits_are_filled_with_the_ceiling_and_never_exceeded() -> None:
 
 
 def test_a_suggestion_that_lifts_a_ceiling_is_not_offered(disk: Path) -> None:
-    admission = Admission(Profile(roots=(f"{disk}/root",), mode_ceiling="default"), resolve, "/")
+    admission = Admission(Profile(roots=(f"{disk}/base",), mode_ceiling="default"), resolve, "/")
     rule = {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}
     offered: list[Any] = [
         rule,
         {"type": "setMode", "mode": "acceptEdits"},
         {"type": "setMode", "mode": "plan"},
         {"type": "addDirectories", "directories": [f"{disk}/outside"]},
-        {"type": "addDirectories", "directories": [f"{disk}/root/app"]},
+        {"type": "addDirectories", "directories": [f"{disk}/base/app"]},
         "nonsense",
     ]
-    assert admission.suggestions(offered, f"{disk}/root") == [offered[0], offered[2], offered[4]]
+    assert admission.suggestions(offered, f"{disk}/base") == [offered[0], offered[2], offered[4]]
 
 
 def test_without_a_policy_nothing_is_changed() -> None:
