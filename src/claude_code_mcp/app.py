@@ -21,7 +21,7 @@ from .observers.audit import Audit
 from .observers.logs import RedactingFormatter
 from .observers.trail import Trail
 from .policy.document import Policy, built_in, parse_policy
-from .policy.redaction import Redactor
+from .redaction import Redactor
 from .server.surface import Surface
 from .service import Service
 

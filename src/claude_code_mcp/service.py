@@ -24,8 +24,8 @@ from .model.options import SessionOptions
 from .model.question import Answer, Question
 from .model.turn import Outcome
 from .policy.document import Policy
-from .policy.redaction import Redactor
 from .questions.broker import Broker
+from .redaction import Redactor
 from .sessions.delivery import Delivery
 from .sessions.gate import Gate
 from .sessions.hosting import Host
@@ -173,8 +173,8 @@ class Service:
         if self.gate.counts(owner):
             await asyncio.to_thread(self.gate.spending.refresh)
         self.gate.check_budget(owner)
-        self.redactor.learn(session.options.env)
-        self.redactor.learn_from(session.options.mcp_servers)
+        self.redactor.learn(session.options.env, owner=session)
+        self.redactor.learn_from(session.options.mcp_servers, owner=session)
         working = [one.id for one in self.sessions(owner=owner) if one.busy]
         with self.gate.room(session.id, owner, working), self._sessions.keeping(session) as kept:
             yield kept

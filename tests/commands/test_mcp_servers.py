@@ -107,7 +107,7 @@ def test_status_waits_only_so_long_and_tells_why(mcp: Mcp, own_file: Path) -> No
     assert status.returncode == 1
     rows = {line.split()[0]: line for line in status.stdout.splitlines()}
     assert "connected  a-server 1, protocol 2025-11-25, 10 tools" in rows["good"]
-    assert "failed     exited with code 1: bad [REDACTED]" in rows["dies"]
+    assert "failed     exited with code 1: bad [redacted]" in rows["dies"]
     assert "disabled   disabled in its configuration" in rows["off"]
     assert "mcpServers.wrong: must be an object" in status.stderr
     assert "pending  no answer within 1 s" in mcp("status", "hangs", "--patience", "1").stdout

@@ -152,7 +152,7 @@ async def test_the_last_words_of_a_server_say_why_it_ended(start_hub: StartHub) 
     with pytest.raises(MCPError):
         await hub.call("x", "die")
     await changes.until("connected")
-    assert "exited with code 7: out of memory, [REDACTED]" in reasons
+    assert "exited with code 7: out of memory, [redacted]" in reasons
 
 
 async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: StartHub) -> None:

@@ -2,24 +2,25 @@
 
 import pytest
 
+from claude_code_mcp.hub.config_secrets import describe, redactor_of
 from claude_code_mcp.hub.configuration import parse_entry
-from claude_code_mcp.hub.redaction import REDACTED, Redactor, describe, is_secret, redact_headers, redact_url
+from claude_code_mcp.redaction import MARK, is_secret_name, redact_headers, redact_url
 
 
 @pytest.mark.parametrize(
     "name", ["Authorization", "x-api-key", "Cookie", "X-Auth-Token", "GITHUB_TOKEN", "DB_PASSWORD", "AWS_SECRET_KEY"]
 )
 def test_names_that_hold_secrets_are_known(name: str) -> None:
-    assert is_secret(name)
+    assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", ["Accept", "User-Agent", "PATH", "X-Keyboard", "monkey"])
 def test_other_names_are_left_alone(name: str) -> None:
-    assert not is_secret(name)
+    assert not is_secret_name(name)
 
 
 def test_headers_are_shown_without_their_secrets() -> None:
-    assert redact_headers({"authorization": "Bearer x", "Accept": "y"}) == {"authorization": REDACTED, "Accept": "y"}
+    assert redact_headers({"authorization": "Bearer x", "Accept": "y"}) == {"authorization": MARK, "Accept": "y"}
 
 
 def test_an_address_is_shown_without_credentials_and_parameters() -> None:
@@ -32,9 +33,9 @@ def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
         "headers": {"Authorization": "Bearer abcdef123"},
         "oauth": {"clientSecret": "oauthsecret"},
     }
-    redact = Redactor(parse_entry("x", entry, {}))
+    redact = redactor_of(parse_entry("x", entry, {})).text
     text = redact("hunter22 k=parameter abcdef123 oauthsecret and Bearer whatever.else")
-    assert text == f"{REDACTED} {REDACTED} {REDACTED} {REDACTED} and Bearer {REDACTED}"
+    assert text == f"{MARK} {MARK} {MARK} {MARK} and Bearer {MARK}"
 
 
 def test_what_a_program_was_given_appears_in_no_text() -> None:
@@ -44,5 +45,5 @@ def test_what_a_program_was_given_appears_in_no_text() -> None:
         "env": {"MY_TOKEN": "variable1", "MODE": "production"},
     }
     config = parse_entry("x", entry, {})
-    assert Redactor(config)("variable1 production") == f"{REDACTED} production"
-    assert describe(config)["command"] == f"run --api-key={REDACTED} --token {REDACTED} --verbose plain"
+    assert redactor_of(config).text("variable1 production") == f"{MARK} production"
+    assert describe(config)["command"] == f"run --api-key={MARK} --token {MARK} --verbose plain"

@@ -249,7 +249,7 @@ async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, 
             await hub.call("x", "echo")
     [status] = hub.status()
     assert status.state == "failed"
-    assert status.config["headers"] == {"Authorization": "[REDACTED]"}
+    assert status.config["headers"] == {"Authorization": "[redacted]"}
     assert "very-secret-token" not in repr(status) + caplog.text
 
 

@@ -14,7 +14,7 @@ from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.audit import Audit
 from claude_code_mcp.observers.trail import Trail
-from claude_code_mcp.policy.redaction import Redactor
+from claude_code_mcp.redaction import Redactor
 
 QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")
 USAGE = Usage({"claude-x": ModelUsage(10, 5, 0, 0, 0.125)})

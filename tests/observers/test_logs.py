@@ -4,7 +4,7 @@ import io
 import logging
 
 from claude_code_mcp.observers.logs import RedactingFormatter
-from claude_code_mcp.policy.redaction import Redactor
+from claude_code_mcp.redaction import Redactor
 
 
 def test_messages_arguments_and_tracebacks_are_clean() -> None:

@@ -20,6 +20,7 @@ from ..model.tool_names import ToolNames
 from .asking import Ask, with_input
 from .auth.needs_auth import NeedsAuthMemory
 from .auth.signing_in import ShowAddress, sign_in
+from .config_secrets import describe
 from .configuration import HttpConfig, SseConfig, allows, fingerprint
 from .connection import ConnectionState
 from .endpoint import PATIENCE, Endpoint, Push
@@ -27,7 +28,6 @@ from .link import Link
 from .means import Means
 from .opening import credential_storage, has_oauth
 from .presentation import cut_result
-from .redaction import describe
 from .sources import Configuration, ConfiguredServer
 from .turns import Turns
 from .upstream import Upstream, Watcher

@@ -23,12 +23,12 @@ from .. import __version__
 from ..errors import UpstreamUnavailable
 from .asking import Ask, Askers
 from .auth.needs_auth import NeedsAuthMemory
+from .config_secrets import redactor_of
 from .configuration import fingerprint
 from .connection import Connection, ConnectionState
 from .link import CHANGES, KINDS, Link
 from .means import Means
 from .opening import has_oauth, open_transport
-from .redaction import Redactor
 from .sources import ConfiguredServer
 from .streams import Streams, Tap, Trouble
 from .transports.carrier import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
@@ -60,7 +60,7 @@ class Upstream:
         self._turns = turns
         self._memory = memory
         self._timeout = timeout
-        self._redact = Redactor(server.config)
+        self._redact = redactor_of(server.config).text
         self._connection = Connection()
         if server.barred is not None:
             self._connection = self._connection.disabled(server.barred)

@@ -7,7 +7,7 @@ from typing import Any
 from ..model.acts import Act, ActKind
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
 from ..model.question import Question
-from ..policy.redaction import Redactor
+from ..redaction import Redactor
 from .trail import Trail, timestamp
 
 _LONGEST = 2000

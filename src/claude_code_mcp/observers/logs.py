@@ -2,7 +2,7 @@
 
 import logging
 
-from ..policy.redaction import Redactor
+from ..redaction import Redactor
 
 
 class RedactingFormatter(logging.Formatter):

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
+from ...hub.config_secrets import describe
 from ...hub.configuration import InvalidEntry, ServerConfig, parse_entry
 from ...hub.expansion import MissingVariable, expand
-from ...hub.redaction import describe
 from ...hub.sources import Configuration, ConfiguredServer, Places, read_configuration
 from .own_file import changing
 from .shown import clean, table

@@ -14,9 +14,9 @@ import anyio
 import httpx2
 from mcp.client.auth import OAuthFlowError
 
+from ...redaction import redact_url
 from ..auth.oauth import NeedsAuth
 from ..configuration import TlsConfig
-from ..redaction import redact_url
 from ..streams import Trouble
 
 POST_TIMEOUT = 60.0

@@ -20,14 +20,15 @@ from typing import Any
 import anyio
 from mcp.shared.message import SessionMessage
 
+from ..config_secrets import redactor_of
 from ..configuration import StdioConfig
-from ..redaction import Redactor
 from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
 
 log = logging.getLogger(__name__)
 
 LONGEST_LINE = 64 << 20
 _STDERR_KEPT = 8 << 10
+_NO_MESSAGE_SHOWN = 200
 _GRACE = 2.0
 """Seconds that a server has to end after its input did, and again after SIGTERM."""
 
@@ -60,7 +61,7 @@ async def stdio(
     """Starts the program; ends it, and all that it started, on the way out."""
     variables = {**environment, **config.env}
     leash = put_on_leash([_find(config.command, variables), *config.args], variables)
-    child = _Child(Redactor(config))
+    child = _Child(redactor_of(config).text)
     loop = asyncio.get_running_loop()
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
@@ -83,7 +84,7 @@ def _find(command: str, environment: Mapping[str, str]) -> str:
 
 
 class _Child(asyncio.SubprocessProtocol):
-    def __init__(self, redact: Redactor) -> None:
+    def __init__(self, redact: Callable[[str], str]) -> None:
         self.inbox = BufferedInbox(self._hold)
         self._redact = redact
         self._line = bytearray()
@@ -125,8 +126,10 @@ class _Child(asyncio.SubprocessProtocol):
         message = parse_message(line)
         if message is not None:
             self.inbox.put(message)
-        elif line.strip():
-            log.debug("not a message: %s", self._redact(line[:200].decode("utf-8", "replace")))
+        elif line.strip() and log.isEnabledFor(logging.DEBUG):
+            # Far more than is shown is looked at: a secret that is cut could not be recognised.
+            words = self._redact(line[: 100 * _NO_MESSAGE_SHOWN].decode("utf-8", "replace"))
+            log.debug("not a message: %s", words[:_NO_MESSAGE_SHOWN])
 
     def _hold(self, held: bool) -> None:
         pipe = self._transport and self._transport.get_pipe_transport(1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.redaction import MARK, Redactor, is_secret_name
+from claude_code_mcp.redaction import MARK, Redactor, is_secret_name
 
 SECRETS = {
     "anthropic": "sk-ant-api03-AbCdEf0123456789-xyz",
@@ -46,6 +46,11 @@ def test_well_known_shapes(secret: str, around: str) -> None:
         ("Cookie: sid=abc; other=def\nHost: x", f"Cookie: {MARK}\nHost: x"),
         ("postgres://bob:hunter2@db/x", f"postgres://{MARK}@db/x"),
         ("https://token@github.com/a/b", f"https://{MARK}@github.com/a/b"),
+        ("postgres://bob:p@ss@db/x", f"postgres://{MARK}@db/x"),
+        ("sent bearer abc123", f"sent bearer {MARK}"),
+        ("sent Basic dXNlcjpwYXNz", f"sent Basic {MARK}"),
+        ("-----BEGIN PRIVATE KEY-----\\nMIIE", MARK),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nabc\n-----END PGP PRIVATE KEY BLOCK-----.", f"{MARK}."),
         ("/cb?access_token=abcd1234&x=1", f"/cb?access_token={MARK}&x=1"),
     ],
 )
@@ -57,6 +62,8 @@ def test_where_a_secret_is_expected(text: str, redacted: str) -> None:
     "text",
     [
         "The bearer of bad news",
+        "Basic authentication and basic understanding",
+        "AUTHORIZATION is a Basic Thing",
         "authorization is checked in auth.py",
         "https://example.org/@user/page",
         "mail bob@example.org",
@@ -104,17 +111,88 @@ def test_a_secret_inside_another_leaves_nothing_of_either() -> None:
 
 def test_short_and_ordinary_values_are_not_taken_for_secrets() -> None:
     redactor = Redactor()
-    redactor.learn(
-        {
-            "A_TOKEN": "true",
-            "KEY": "12345678",
-            "B_SECRET": "/run/secrets/b",
-            "C_PASSWORD": "xxxxxxxx",
-            "D": "plain-value",
-        }
-    )
-    text = "true 12345678 /run/secrets/b xxxxxxxx plain-value"
+    redactor.learn({"A_TOKEN": "true", "B_SECRET_FILE": "/run/secrets/b", "C_PASSWORD": "xxxxxxxx", "D": "plain-value"})
+    text = "true /run/secrets/b xxxxxxxx plain-value"
     assert redactor.text(text) == text
+
+
+@pytest.mark.parametrize("secret", ["/9j4AAQSkZJRg+x", "12345678", "~tilde-secret", "./dotted", "--------1a"])
+def test_a_secret_is_one_whatever_it_begins_with(secret: str) -> None:
+    redactor = Redactor()
+    redactor.learn({"A_PASSWORD": secret})
+    assert redactor.text(f"<{secret}>") == f"<{MARK}>"
+
+
+KEY_OF_SEVERAL_LINES = (
+    "-----BEGIN THING-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nBKcwggSjAgEAAoIBAQC7\n-----END THING-----"
+)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        KEY_OF_SEVERAL_LINES,
+        KEY_OF_SEVERAL_LINES.replace("\n", "\r\n"),
+        json.dumps({"key": KEY_OF_SEVERAL_LINES}),
+        json.dumps(json.dumps({"key": KEY_OF_SEVERAL_LINES})),
+        KEY_OF_SEVERAL_LINES.replace("\n", "\n    "),
+        "".join(f"{number:6}→{line}\n" for number, line in enumerate(KEY_OF_SEVERAL_LINES.splitlines(), 1)),
+    ],
+)
+def test_a_secret_of_several_lines_is_hidden_however_its_lines_are_shown(told: str) -> None:
+    shown = Redactor([KEY_OF_SEVERAL_LINES]).text(told)
+    assert "MIIE" not in shown
+    assert "BKcw" not in shown
+
+
+@pytest.mark.parametrize("end", ["", "…", "… [900 characters cut]", "\n… (12 more characters)", "..."])
+def test_a_secret_that_was_cut_short_is_still_hidden(end: str) -> None:
+    secret = "opaque-value-0123456789-abcdefghij"
+    assert Redactor([secret]).text(f"key {secret[:20]}{end}") == f"key {MARK}{end}"
+
+
+def test_the_beginning_of_a_secret_elsewhere_is_an_ordinary_word() -> None:
+    redactor = Redactor(["postgres://bob:hunter2@db/x"])
+    assert redactor.text("We use postgres") == "We use postgres"
+    assert redactor.text("postgres://bob:h and more") == "postgres://bob:h and more"
+
+
+def test_secrets_that_overlap_leave_nothing_of_either() -> None:
+    assert Redactor(["abcdefgh-ijkl", "ijkl-mnopqrst"]).text("x abcdefgh-ijkl-mnopqrst y") == f"x {MARK} y"
+
+
+class Owner:
+    """Something that has secrets as long as it lives."""
+
+
+def test_a_secret_in_use_is_never_forgotten_however_many_there_are() -> None:
+    redactor, owner, others = Redactor(["of-the-server-itself"]), Owner(), [Owner() for _ in range(2500)]
+    longest = "the-longest-secret-of-them-all" * 10
+    redactor.add([longest], owner)
+    for number, other in enumerate(others):
+        redactor.add([f"secret-number-{number}"], other)
+    text = redactor.text(f"{longest} of-the-server-itself secret-number-0 secret-number-2499")
+    assert text == " ".join([MARK] * 4)
+
+
+def test_of_owners_that_are_gone_the_latest_secrets_stay_known() -> None:
+    redactor, kept = Redactor(), Owner()
+    redactor.add(["shared-by-two-owners"], kept)
+    redactor.add(["shared-by-two-owners", "the-first-one-learned"], Owner())
+    for number in range(1500):
+        redactor.add([f"secret-number-{number}"], Owner())
+    redactor.add(["another-one"])
+    assert redactor.text("the-first-one-learned") == "the-first-one-learned"
+    assert redactor.text("shared-by-two-owners secret-number-1499") == f"{MARK} {MARK}"
+
+
+def test_what_is_nested_without_end_is_hidden_and_upsets_nothing() -> None:
+    nested: list[object] = ["known-secret-1"]
+    for _ in range(100_000):
+        nested = [nested]
+    redactor = Redactor(["known-secret-1"])
+    redactor.learn_from(nested)
+    assert "known-secret-1" not in str(redactor.data(nested))
 
 
 def test_it_learns_from_variables_and_options() -> None:

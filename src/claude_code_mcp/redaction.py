@@ -1,0 +1,344 @@
+"""Takes secrets out of text that leaves the server: those it was told of, and everything shaped like one.
+
+The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
+whoever wrote the text: no pattern can try the same characters from many starting points. Redacting twice changes
+nothing. A secret of which a length limit has left only the beginning is recognised at the place of the cut.
+"""
+
+import json
+import re
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from .secret_shapes import MARK, hide_shapes
+
+SHORTEST = 8
+"""A shorter value would take ordinary words with it."""
+SHORTEST_OF_ONE_SERVER = 4
+"""In what one server of the hub says about itself, its own short secrets are told from other words more easily."""
+_SHORTEST_LINE = 16
+_RETIRED_MOST = 1000
+_RETIRED_CHARACTERS = 1 << 20
+_DEEPEST = 200
+_KEYS_REMEMBERED = 1000
+_LONG_KEY = 100
+_CUT_MARKS = ("…", "\n…", "...")
+
+_NAMED = re.compile(
+    r"(?:^|[_-])(?:KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CREDENTIALS|COOKIE|AUTH|"
+    r"PAT|DSN|WEBHOOK|SIGNATURE)(?:$|[_-](?!FILE|PATH|DIR|SOCK|URL|ID|NAME|TYPE|HELPER|TTL))|"
+    r"(?:API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)[_-]?KEY$|PASSWORD$|SECRET$|TOKEN$",
+    re.IGNORECASE,
+)
+_HINTED = re.compile(
+    r"auth(?!or(?!i[sz]))|token|secret|password|passwd|credential|cookie|webhook|api[-_]?key|(?:\b|_)key\b",
+    re.IGNORECASE,
+)
+_NO_SECRET = re.compile(
+    r"(?:FILE|PATH|DIR|SOCK|URL|NAME|TYPE|HELPER|TTL)$|(?:MAX|MIN|LIMIT|BUDGET|OUTPUT|INPUT|THINKING|COUNT).*TOKENS",
+    re.IGNORECASE,
+)
+_SECRET_FIELDS = frozenset(
+    {
+        *("authorization", "proxyauthorization", "xapikey", "apikey", "cookie", "setcookie", "privatekey"),
+        *("password", "passwd", "clientsecret", "accesstoken", "refreshtoken"),
+    }
+)
+
+
+class Redactor:
+    """Knows secrets and takes them out. It may learn more at any time, from any thread.
+
+    A secret that was learned for an owner is known as long as the owner exists; one without an owner is known
+    for good. What is in use is never dropped and has no limit: its owner holds it in memory anyway. Of owners that are
+    gone, the latest 1,000 secrets (1 MiB together) stay known, and the oldest are forgotten first.
+    """
+
+    def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
+        self._shortest = shortest
+        self._known: tuple[tuple[str, str], ...] = ()
+        self._keys: dict[str, tuple[str, bool]] = {}
+        self._lock = threading.Lock()
+        self._for_good: dict[str, None] = {}
+        self._held: dict[int, set[str]] = {}
+        self._holders: Counter[str] = Counter()
+        self._retired: dict[str, None] = {}
+        self._gone: deque[int] = deque()
+        self.add(known_secrets)
+
+    # -- learning ---------------------------------------------------------------------------------------------
+
+    def add(self, secrets: Iterable[str], owner: object | None = None) -> None:
+        """Learns secrets as such, whatever they look like, for as long as the owner exists."""
+        spelled = {
+            spelling: None
+            for secret in map(str.strip, secrets)
+            if len(secret) >= self._shortest and secret not in MARK
+            for spelling in _spellings(secret)
+        }
+        with self._lock:
+            changed = self._retire()
+            if owner is None:
+                changed |= not spelled.keys() <= self._for_good.keys()
+                self._for_good |= spelled
+            elif spelled:
+                changed |= self._hold(owner, spelled)
+            if changed:
+                self._arrange()
+
+    def learn(self, environment: Mapping[str, str], owner: object | None = None) -> None:
+        """Learns the values of variables whose names say that they are secret."""
+        self.add(
+            (value for name, value in environment.items() if is_secret_name(name) and not _is_placeholder(value)), owner
+        )
+
+    def learn_from(self, data: Any, owner: object | None = None) -> None:
+        """Learns from options: variables, headers, arguments and addresses, wherever in them they are."""
+        self.add(secrets_in(data), owner)
+
+    def _hold(self, owner: object, spelled: Iterable[str]) -> bool:
+        held = self._held.get(id(owner))
+        if held is None:
+            held = self._held[id(owner)] = set()
+            # Runs whenever the owner is collected, be it while the lock is held: so it only leaves a note.
+            weakref.finalize(owner, self._gone.append, id(owner)).atexit = False
+        new = [one for one in spelled if one not in held]
+        held.update(new)
+        self._holders.update(new)
+        for one in new:
+            self._retired.pop(one, None)
+        return bool(new)
+
+    def _retire(self) -> bool:
+        """Takes note of owners that are gone; tells whether a secret was forgotten."""
+        while self._gone:
+            for one in self._held.pop(self._gone.popleft(), ()):
+                self._holders[one] -= 1
+                if not self._holders[one]:
+                    del self._holders[one]
+                    self._retired[one] = None
+        characters = sum(map(len, self._retired))
+        forgotten = False
+        while len(self._retired) > _RETIRED_MOST or characters > _RETIRED_CHARACTERS:
+            oldest = next(iter(self._retired))
+            del self._retired[oldest]
+            characters -= len(oldest)
+            forgotten = True
+        return forgotten
+
+    def _arrange(self) -> None:
+        every = {**self._for_good, **self._holders, **self._retired}
+        # A secret may be part of another one, so the longest go first.
+        self._known = tuple((_head(one), one) for one in sorted(every, key=len, reverse=True))
+        self._keys = {}
+
+    # -- hiding -----------------------------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        for head, _ in self._known:
+            if head in text:
+                text = self._without_known(text)
+                break
+        return hide_shapes(text)
+
+    def _without_known(self, text: str) -> str:
+        spans: list[tuple[int, int]] = []
+        for head, secret in self._known:
+            if head in text:
+                spans += _occurrences(text, secret)
+                spans += _cut_short(text, head, secret)
+        return _marked(text, spans)
+
+    def held_back(self, text: str) -> int:
+        """How many characters at the end of a text could be the beginning of a known secret that goes on behind it.
+
+        Never as many as the longest known secret has.
+        """
+        longest = len(self._known[0][1]) if self._known else 0
+        for begin in range(max(0, len(text) - longest + 1), len(text)):
+            end = text[begin:]
+            if any(secret.startswith(end) and secret != end for _, secret in self._known):
+                return len(end)
+        return 0
+
+    def data(self, value: Any) -> Any:
+        """A JSON-like value without secrets, of the same shape; what holds none is given back as it is. What is nested
+        more deeply than 200 levels is hidden altogether."""
+        return self._data(value, _DEEPEST)
+
+    def _data(self, value: Any, deeper: int) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return dict(self._field(key, part, deeper - 1) for key, part in value.items()) if deeper else MARK
+        if isinstance(value, list | tuple):
+            return [self._data(part, deeper - 1) for part in value] if deeper else MARK
+        return value
+
+    def _field(self, key: Any, value: Any, deeper: int) -> tuple[Any, Any]:
+        if not isinstance(key, str):
+            return key, self._data(value, deeper)
+        clean, secret = self._keys.get(key) or self._key(key)
+        if secret and value:
+            if isinstance(value, str):
+                return clean, MARK
+            if isinstance(value, list | tuple):
+                return clean, [MARK if isinstance(one, str) and one else self._data(one, deeper) for one in value]
+        return clean, self._data(value, deeper)
+
+    def _key(self, key: str) -> tuple[str, bool]:
+        """The key without secrets, and whether it says that its value is one. Most come again and again."""
+        keys, told = self._keys, (self.text(key), is_secret_field(key))
+        if len(keys) < _KEYS_REMEMBERED and len(key) < _LONG_KEY:
+            keys[key] = told
+        return told
+
+
+# -- known secrets in a text ----------------------------------------------------------------------------------
+
+
+def _head(secret: str) -> str:
+    """So much of a secret that was cut short must be there to be hidden: half of it, but 8 to 24 characters."""
+    return secret[: max(SHORTEST, min(len(secret) // 2, 24))]
+
+
+def _occurrences(text: str, secret: str) -> Iterator[tuple[int, int]]:
+    at = text.find(secret)
+    while at >= 0:
+        yield at, at + len(secret)
+        at = text.find(secret, at + len(secret))
+
+
+def _cut_short(text: str, head: str, secret: str) -> Iterator[tuple[int, int]]:
+    """Where a secret begins, and the text is cut before the secret ends."""
+    at = text.find(head)
+    while at >= 0:
+        end = at + _common(secret, text[at : at + len(secret)])
+        if end == len(text) or text.startswith(_CUT_MARKS, end):
+            yield at, end
+        at = text.find(head, end)
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters the two begin with together."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((number for number, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+
+
+def _marked(text: str, spans: list[tuple[int, int]]) -> str:
+    """The text with a mark in place of every span; those that overlap are one."""
+    parts, reached = [], 0
+    spans.sort()
+    for number, (begin, end) in enumerate(spans):
+        if number and begin < reached:
+            reached = max(reached, end)
+            continue
+        parts += [text[reached:begin], MARK]
+        reached = end
+    return "".join((*parts, text[reached:]))
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """A secret as it is, inside JSON, inside JSON within JSON and inside a URL; each line of one that has several,
+    since lines are shown one by one, with numbers or an indent before them."""
+    yield secret
+    for ascii_only in (True, False):
+        spelled = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield spelled
+        yield json.dumps(spelled, ensure_ascii=ascii_only)[1:-1]
+    yield quote(secret, safe="", errors="replace")
+    if "\n" in secret:
+        yield secret.replace("\r\n", "\n")
+        lines = map(str.strip, secret.splitlines())
+        yield from (line for line in lines if len(line) >= _SHORTEST_LINE and " " not in line)
+
+
+# -- what is a secret, going by its name ----------------------------------------------------------------------
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable, header, option or parameter of this name holds a secret. One that names a place (a file, an
+    address) or a number of tokens does not."""
+    if _NAMED.search(name) is not None:
+        return True
+    return _HINTED.search(name) is not None and _NO_SECRET.search(name) is None
+
+
+def is_secret_field(name: str) -> bool:
+    """Whether any data under this key is secret. Narrower: much in a conversation is called a key or a token."""
+    return name.replace("-", "").replace("_", "").casefold() in _SECRET_FIELDS
+
+
+def secrets_in(data: Any) -> Iterator[str]:
+    """The secrets in options of any shape."""
+    left = [data]
+    while left:
+        one = left.pop()
+        if isinstance(one, Mapping):
+            texts = {str(name): value for name, value in one.items() if isinstance(value, str)}
+            yield from secret_values(texts)
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            yield from secret_arguments(part for part in one if isinstance(part, str))
+            left += one
+        elif isinstance(one, str) and "://" in one:
+            yield from secrets_of_url(one)
+
+
+def secret_values(fields: Mapping[str, str]) -> Iterator[str]:
+    """The values with a secret name, and what stands behind the scheme in `Authorization: Bearer VALUE`."""
+    for name, value in fields.items():
+        if (is_secret_name(name) or is_secret_field(name)) and not _is_placeholder(value):
+            yield value
+            yield value.rpartition(" ")[2]
+
+
+def secret_arguments(arguments: Iterable[str]) -> Iterator[str]:
+    """`--api-key=VALUE` and `--api-key VALUE`."""
+    before = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if argument.startswith("-") and equals and is_secret_name(name):
+            yield value
+        elif before.startswith("-") and "=" not in before and is_secret_name(before):
+            yield argument
+        before = argument
+
+
+def secrets_of_url(url: str) -> Iterator[str]:
+    """The password and the parameters of an address."""
+    try:
+        parts = urlsplit(url)
+        password = parts.password
+    except ValueError:
+        return
+    yield from filter(None, (password, parts.query))
+    yield from (value for name, value in parse_qsl(parts.query) if is_secret_name(name))
+
+
+def _is_placeholder(value: str) -> bool:
+    """One character over and over, such as `xxxxxxxx`, or two in turn."""
+    return len(set(value)) < 3
+
+
+# -- what may be shown ----------------------------------------------------------------------------------------
+
+
+def redact_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """The headers as they may be shown."""
+    return {name: MARK if is_secret_name(name) else hide_shapes(value) for name, value in headers.items()}
+
+
+def redact_url(url: str) -> str:
+    """The address without the name and password, and without its parameters, either of which may be secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return MARK
+    host = parts.netloc.rpartition("@")[2]
+    return hide_shapes(f"{parts.scheme}://{host}{parts.path}") + ("?…" if parts.query else "")
