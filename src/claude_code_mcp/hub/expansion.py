@@ -17,7 +17,9 @@ class MissingVariable(ValueError):
 def expand(value: Any, environment: Mapping[str, str]) -> Any:
     """The value with the variables in all of its strings replaced, however deep. Raises MissingVariable."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _value(found, environment), value)
+        # No reference begins behind the last brace. Left in, each beginning of one would be read to the very end.
+        end = value.rfind("}") + 1
+        return _REFERENCE.sub(lambda found: _value(found, environment), value[:end]) + value[end:]
     if isinstance(value, dict):
         return {key: expand(one, environment) for key, one in value.items()}
     if isinstance(value, list):

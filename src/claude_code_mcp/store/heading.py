@@ -20,9 +20,9 @@ _CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
 _BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
 _SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
 _USER = re.compile(rb'"type": ?"user"')
-_CUT_PROMPT = re.compile(
-    rb'"type": ?"(?:user|queue-operation)".*?"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL
-)
+_PROMPT_LINE = re.compile(rb'"type": ?"(?:user|queue-operation)"')
+_CUT_PROMPT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL)
+_UUID = re.compile(rb'"uuid": ?"([^"\\]{1,200})"')
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
 _FOLDER_LONGEST = 200
 
@@ -67,8 +67,11 @@ def in_folder(directory: str, folder: str) -> bool:
 
 def _cwd(everything: bytes, folder: str) -> str | None:
     """The directory that the folder is named after: a forked or moved session has lines of other ones too."""
-    first = None
+    first, seen = None, set()
     for found in _CWD.finditer(everything):
+        if found[1] in seen:  # nearly every line has one, and nearly always the same
+            continue
+        seen.add(found[1])
         cwd = _string(found[1])
         if cwd and in_folder(cwd, folder):
             return cwd
@@ -96,15 +99,19 @@ def _title(everything: bytes) -> str | None:
         given = next(_lines_of(everything, kind), {}).get(field)
         if isinstance(given, str) and given.strip():
             return shortened(clean(given))
-    summaries = (line for line in _lines_of(everything, "summary") if _is_ours(line, everything))
-    summary = next(summaries, {}).get("summary")
+    summary = next(_own_summaries(everything), {}).get("summary")
     return shortened(clean(summary)) if isinstance(summary, str) and summary.strip() else None
 
 
-def _is_ours(summary: dict[str, Any], everything: bytes) -> bool:
+def _own_summaries(everything: bytes) -> Iterator[dict[str, Any]]:
     """Old versions wrote summaries of other conversations too: the message that it ends with tells."""
-    leaf = summary.get("leafUuid")
-    return isinstance(leaf, str) and f'"uuid":"{leaf}"'.encode(errors="replace") in everything
+    ours: set[str] | None = None
+    for line in _lines_of(everything, "summary"):
+        if ours is None:
+            ours = {one.decode(errors="replace") for one in _UUID.findall(everything)}
+        leaf = line.get("leafUuid")
+        if isinstance(leaf, str) and leaf in ours:
+            yield line
 
 
 def _lines_of(everything: bytes, kind: str) -> Iterator[dict[str, Any]]:
@@ -134,7 +141,8 @@ def _first_prompt(head: bytes, *, cut: bool) -> str | None:
 
 def _cut_prompt(line: bytes) -> str | None:
     """The prompt in a line that goes on behind the part that was read."""
-    found = _CUT_PROMPT.search(line)
+    kind = _PROMPT_LINE.search(line)
+    found = _CUT_PROMPT.search(line, kind.end()) if kind else None
     if not found or b'"tool_result"' in line[: found.start(1)]:
         return None
     whole = re.sub(rb"\\u[0-9a-fA-F]{0,3}$", b"", found[1])

@@ -11,10 +11,7 @@ _OF_THE_MACHINE = (
     "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
     "task-notification", "tick", "goal",
 )  # fmt: skip
-_WRAPPED = re.compile(rf"<({'|'.join(_OF_THE_MACHINE)})\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL)
-_COMMAND = re.compile(r"<command-name>(.*?)</command-name>", re.DOTALL)
-_ARGUMENTS = re.compile(r"<command-args>(.*?)</command-args>", re.DOTALL)
-_SHELL = re.compile(r"<bash-input>(.*?)</bash-input>", re.DOTALL)
+_OPENING = re.compile(rf"<({'|'.join(_OF_THE_MACHINE)})\b")
 _INTERRUPTED = "[Request interrupted by user"
 _NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
 
@@ -38,14 +35,34 @@ def _text_of(content: Any) -> str:
 
 def unwrapped(text: str) -> str | None:
     """A message without what was wrapped around it; a command as it was typed."""
-    command, shell = _COMMAND.search(text), _SHELL.search(text)
-    if command:
-        arguments = _ARGUMENTS.search(text)
-        text = f"{command[1]} {arguments[1] if arguments else ''}"
-    elif shell:
-        text = f"! {shell[1]}"
-    plain = clean(_WRAPPED.sub("", text)).strip()
+    command, shell = _inside(text, "command-name"), _inside(text, "bash-input")
+    if command is not None:
+        text = f"{command} {_inside(text, 'command-args') or ''}"
+    elif shell is not None:
+        text = f"! {shell}"
+    plain = clean(_without_the_machine(text)).strip()
     return plain if plain and not plain.startswith(_INTERRUPTED) else None
+
+
+def _inside(text: str, tag: str) -> str | None:
+    """What the first element of this name holds. If the first has no end, no later one has."""
+    _, opening, rest = text.partition(f"<{tag}>")
+    inside, closing, _ = rest.partition(f"</{tag}>")
+    return inside if opening and closing else None
+
+
+def _without_the_machine(text: str) -> str:
+    """The text without the machine's elements; one that is not closed reaches to the end. Each part is read once."""
+    kept, reached = [], 0
+    while (found := _OPENING.search(text, reached)) is not None:
+        opened = text.find(">", found.end())
+        if opened < 0:
+            break
+        kept.append(text[reached : found.start()])
+        closing = f"</{found[1]}>"
+        closed = text.find(closing, opened)
+        reached = len(text) if closed < 0 else closed + len(closing)
+    return "".join((*kept, text[reached:]))
 
 
 def is_bare_command(text: str) -> bool:

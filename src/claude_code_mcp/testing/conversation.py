@@ -9,7 +9,7 @@ from claude_code_mcp.testing.script import MARKER
 
 Json = dict[str, Any]
 
-_PLAN_FILE = re.compile(r"plan(?: file already exists)? at (.+?\.md)\b")
+_PLAN_FILE = re.compile(r"plan(?: file already exists)? at (.{1,4096}?\.md)\b")
 _DIRECTORY = re.compile(r"[Ww]orking directory: (.+)")
 _PLACEHOLDER = re.compile(r"\$\{(plan_file|cwd|tool_result)\}")
 
