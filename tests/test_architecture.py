@@ -60,7 +60,6 @@ ONLY_FOR: dict[str, set[str]] = {
     "greeting": {"front", "server", "app", "commands", "cli"},
     "front": {"server", "cli"},
     "testing": {"commands"},
-    "secret_shapes": {"redaction"},
 }
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.redaction import MARK, Redactor, is_secret_name
+from claude_code_mcp.redaction import Redactor, is_secret_name
+from claude_code_mcp.secret_shapes import MARK
 
 SECRETS = {
     "anthropic": "sk-ant-api03-AbCdEf0123456789-xyz",

@@ -78,6 +78,32 @@ def test_a_command_that_may_hide_a_denied_one_is_asked_even_if_all_are_allowed()
     assert decide("Bash", ["Bash"], [], command="$(echo r)m x") is ALLOW
 
 
+HUGE = "ls " + "a" * (64 << 10)
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "command", "decision"),
+    [
+        (["Bash(ls *)"], [], HUGE, ASK),
+        (["Bash"], ["Bash(rm *)"], HUGE, ASK),
+        (["Bash"], ["Bash(rm *)"], f"rm x; {HUGE}", DENY),
+        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", ASK),
+        (["Bash"], [], HUGE, ALLOW),
+        (["Bash"], ["Bash"], HUGE, DENY),
+    ],
+)
+def test_a_command_too_long_to_be_read_is_never_allowed_by_its_words(
+    allow: list[str], deny: list[str], command: str, decision: Decision
+) -> None:
+    assert decide("Bash", allow, deny, command=command) is decision
+
+
+def test_a_path_too_long_to_be_followed_is_unclear() -> None:
+    path = "src/" + "a/" * 3000
+    assert decide("Edit", ["Edit(src/**)"], [], file_path=path) is ASK
+    assert decide("Edit", ["Edit(src/**)"], ["Edit(src/secret/**)"], file_path=path) is DENY
+
+
 def test_no_rule_at_all_asks() -> None:
     assert decide("Bash", [], [], command="ls") is ASK
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
-from .paths import Resolve, lies_below
+from ..model.paths import HERE, PathRules
+from .paths import LONGEST_PATH, Resolve, lies_below
 from .profile import MODE_LADDER, NEVER_SET, Profile
 from .rules import names_tool
 
@@ -29,6 +30,7 @@ class Admission:
     default_directory: str
     bypass_on: bool = False
     """Whether a person has switched bypassing on."""
+    paths: PathRules = HERE
 
     def admit(self, options: SessionOptions) -> SessionOptions:
         """The options to run with. Admitting what was admitted changes nothing."""
@@ -59,9 +61,14 @@ class Admission:
         """Where a path really leads; PermissionDenied if that is outside the roots."""
         if "\0" in path:
             raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
-        really = self.resolve(path if path.startswith(("/", "~")) else f"{base}/{path}")
+        if len(path) > LONGEST_PATH:
+            raise InvalidArgument(f"{field}: a path has at most {LONGEST_PATH} characters.", field=field)
+        leads_to = self.paths.joined(base, path)
+        if leads_to is None:
+            raise InvalidArgument(f"{field}: {path!r} does not say which directory it starts from.", field=field)
+        really = self.resolve(leads_to)
         roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
-        if self.profile.roots is not None and not any(lies_below(really, root) for root in roots):
+        if self.profile.roots is not None and not any(lies_below(really, root, self.paths) for root in roots):
             raise _denied(field, f"{path!r} lies outside the directories that you may use")
         return really
 

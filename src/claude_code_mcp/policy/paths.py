@@ -1,55 +1,61 @@
 """Paths: whether one lies below another, and whether it fits a pattern. Whoever asks has resolved them before."""
 
-import posixpath
-import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+
+from ..model.paths import HERE, PathRules
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
 
-
-def lies_below(path: str, root: str) -> bool:
-    """Whether a resolved path is a resolved root or below it. `/srv/app-old` is not below `/srv/app`."""
-    return path == root or path.startswith(root.rstrip("/") + "/")
-
-
-def absolute(path: str, cwd: str) -> str:
-    """Absolute and without `.` and `..`, links not looked at."""
-    return posixpath.normpath(path if path.startswith(("/", "~")) else posixpath.join(cwd, path))
+LONGEST_PATH = 4096
+"""No longer one is looked up: no usual system opens it, and following it name by name takes its time."""
+_ANY_DEPTH = "**"
 
 
-def fits(path: str, pattern: str, cwd: str) -> bool:
+def lies_below(path: str, root: str, rules: PathRules = HERE) -> bool:
+    """Whether a resolved path is a resolved root or below it."""
+    return rules.below(path, root) is not None
+
+
+def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
     """Whether an absolute path fits a pattern: `**` for any depth, `*` and `?` within a name.
 
-    A pattern that does not begin with `/` starts at `cwd`; one without a wildcard includes what lies below it.
+    A pattern that is not absolute starts at `cwd`; one without a wildcard includes what lies below it. The time is
+    linear in the length of the path.
     """
-    if not pattern.startswith("/"):
-        if not lies_below(path, cwd):
+    names: list[str] = rules.parts(path)
+    if ".." in names:
+        return False
+    absolute = rules.pattern_start(pattern, cwd)
+    if absolute is None:
+        below = rules.below(path, cwd)
+        if below is None:
             return False
-        path = posixpath.relpath(path, cwd)
-    return _compiled("/" + pattern.lstrip("/") if pattern.startswith("/") else pattern).fullmatch(path) is not None
+        names = names[-len(below) :] if below else ["."]
+    expected = rules.parts(absolute or pattern)
+    if not set("*?") & set(pattern):
+        return names[: len(expected)] == expected
+    return _fit(names, expected)
 
 
-@lru_cache(maxsize=1000)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    pattern = posixpath.normpath(pattern)
-    if pattern == ".":
-        return re.compile(r".*", re.DOTALL)
-    text = "".join(_part(part) for part in re.split(r"(/\*\*/|^\*\*/|/\*\*$|^\*\*$|\*|\?)", pattern) if part)
-    below = "" if set("*?") & set(pattern) else r"(?:/.*)?"
-    return re.compile(text + below, re.DOTALL)
+def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
+    """Name by name. Where one does not fit, the last `**` takes one name more; an earlier one never needs to."""
+    at = wanted = 0
+    taken = after = -1
+    while at < len(names):
+        if wanted < len(expected) and expected[wanted] == _ANY_DEPTH:
+            wanted += 1
+            taken, after = at, wanted
+        elif wanted < len(expected) and _name_fits(names[at], expected[wanted]):
+            at, wanted = at + 1, wanted + 1
+        elif after >= 0:
+            taken += 1
+            at, wanted = taken, after
+        else:
+            return False
+    return all(part == _ANY_DEPTH for part in expected[wanted:])
 
 
-_WILDCARDS = {
-    "/**/": r"/(?:.*/)?",
-    "**/": r"(?:.*/)?",
-    "/**": r"(?:/.*)?",
-    "**": r".*",
-    "*": r"[^/]*",
-    "?": r"[^/]",
-}
-
-
-def _part(part: str) -> str:
-    return _WILDCARDS.get(part) or re.escape(part)
+def _name_fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern.replace("[", "[[]"))

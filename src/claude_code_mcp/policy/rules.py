@@ -10,7 +10,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from .paths import Resolve, absolute, fits
+from ..model.paths import HERE, PathRules
+from .paths import LONGEST_PATH, Resolve, fits
 from .shell import Words, read_loosely, read_strictly
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
@@ -57,6 +58,7 @@ class ToolCall:
     given: Mapping[str, Any]
     cwd: str
     resolve: Resolve
+    paths: PathRules = HERE
 
 
 def parse_rule(text: str) -> Rule:
@@ -73,7 +75,7 @@ def parse_rule(text: str) -> Rule:
         raise ValueError(f"{text!r}: {tool} takes no specifier; Bash, WebFetch and the file tools do")
     elif not specifier.strip():
         raise ValueError(f"{text!r}: the specifier is empty")
-    elif tool in _FILE_TOOLS and ".." in specifier.split("/"):
+    elif tool in _FILE_TOOLS and ".." in re.split(r"[/\\]", specifier):
         raise ValueError(f"{text!r}: a path must not contain '..'; one outside the session's directory begins with /")
     return Rule(tool, specifier)
 
@@ -145,20 +147,23 @@ def _allows(rule: Rule, call: ToolCall) -> bool:
     if call.tool == "WebFetch":
         return _host_fits(_text(call.given, "url"), specifier, below=False)
     path = _path_of(call)
-    return path is not None and fits(call.resolve(path), _resolved(specifier, call), call.resolve(call.cwd))
+    if path is None:
+        return False
+    return fits(call.resolve(path), _resolved(specifier, call), call.resolve(call.cwd), call.paths)
 
 
 def _resolved(pattern: str, call: ToolCall) -> str:
     """An absolute pattern speaks of where things really are: it is resolved up to its first wildcard."""
-    if not pattern.startswith(("/", "~")):
+    start = call.paths.pattern_start(pattern, call.cwd)
+    if start is None:
         return pattern
-    pattern = re.sub(r"^/+", "/", pattern)
-    wildcard = re.search(r"[*?]", pattern)
+    wildcard = re.search(r"[*?]", start)
     if wildcard is None:
-        return call.resolve(pattern)
-    head, tail = pattern[: wildcard.start()], pattern[wildcard.start() :]
-    directory, _, name = head.rpartition("/")
-    return f"{call.resolve(directory or '/').rstrip('/')}/{name}{tail}"
+        return call.resolve(start)
+    directory, name = call.paths.split_head(start[: wildcard.start()])
+    really = call.resolve(directory)
+    separated = really if really.endswith(("/", "\\")) else f"{really}/"
+    return f"{separated}{name}{start[wildcard.start() :]}"
 
 
 # -- refusing -------------------------------------------------------------------------------------------------
@@ -174,16 +179,16 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     path = _path_of(call)
     if path is None:
         return True
-    ways = {absolute(path, call.cwd): call.cwd, call.resolve(path): call.resolve(call.cwd)}
+    ways = {call.paths.normal(path): call.cwd, call.resolve(path): call.resolve(call.cwd)}
     pattern = _resolved(rule.specifier, call)
     return any(
-        fits(way.casefold(), one.casefold(), cwd.casefold())
+        fits(way.casefold(), one.casefold(), cwd.casefold(), call.paths)
         for way, cwd in ways.items()
         for one in (pattern, rule.specifier)
     )
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=1)  # one rule after the other looks at the same command
 def _all_runs(command: str) -> tuple[Words, ...]:
     return tuple(read_loosely(command))
 
@@ -193,24 +198,36 @@ def _all_runs(command: str) -> tuple[Words, ...]:
 
 def fits_words(words: Words, pattern: str) -> bool:
     """Whether a command fits a pattern, word by word; a `*` at the end stands for any number of words."""
-    expected = pattern.removesuffix(":*").split() + (["*"] if pattern.endswith(":*") else [])
+    expected = _expected(pattern)
     if expected[-1] == "*" and len(words) >= len(expected) - 1:
         expected = expected[:-1]
         words = words[: len(expected)]
     return len(words) == len(expected) and all(map(_word_fits, words, expected))
 
 
+@lru_cache(maxsize=1000)
+def _expected(pattern: str) -> Words:
+    return (*pattern.removesuffix(":*").split(), *(["*"] if pattern.endswith(":*") else []))
+
+
 def _may_fit_words(words: Words, pattern: str) -> bool:
     """The same for refusals: whatever the case, the path of the program, and options in between."""
+    pattern = _without_place(pattern)
+    if not words[0].startswith("-") and not _word_fits(words[0].casefold(), _expected(pattern)[0]):
+        return False  # a long command may run thousands of programs, and hardly any is the one that is looked for
     words = tuple(word.casefold() for word in words)
-    name, *rest = pattern.casefold().split(maxsplit=1)
-    pattern = " ".join((name.rpartition("/")[2], *rest))
     without = tuple(word for word in words if not word.startswith("-"))
     dashed = (words[0], *words)  # each word beside the one before it
     without_values = tuple(
         word for word, before in zip(words, dashed, strict=False) if "-" not in (word[:1], before[:1])
     )
     return any(fits_words(way, pattern) for way in (words, without, without_values))
+
+
+@lru_cache(maxsize=1000)
+def _without_place(pattern: str) -> str:
+    name, *rest = pattern.casefold().split(maxsplit=1)
+    return " ".join((name.rpartition("/")[2], *rest))
 
 
 def _word_fits(word: str, pattern: str) -> bool:
@@ -232,10 +249,10 @@ def _path_of(call: ToolCall) -> str | None:
     """Where a file tool works: the file it names, else the session's directory. None for what is no path at all."""
     given = next((call.given[name] for name in _PATH_FIELDS if call.given.get(name) not in (None, "")), call.cwd)
     pattern = call.given.get("pattern") if call.tool == "Glob" else None
-    searched_elsewhere = isinstance(pattern, str) and (pattern.startswith(("/", "~")) or ".." in pattern)
-    if not isinstance(given, str) or "\0" in given or searched_elsewhere:
+    searched_elsewhere = isinstance(pattern, str) and call.paths.leads_away(pattern)
+    if not isinstance(given, str) or "\0" in given or len(given) > LONGEST_PATH or searched_elsewhere:
         return None
-    return given if given.startswith(("/", "~")) else f"{call.cwd.rstrip('/')}/{given}"
+    return call.paths.joined(call.cwd, given)
 
 
 def _text(given: Mapping[str, Any], name: str) -> str:

@@ -4,10 +4,15 @@ Two readings, for two uses. The strict one gives the simple commands that a line
 anything whose effect is not plain from its words: expansions, substitutions, redirections, escapes, globs. What an
 allowance rests on must be read like this. The loose one lists everything that might be run, and guesses; it serves
 refusals, where a guess too many does no harm.
+
+A command of more than `LONGEST_COMMAND` characters is unclear as a whole: the strict reading gives nothing, and the
+loose one covers its beginning. Both take time in proportion to the length, and go down into quoted commands a few
+levels only.
 """
 
 import re
 
+LONGEST_COMMAND = 64 << 10
 SEPARATORS = ("&&", "||", ";", "|&", "|", "&", "\n")
 _HARMLESS_REDIRECTION = re.compile(r"(?:[12]?>&[12]|(?:[012]|&)?[<>]>?[ \t]*/dev/null)(?=[\s;&|]|$)")
 _UNCLEAR = frozenset("$`(){}<>\\!*?[]")
@@ -23,13 +28,17 @@ _WRAPPERS = frozenset(
     }
 )
 _INTERPRETERS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "eval", "su", "source", "."})
+_RUN_OTHERS = _WRAPPERS | _INTERPRETERS
+_NO_WORD = re.compile(r"\W")
+_BREAKS = re.compile(r"[;&|\n`(){}<>$]+")
+_WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 
 Words = tuple[str, ...]
 
 
 def read_strictly(text: str) -> list[Words] | None:
     """The simple commands in a text, none of them with variables set before it; None if anything is unclear."""
-    if any(not (character.isprintable() or character in "\n\t") for character in text):
+    if len(text) > LONGEST_COMMAND or not text.replace("\n", "").replace("\t", "").isprintable():
         return None
     commands: list[Words] = []
     words: list[str] = []
@@ -82,27 +91,30 @@ def read_loosely(text: str, depth: int = 3) -> list[Words]:
     """Everything in a text that might be run as a command: the program without its path, and what follows it."""
     commands = read_strictly(text)
     if commands is None:
-        commands = _fragments(text)
+        commands = _fragments(text[:LONGEST_COMMAND])
     return [run for words in commands for run in _runs(words, depth)]
 
 
 def _fragments(text: str) -> list[Words]:
     """The text cut at everything that could begin a command, quotes and escapes ignored."""
-    pieces = re.split(r"[;&|\n`(){}<>$]+", text.replace("\\\n", ""))
-    return [tuple(re.sub(r"['\"\\]", "", piece).split()) for piece in pieces]
+    pieces = _BREAKS.split(text.replace("\\\n", ""))
+    return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
 
 
 def _runs(words: Words, depth: int) -> list[Words]:
     start = next((number for number, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
     runs = [_named(words[start:])] if words[start:] else []
-    if not runs or runs[0][0] not in _WRAPPERS | _INTERPRETERS:
+    if not runs or runs[0][0] not in _RUN_OTHERS:
         return runs
-    # A program that runs another may have any options before the other's name.
-    runs += [_named(words[begin : begin + _LONGEST]) for begin in range(start + 1, len(words))]
+    # A program that runs another may have any options, with values, before the other's name.
+    begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
+    runs += [_named(words[begin : begin + _LONGEST]) for begin in begins]
     if depth and any(run[0] in _INTERPRETERS for run in runs):
-        runs += [inner for word in words if re.search(r"\W", word) for inner in read_loosely(word, depth - 1)]
+        runs += [inner for word in words if _NO_WORD.search(word) for inner in read_loosely(word, depth - 1)]
     return runs
 
 
 def _named(words: Words) -> Words:
-    return (words[0].rpartition("/")[2], *words[1:])
+    """With the program's bare name: `rm` for `/bin/rm` and `rm.exe`."""
+    name = words[0].rpartition("/")[2]
+    return (name[:-4] if name[-4:].lower() == ".exe" else name, *words[1:])

@@ -7,20 +7,21 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ..model.paths import HERE, PathRules
+from ..secret_shapes import hide_shapes
+
 _LONGEST = 200
 _PATHS = frozenset({"file_path", "notebook_path"})
 
 
-def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "") -> str:
+def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths: PathRules = HERE) -> str:
     """Such as `Edit src/auth.py: 3 lines changed` or `Run: git push`. Files below `cwd` are named from there."""
     teller = _TELLERS.get(tool_name)
-    tool_input = {key: _from(cwd, value) if key in _PATHS else value for key, value in tool_input.items()}
+    tool_input = {
+        key: paths.shown_from(value, cwd) if key in _PATHS and isinstance(value, str) else value
+        for key, value in tool_input.items()
+    }
     return _one_line(teller(tool_input) if teller else _unknown(tool_name, tool_input))
-
-
-def _from(cwd: str, path: Any) -> Any:
-    below = f"{cwd.rstrip('/')}/"
-    return path.removeprefix(below) if cwd and isinstance(path, str) and "/../" not in path else path
 
 
 def _one_line(text: str) -> str:
@@ -29,6 +30,11 @@ def _one_line(text: str) -> str:
 
 
 def _cut(text: str, longest: int) -> str:
+    """Secrets are taken out first: of one that is cut, the rest could not be recognised."""
+    return text if len(text) <= longest else _shorter(hide_shapes(text), longest)
+
+
+def _shorter(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
