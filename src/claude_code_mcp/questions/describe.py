@@ -1,13 +1,17 @@
 """One readable line about what a tool call wants to do. Pure.
 
-People decide by these lines, and terminals show them: nothing in them may hide or rewrite what stands beside it.
+Terminals show these lines: nothing in them may hide or rewrite what stands beside it. A long one is short in the middle
+and says so; whoever decides is shown the whole beside it.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_LONGEST = 200
+from ..model.text import one_line
+
+LONGEST = 200
+_SHORT = 60
 _PATHS = frozenset({"file_path", "notebook_path"})
 
 
@@ -15,21 +19,12 @@ def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "") -> st
     """Such as `Edit src/auth.py: 3 lines changed` or `Run: git push`. Files below `cwd` are named from there."""
     teller = _TELLERS.get(tool_name)
     tool_input = {key: _from(cwd, value) if key in _PATHS else value for key, value in tool_input.items()}
-    return _one_line(teller(tool_input) if teller else _unknown(tool_name, tool_input))
+    return one_line(teller(tool_input) if teller else _unknown(tool_name, tool_input), LONGEST)
 
 
 def _from(cwd: str, path: Any) -> Any:
     below = f"{cwd.rstrip('/')}/"
     return path.removeprefix(below) if cwd and isinstance(path, str) and "/../" not in path else path
-
-
-def _one_line(text: str) -> str:
-    flat = _cut(" ".join(text.split()), _LONGEST)
-    return "".join(character if character.isprintable() else "�" for character in flat)
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def _text(tool_input: Mapping[str, Any], *names: str) -> str:
@@ -121,4 +116,4 @@ def _name(tool_name: str) -> str:
 
 
 def _short(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 60)
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), _SHORT)
