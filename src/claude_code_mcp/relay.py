@@ -5,7 +5,6 @@ declares `claude/channel/permission` is told of open questions and may answer th
 everywhere. Whatever comes from a server that was not named is ignored, and written down.
 """
 
-import json
 import logging
 import re
 from collections.abc import Collection, Mapping
@@ -15,6 +14,8 @@ from .errors import ClaudeCodeError
 from .hub.hub import Hub
 from .model.acts import Act, ActKind
 from .model.question import Answer, Question, QuestionKind, Resolution
+from .model.text import as_json
+from .questions.showing import is_whole, shown_input, without_secrets
 from .service import LOCAL, Service
 from .sessions.session import Session
 
@@ -24,7 +25,6 @@ MESSAGE = "notifications/claude/channel"
 ANSWER = "notifications/claude/channel/permission"
 REQUEST = "notifications/claude/channel/permission_request"
 _CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
-_PREVIEW = 500
 _FRAME = re.compile(r"<(/?channel)", re.IGNORECASE)
 
 
@@ -66,14 +66,7 @@ class Relay:
     async def _send(self, server: str, question: Question) -> None:
         assert self._service is not None
         assert self._hub is not None
-        clean = self._service.redactor
-        preview = json.dumps(clean.data(question.tool_input), ensure_ascii=False, default=str)[:_PREVIEW]
-        params = {
-            "request_id": question.id,
-            "tool_name": question.tool_name,
-            "description": clean.text(question.description),
-            "input_preview": preview,
-        }
+        params = _request(without_secrets(question, self._service.redactor))
         try:
             await self._hub.connect_to([server])
             if question.id in self._asked and self._declares(server, _PERMISSION):
@@ -114,6 +107,9 @@ class Relay:
         if question is None or behavior not in ("allow", "deny"):
             log.info("an answer of the channel %s fits no open question", server)
             return
+        if behavior == "allow" and not is_whole(without_secrets(question, self._service.redactor)):
+            log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
+            return
         answer = Answer(allow=behavior == "allow", message=_words(params.get("message")))
         try:
             self._service.broker.answer(question.session_id, question.id, answer, f"channel:{server}")
@@ -141,6 +137,20 @@ class Relay:
         if named is None:
             return next(iter(self._service.sessions(owner=LOCAL)), None)
         return next((one for one in self._service.sessions(owner=None) if one.id == named), None)
+
+
+def _request(question: Question) -> dict[str, Any]:
+    """The question with its whole input. What is too large for that says so, and cannot be allowed from here."""
+    given, whole = shown_input(question)
+    description = question.description
+    if not whole:
+        description += " [too large to be shown here whole: it can be denied here, and allowed in the MCP client]"
+    return {
+        "request_id": question.id,
+        "tool_name": question.tool_name,
+        "description": description,
+        "input_preview": as_json(given),
+    }
 
 
 def _framed(server: str, content: str) -> str:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
@@ -25,7 +26,8 @@ from .model.question import Answer, Question
 from .model.turn import Outcome
 from .policy.document import Policy
 from .questions.broker import Broker
-from .redaction import Redactor
+from .questions.returned import put_back
+from .redaction import MARK, Redactor
 from .sessions.delivery import Delivery
 from .sessions.gate import Gate
 from .sessions.hosting import Host
@@ -82,7 +84,7 @@ class Service:
 
     async def __aenter__(self) -> "Service":
         settings, config_dir = self.settings, config_directory(self._environment)
-        self.broker = Broker(settings.permission_timeout)
+        self.broker = Broker(settings.permission_timeout, self.redactor.data)
         self._around = Surroundings(
             settings=settings,
             launcher=Launcher(self._environment, settings.claude_path, settings.start_timeout),
@@ -93,6 +95,7 @@ class Service:
             gate=self.gate,
             start_task=self.start_task,
             host=self._host,
+            redact=self.redactor.data,
             notice=self._notice,
         )
         self._sessions = Sessions(self._around)
@@ -344,8 +347,11 @@ class Service:
         session = self.session(session_id, owner=owner)
         question = next((one for one in session.questions if one.id == question_id), None)
         if question is not None and answer.updated_input is not None:
+            shown = self.redactor.data(question.tool_input)
+            updated = put_back(answer.updated_input, shown, question.tool_input, MARK)
+            answer = replace(answer, updated_input=updated)
             with self._refusals_told(owner, "respond", session_id):
-                self.gate.check_call(owner, session.cwd, question.tool_name, answer.updated_input)
+                self.gate.check_call(owner, session.cwd, question.tool_name, updated)
         self.broker.answer(session_id, question_id, answer, by)
         return session
 

@@ -1,11 +1,12 @@
 """`claude_code_session` and `claude_code_configure`."""
 
+import json
 from typing import Any
 
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.testing.script import script, stall
+from claude_code_mcp.testing.script import script, stall, tool
 
 from .conftest import Caller, StartCaller
 
@@ -93,8 +94,35 @@ async def test_toolsets_can_be_chosen(start_caller: StartCaller) -> None:
         assert len((await caller.client.list_tools()).tools) == expected
 
 
-@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 8_000), ("sessions,code,query", 18_000)])
+@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 8_200), ("sessions,code,query", 18_000)])
 async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets: str, limit: int) -> None:
     caller: Caller = await start_caller(toolsets=toolsets)
     listing = await caller.client.list_tools()
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
+
+
+async def test_what_was_cut_is_read_in_pages(caller: Caller) -> None:
+    answer = "\n".join(f"line {number} of a long answer" for number in range(12_000))
+    report = await caller.ok("claude_code", prompt=script("Go", answer))
+    (cut,) = report["truncated"]
+    assert (cut["part"], cut["total"]) == ("result", len(answer))
+    read, offset = report["result"].partition("[[claude-code-mcp cut")[0], cut["nextOffset"]
+    while offset is not None:
+        asked = {"action": "get", "sessionId": report["sessionId"], "part": "result", "offset": offset}
+        page = (await caller.ok("claude_code_session", **asked))["part"]
+        read, offset = read + page["text"], page.get("nextOffset")
+    assert read == answer
+
+
+async def test_a_question_comes_with_its_whole_input_and_in_the_text_too(caller: Caller) -> None:
+    content = "a line of the file\n" * 10_000
+    prompt = script("Go", tool("Write", file_path=str(caller.sandbox.project / "f"), content=content), "done")
+    result = await caller.call("claude_code", prompt=prompt, permissionMode="default")
+    assert result.structured_content is not None
+    (question,) = result.structured_content["pendingInputs"]
+    assert question["toolInput"]["content"] == content
+    assert isinstance(result.content[0], types.TextContent)
+    assert json.dumps(content) in result.content[0].text
+    asked = {"action": "get", "sessionId": result.structured_content["sessionId"], "part": question["inputId"]}
+    page = (await caller.ok("claude_code_session", **asked))["part"]
+    assert page["text"].startswith('{"file_path"')

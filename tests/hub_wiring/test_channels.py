@@ -9,6 +9,7 @@ import pytest
 from claude_code_mcp.errors import QuestionClosed
 from claude_code_mcp.model.events import QuestionSettled, TurnStarted
 from claude_code_mcp.model.question import Answer
+from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, tool
 
@@ -93,6 +94,39 @@ async def test_a_permission_channel_is_told_of_a_question_and_answers_it(start_r
     assert set(request["params"]) == {"request_id", "tool_name", "description", "input_preview"}
     assert request["params"]["tool_name"] == "Bash"
     assert json.loads(request["params"]["input_preview"])["command"] == "touch made"
+
+
+async def test_a_channel_is_shown_the_whole_input_with_nothing_invisible_in_it(
+    start_rig: StartRig, heard: Path
+) -> None:
+    rig: Rig = await start_rig(channel(heard, "permission", "answers"), permission_channels="chat")
+    content = "a line\u202e of it\n" * 12_000
+    _, ending = await rig.create(tool("Write", file_path=str(rig.sandbox.project / "made"), content=content), "done")
+    assert (await ending).result == "done"
+    (request,) = told(heard)
+    assert json.loads(request["params"]["input_preview"])["content"] == content
+    assert "\u202e" not in request["params"]["input_preview"]
+
+
+async def test_what_is_too_large_to_be_shown_whole_cannot_be_allowed_from_a_channel(
+    start_rig: StartRig, heard: Path
+) -> None:
+    rig: Rig = await start_rig(channel(heard, "permission"), permission_channels="chat")
+    content = "a line of it\n" * 24_000
+    session, ending = await rig.create(
+        tool("Write", file_path=str(rig.sandbox.project / "made"), content=content), "done"
+    )
+    await session.wait(LONG)
+    await until(lambda: told(heard))
+    (request,) = told(heard)
+    assert "too large" in request["params"]["description"]
+    assert has_mark(json.loads(request["params"]["input_preview"]))
+    await push(rig, ANSWER, request_id=request["params"]["request_id"], behavior="allow")
+    assert session.questions, "it is still open"
+    await push(rig, ANSWER, request_id=request["params"]["request_id"], behavior="deny")
+    assert (await ending).result == "done"
+    assert answered_by(session) == ["channel:chat"]
+    assert not (rig.sandbox.project / "made").exists()
 
 
 async def test_the_first_answer_wins_and_the_late_one_changes_nothing(start_rig: StartRig, heard: Path) -> None:

@@ -1,6 +1,7 @@
 """The broker: one question, many channels, one answer."""
 
 import asyncio
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, QuestionClosed
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.model.text import cut
 from claude_code_mcp.questions.broker import Broker
 
 YES, NO = Answer(allow=True), Answer(allow=False)
@@ -292,3 +294,40 @@ async def test_only_so_many_closed_questions_are_remembered() -> None:
         broker.answer("s-1", question.id, YES, "queue")
     assert why_closed(broker, questions[0]).data["closed"] == "unknown"
     assert why_closed(broker, questions[1]).data["closed"] == "answered"
+
+
+async def test_the_first_answer_wins_whatever_input_it_brings_and_a_refused_one_leaves_the_question_open() -> None:
+    broker = Broker(LONG)
+    asker = Asker(broker)
+    question = asker.ask()
+    cut_input = {"command": cut("x" * 100, 10)}
+    with pytest.raises(InvalidArgument, match="cut mark"):
+        broker.answer("s-1", question.id, Answer(allow=True, updated_input=cut_input), "queue")
+    assert broker.pending() == [question]
+    broker.answer("s-1", question.id, Answer(allow=True, updated_input={"command": "first"}), "dialog")
+    with pytest.raises(QuestionClosed, match="dialog"):
+        broker.answer("s-1", question.id, Answer(allow=True, updated_input={"command": "second"}), "queue")
+    assert asker.heard[question.id][1] == {"behavior": "allow", "updatedInput": {"command": "first"}}
+
+
+async def test_answered_questions_weigh_next_to_nothing() -> None:
+    broker = Broker(LONG)
+
+    def ask_and_answer(content: str) -> None:
+        question = broker.open("s-1", "Write", {"content": content}, lambda *_: None)
+        answer = Answer(allow=True, updated_input={"content": content + "!"})
+        broker.answer("s-1", question.id, answer, "queue")
+
+    tracemalloc.start()
+    for number in range(20):
+        ask_and_answer(f"{number}" * 100_000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+
+
+async def test_a_description_is_made_of_what_has_no_secrets() -> None:
+    broker = Broker(LONG, lambda data: {key: value.replace("hush", "*") for key, value in data.items()})
+    question = broker.open("s-1", "Bash", {"command": "echo hush"}, lambda *_: None)
+    assert question.description == "Run: echo *"
+    assert question.tool_input == {"command": "echo hush"}

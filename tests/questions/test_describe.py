@@ -19,7 +19,7 @@ def ask(*questions: str) -> Input:
     ("tool", "tool_input", "line"),
     [
         ("Bash", {"command": "git push"}, "Run: git push"),
-        ("Bash", {"command": "make\n  test", "run_in_background": True}, "Run: make test (in the background)"),
+        ("Bash", {"command": "make\n  test", "run_in_background": True}, "Run: make ⏎ test (in the background)"),
         ("Bash", {}, "Run: ?"),
         ("PowerShell", {"command": "dir"}, "Run: dir"),
         ("Write", {"file_path": "a.py", "content": "one\ntwo\n"}, "Write a.py: 2 lines"),
@@ -121,4 +121,27 @@ def test_any_call_at_all_has_one_short_printable_line(tool: str, tool_input: Inp
 def test_a_long_command_is_cut_visibly() -> None:
     line = describe("Bash", {"command": "x" * 1000})
     assert len(line) == 200
-    assert line.endswith("…")
+    assert "[… 1005 characters in all …]" in line
+
+
+def test_the_end_of_a_long_command_is_in_its_line() -> None:
+    padded = {"command": "git status" + " " * 5000 + "; rm -rf /home"}
+    line = describe("Bash", padded)
+    assert line.startswith("Run: git status")
+    assert line.endswith("; rm -rf /home")
+    assert "5029 characters in all" in line
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("ls" + "\n" * 40 + "rm x", "Run: ls ⏎[40 line breaks]⏎ rm x"),
+        ("ls" + " " * 100 + "; rm x", "Run: ls [100 spaces] ; rm x"),
+        ("a  b\r\nc", "Run: a  b ⏎ c"),
+        ("rm \u202ex", "Run: rm \\u202ex"),
+        ("rm \x1b[2Kx\r", "Run: rm \\u001b[2Kx\\r"),
+        ("rm\u200b x\u3164", "Run: rm\\u200b x\\u3164"),
+    ],
+)
+def test_what_could_hide_something_is_shown(command: str, line: str) -> None:
+    assert describe("Bash", {"command": command}) == line

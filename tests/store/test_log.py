@@ -17,10 +17,11 @@ from claude_code_mcp.model.events import (
     Partial,
     PartialRun,
     QuestionOpened,
+    QuestionSettled,
     TurnEnded,
     TurnStarted,
 )
-from claude_code_mcp.model.question import Question, QuestionKind
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.store.log import EventLog, Subscription
 
@@ -175,7 +176,26 @@ def test_a_shortened_message_tells_what_it_was() -> None:
     assert kept.raw == {"type": "user", "uuid": "u-1", "omitted_bytes": 9000}
 
 
-@pytest.mark.parametrize("kind", [TurnEnded, QuestionOpened])
+def test_the_log_keeps_the_heading_of_a_question_and_the_decision_and_subscribers_get_the_whole() -> None:
+    log = filled([])
+    subscription = log.subscribe()
+    opened = large(QuestionOpened)
+    assert isinstance(opened, QuestionOpened)
+    answer = Answer(allow=True, updated_input={"content": "y" * 100_000}, answers=["z" * 100_000])
+    settled = QuestionSettled(opened.question, Resolution(Closure.ANSWERED, "a person", answer))
+    log.append(opened)
+    log.append(settled)
+    asked, decided = log.after(0)
+    assert isinstance(asked, QuestionOpened)
+    assert (asked.question.id, asked.question.description, asked.question.tool_input) == ("q", "…", {})
+    assert isinstance(decided, QuestionSettled)
+    assert (decided.question, decided.resolution.by) == (asked.question, "a person")
+    assert decided.resolution.answer == Answer(allow=True)
+    assert log.size < 1000
+    assert drained(subscription) == [opened, settled]
+
+
+@pytest.mark.parametrize("kind", [TurnEnded])
 def test_what_cannot_be_shortened_is_kept_as_the_newest_and_makes_room_soon(kind: type[Event]) -> None:
     log = filled([*lines("before"), large(kind)], max_bytes=20_000)
     assert [type(event) for event in log.after(0)] == [Gap, kind]

@@ -5,11 +5,12 @@ that this version has no name for pass through as `Message` with their raw conte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .question import Question, Resolution
 from .states import State
+from .text import cut
 from .turn import Outcome
 from .usage import Usage
 
@@ -24,6 +25,10 @@ class Event:
     seq: int = 0
     at: float = 0.0
     size: int = 0
+
+    def kept(self) -> "Event":
+        """What a log keeps of it, however small it is; most kinds are kept as they are."""
+        return self
 
     def shortened(self) -> "Event":
         """What a log keeps of it when it is too large; most kinds never are."""
@@ -49,7 +54,7 @@ class Message(Event):
         return str(self.raw.get("type", "unknown"))
 
     def shortened(self) -> "Message":
-        about = {name: str(self.raw[name])[:_SHORT] for name in _ABOUT if name in self.raw}
+        about = {name: cut(str(self.raw[name]), _SHORT) for name in _ABOUT if name in self.raw}
         return Message({**about, "omitted_bytes": self.size}, seq=self.seq, at=self.at)
 
 
@@ -83,26 +88,45 @@ class Output(Event):
     kind: str = "text"
 
     def shortened(self) -> "Output":
-        line = f"{self.line[:_SHORT]}…"
+        line = cut(self.line, _SHORT)
         return Output(line, self.kind, seq=self.seq, at=self.at, size=len(line))
 
 
 @dataclass(slots=True)
 class QuestionOpened(Event):
-    """The session waits for an answer to this question."""
+    """The session waits for an answer to this question.
+
+    Whoever listens gets it whole; the log keeps its heading: the broker has every open question, and of those that are
+    answered nobody needs more.
+    """
 
     question: Question
 
     def __post_init__(self) -> None:
         self.size = _text_in(self.question.tool_input)
 
+    def kept(self) -> "QuestionOpened":
+        return QuestionOpened(self.question.brief(), seq=self.seq, at=self.at)
+
 
 @dataclass(slots=True)
 class QuestionSettled(Event):
-    """A question was answered, expired or was withdrawn."""
+    """A question was answered, expired or was withdrawn. The log keeps which it was, the decision and who made it."""
 
     question: Question
     resolution: Resolution
+
+    def kept(self) -> "QuestionSettled":
+        kept = QuestionSettled(self.question.brief(), self.resolution.brief(), seq=self.seq, at=self.at)
+        kept.size = len(kept.resolution.detail) + len((kept.resolution.answer and kept.resolution.answer.message) or "")
+        return kept
+
+    def shortened(self) -> "QuestionSettled":
+        answer = self.resolution.answer
+        message = cut(answer.message, _SHORT) if answer is not None and answer.message else None
+        told = None if answer is None else replace(answer, message=message)
+        resolution = replace(self.resolution, answer=told, detail=cut(self.resolution.detail, _SHORT))
+        return QuestionSettled(self.question, resolution, seq=self.seq, at=self.at, size=2 * _SHORT)
 
 
 @dataclass(slots=True)
@@ -117,7 +141,7 @@ class TurnStarted(Event):
         self.size = len(self.prompt)
 
     def shortened(self) -> "TurnStarted":
-        prompt = f"{self.prompt[:_SHORT]}…"
+        prompt = cut(self.prompt, _SHORT)
         return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at)
 
 
@@ -129,7 +153,9 @@ class TurnEnded(Event):
     outcome: Outcome
 
     def __post_init__(self) -> None:
-        self.size = len(self.outcome.result) + _text_in(self.outcome.structured_output)
+        outcome = self.outcome
+        self.size = len(outcome.result) + len(outcome.detail) + _text_in(outcome.structured_output)
+        self.size += _text_in(outcome.permission_denials)
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Questions a session asks and the answers it takes: permission, plan review and user question as one model."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -68,6 +68,10 @@ class Question:
         raw = self.tool_input.get("questions")
         return tuple(_choice(part) for part in raw if isinstance(part, Mapping)) if isinstance(raw, list) else ()
 
+    def brief(self) -> "Question":
+        """What is worth keeping once it is answered: which question it was, without what it was about in full."""
+        return replace(self, tool_input={}, suggestions=(), reason=None)
+
 
 def _choice(raw: Mapping[str, Any]) -> Choice:
     options = raw.get("options")
@@ -121,3 +125,9 @@ class Resolution:
     answer: Answer | None = None
     detail: str = ""
     at: float = field(default=0.0)
+
+    def brief(self) -> "Resolution":
+        """The decision and whose it was, without inputs and answers."""
+        if self.answer is None or (self.answer.updated_input is None and self.answer.answers is None):
+            return self
+        return replace(self, answer=replace(self.answer, updated_input=None, answers=None))

@@ -7,6 +7,7 @@ from typing import Any
 from ..model.acts import Act, ActKind
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
 from ..model.question import Question
+from ..model.text import cut
 from ..redaction import Redactor
 from .trail import Trail, timestamp
 
@@ -55,10 +56,10 @@ class Audit:
         return {"prompt_sha256": digest, **({"prompt": prompt} if self._prompts else {})}
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
-        told = {name: value if name == "prompt" else _short(value) for name, value in details.items()}
-        told = {name: value for name, value in told.items() if value is not None}
+        told = {name: value for name, value in details.items() if value is not None}
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {}), **told}
-        self._trail.write(self._redactor.data(entry))
+        clean = self._redactor.data(entry)
+        self._trail.write({name: value if name == "prompt" else _short(value) for name, value in clean.items()})
 
 
 def _question(question: Question) -> dict[str, Any]:
@@ -71,4 +72,4 @@ def _question(question: Question) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    return f"{value[:_LONGEST]}…" if isinstance(value, str) and len(value) > _LONGEST else value
+    return cut(value, _LONGEST) if isinstance(value, str) else value

@@ -16,12 +16,14 @@ from typing import Any, Protocol
 
 from ..errors import QuestionClosed
 from ..model.question import Answer, Closure, Question, Resolution, kind_of
+from ..model.text import cut
 from .describe import describe
 from .reply import reply
 
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 2000
+_LONGEST_DETAIL = 500
 
 
 class Channel(Protocol):
@@ -52,10 +54,13 @@ class _Pending:
 class Broker:
     """All pending questions of a server."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, redact: Callable[[Any], Any] = lambda data: data) -> None:
+        """`redact` takes secrets out of an input before it is put in one line."""
         self._timeout = timeout
+        self._redact = redact
         self._open: dict[str, _Pending] = {}
-        self._closed: OrderedDict[str, tuple[str, Resolution]] = OrderedDict()
+        # Whose question it was, why it is closed, by whom, and a word on that: no inputs, no answers.
+        self._closed: OrderedDict[str, tuple[str, Closure, str, str]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
 
     def add_channel(self, channel: Channel) -> None:
@@ -90,7 +95,7 @@ class Broker:
             kind=kind_of(tool_name),
             tool_name=tool_name,
             tool_input=tool_input,
-            description=describe(tool_name, tool_input, cwd),
+            description=describe(tool_name, self._redact(tool_input), cwd),
             tool_use_id=tool_use_id,
             suggestions=suggestions,
             reason=reason,
@@ -148,7 +153,8 @@ class Broker:
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
         pending = self._open.pop(question_id)
         pending.timer.cancel()
-        self._closed[question_id] = (pending.question.session_id, resolution)
+        about = cut(resolution.by, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
+        self._closed[question_id] = (pending.question.session_id, resolution.closure, *about)
         if len(self._closed) > _REMEMBERED:
             self._closed.popitem(last=False)
         try:
@@ -158,15 +164,15 @@ class Broker:
                 _tell(channel.withdraw, pending.question, resolution)
 
     def _why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
-        owner, resolution = self._closed.get(question_id, ("", None))
-        if resolution is None or owner != session_id:
+        owner, closure, by, detail = self._closed.get(question_id, ("", None, "", ""))
+        if closure is None or owner != session_id:
             return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")
         told = {
-            Closure.ANSWERED: f"was already answered by {resolution.by}",
+            Closure.ANSWERED: f"was already answered by {by}",
             Closure.EXPIRED: "expired and was denied",
-            Closure.WITHDRAWN: f"was withdrawn: {resolution.detail}",
-        }[resolution.closure]
-        return QuestionClosed(f"Question {question_id!r} {told}.", closed=str(resolution.closure), by=resolution.by)
+            Closure.WITHDRAWN: f"was withdrawn: {detail}",
+        }[closure]
+        return QuestionClosed(f"Question {question_id!r} {told}.", closed=str(closure), by=by)
 
 
 def _tell(call: Callable[..., None], *about: object) -> None:

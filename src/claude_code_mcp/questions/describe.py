@@ -1,6 +1,7 @@
 """One readable line about what a tool call wants to do. Pure.
 
-People decide by these lines, and terminals show them: nothing in them may hide or rewrite what stands beside it.
+Terminals show these lines: nothing in them may hide or rewrite what stands beside it. A long one is short in the middle
+and says so; whoever decides is shown the whole beside it.
 """
 
 import json
@@ -8,9 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..model.paths import HERE, PathRules
+from ..model.text import one_line
 from ..secret_shapes import hide_shapes
 
-_LONGEST = 200
+LONGEST = 200
+_SHORT = 60
 _PATHS = frozenset({"file_path", "notebook_path"})
 
 
@@ -21,21 +24,12 @@ def describe(tool_name: str, tool_input: Mapping[str, Any], cwd: str = "", paths
         key: paths.shown_from(value, cwd) if key in _PATHS and isinstance(value, str) else value
         for key, value in tool_input.items()
     }
-    return _one_line(teller(tool_input) if teller else _unknown(tool_name, tool_input))
+    return _line(teller(tool_input) if teller else _unknown(tool_name, tool_input), LONGEST)
 
 
-def _one_line(text: str) -> str:
-    flat = _cut(" ".join(text.split()), _LONGEST)
-    return "".join(character if character.isprintable() else "�" for character in flat)
-
-
-def _cut(text: str, longest: int) -> str:
-    """Secrets are taken out first: of one that is cut, the rest could not be recognised."""
-    return text if len(text) <= longest else _shorter(hide_shapes(text), longest)
-
-
-def _shorter(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _line(text: str, longest: int) -> str:
+    """Secrets are taken out of what will be cut: of one that is cut, the rest could not be recognised."""
+    return one_line(hide_shapes(text) if len(text) > longest else text, longest)
 
 
 def _text(tool_input: Mapping[str, Any], *names: str) -> str:
@@ -127,4 +121,4 @@ def _name(tool_name: str) -> str:
 
 
 def _short(value: Any) -> str:
-    return _cut(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), 60)
+    return _line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str), _SHORT)

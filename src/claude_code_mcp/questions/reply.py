@@ -5,6 +5,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.question import Answer, Question, QuestionKind, Scope
+from .showing import refuse_cut
 
 _DENIALS = {
     QuestionKind.PERMISSION: "The user denied this.",
@@ -42,6 +43,8 @@ def _for_session(question: Question) -> list[dict[str, Any]]:
 
 
 def _input(question: Question, answer: Answer) -> dict[str, Any]:
+    if answer.updated_input is not None:
+        refuse_cut(answer.updated_input)
     edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
     if question.kind is not QuestionKind.PERMISSION:
         # A plan or a set of questions is edited in part: what is left out stays as it was.

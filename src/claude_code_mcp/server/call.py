@@ -60,6 +60,11 @@ class Call:
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    offsets: dict[str, int] = field(default_factory=dict)
+    """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+
+    def __post_init__(self) -> None:
+        self.offsets.update(self.state.get("offsets") or {})
 
     @property
     def resumed_session(self) -> str | None:

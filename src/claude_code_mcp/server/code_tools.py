@@ -15,11 +15,14 @@ from ..sessions.session import Session
 from .call import Call
 from .code_options import SessionArguments, session_options
 from .forms import CONFIRM, confirmation, confirmed
-from .status import PendingInput, Problem, pending_input
+from .limits import Name, Offset
+from .parts import Parts, read_part, told_cut, told_page
+from .status import PendingInput, Problem, pending_inputs, told_inputs
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import wait_for_turn
 
 Milliseconds = int
+_LONGEST = 256 << 10
 
 
 class ClaudeCode(SessionArguments):
@@ -42,6 +45,8 @@ class SessionAction(Arguments):
     action: Literal["list", "get", "cancel"]
     session_id: str | None = None
     include_sensitive: bool | None = None
+    part: Name | None = Field(None, description="With get: read this part of truncated, from offset on")
+    offset: Offset | None = None
 
 
 class Configure(Arguments):
@@ -68,10 +73,11 @@ class TurnReport(Outcome):
     permission_denials: list[dict[str, Any]] | None = None
     status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
     pending_inputs: list[PendingInput] | None = None
+    truncated: list[dict[str, Any]] | None = None
     error: Problem | None = None
 
     def text(self) -> str:
-        return self.result or ""
+        return "\n".join([self.result or "", *told_inputs(self.pending_inputs), *told_cut(self.truncated)])
 
     @property
     def failed(self) -> bool:
@@ -96,7 +102,11 @@ class SessionInfo(Outcome):
 class SessionInfos(Outcome):
     sessions: list[dict[str, Any]] | None = None
     message: str | None = None
+    part: dict[str, Any] | None = None
     error: Problem | None = None
+
+    def text(self) -> str:
+        return super().text() if self.part is None else told_page(self.part)
 
 
 class Configuration(Outcome):
@@ -161,12 +171,12 @@ async def _turn(call: Call, session: Session) -> Reply:
     if asked is not None:
         return asked
     if session.busy:
-        return _unfinished(session)
+        return _unfinished(session, Parts(call.service.redactor))
     assert session.outcome is not None
-    return _finished(session, session.outcome)
+    return _finished(session, session.outcome, Parts(call.service.redactor))
 
 
-def _unfinished(session: Session) -> TurnReport:
+def _unfinished(session: Session, parts: Parts) -> TurnReport:
     waiting = session.state is State.WAITING
     how = (
         "Answer each entry of pendingInputs with claude_respond; then wait with claude_get_status."
@@ -178,18 +188,21 @@ def _unfinished(session: Session) -> TurnReport:
         session_id=session.id,
         status="waiting_for_input" if waiting else "running",
         result=f"Session {session.id} {told}. {how}",
-        pending_inputs=[pending_input(question) for question in session.questions] or None,
+        pending_inputs=pending_inputs(session.questions, parts) or None,
+        truncated=parts.truncated,
     )
 
 
-def _finished(session: Session, outcome: TurnOutcome) -> TurnReport:
+def _finished(session: Session, outcome: TurnOutcome, parts: Parts) -> TurnReport:
     if outcome.code is OutcomeCode.TIMEOUT:
         raise TurnTimeout(f"{outcome.detail} Session {session.id} can be continued.", session_id=session.id)
     if outcome.code is OutcomeCode.START_FAILED:
         raise _start_failure(outcome, session)
     return TurnReport(
         session_id=session.id,
-        result=outcome.result or outcome.detail,
+        result=parts.text("result", outcome.result, _LONGEST)
+        if outcome.result
+        else parts.text("error", outcome.detail, _LONGEST),
         is_error=not outcome.ok,
         duration_ms=outcome.duration_ms,
         duration_api_ms=outcome.duration_api_ms,
@@ -197,12 +210,13 @@ def _finished(session: Session, outcome: TurnOutcome) -> TurnReport:
         total_cost_usd=outcome.usage.cost_usd,
         session_total_turns=session.model_turns,
         session_total_cost_usd=session.usage.cost_usd,
-        structured_output=outcome.structured_output,
+        structured_output=parts.data("structuredOutput", outcome.structured_output, _LONGEST),
         stop_reason=outcome.stop_reason,
         error_subtype=None if outcome.ok else _subtype(outcome),
         usage=dict(outcome.raw_usage) or None,
         model_usage=_model_usage(outcome),
         permission_denials=[dict(denial) for denial in outcome.permission_denials] or None,
+        truncated=parts.truncated,
     )
 
 
@@ -244,6 +258,9 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
         return _infos(call.service.sessions(owner=call.principal), sensitive)
     if given.session_id is None:
         raise InvalidArgument(f"sessionId: required for {given.action}", field="sessionId")
+    if given.action == "get" and given.part is not None:
+        session = call.service.session(given.session_id, owner=call.principal)
+        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redactor))
     if given.action == "get":
         return _infos([call.service.session(given.session_id, owner=call.principal)], sensitive)
     session = await call.service.cancel(given.session_id, owner=call.principal)

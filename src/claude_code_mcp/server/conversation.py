@@ -17,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..hub.asking import Ask
+from ..model.text import visible
 from .call import Call
 from .turns import call_progress
 
@@ -117,7 +118,7 @@ class Round:
             asked = _PARAMS.validate_python(params)
         except ValidationError:
             return _CANCELLED
-        self._asked.set_result(asked)
+        self._asked.set_result(asked.model_copy(update={"message": visible(asked.message)}))
         return dict(await self._answer)
 
     def answered(self, answer: object) -> None:
@@ -138,7 +139,7 @@ async def _nobody(params: dict[str, Any]) -> dict[str, Any]:
 def _asker(call: Call) -> Ask:
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
         session, request_id = call.context.session, call.context.request_id
-        message = call.service.redactor.text(str(params.get("message", "")))
+        message = visible(call.service.redactor.text(str(params.get("message", ""))))
         if params.get("mode") == "url":
             id_ = str(params.get("elicitationId", ""))
             return _wire(await session.elicit_url(message, str(params.get("url", "")), id_, request_id))

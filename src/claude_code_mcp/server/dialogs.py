@@ -22,11 +22,14 @@ from pydantic import ValidationError
 from ..errors import InvalidArgument
 from ..model.question import Question, Resolution
 from ..questions.broker import Broker
-from .forms import CONFIRM, answer_of, confirmation, form_of
+from ..questions.showing import Redacts, without_secrets
+from .forms import CONFIRM, answer_of, confirmation, following, form_of, turns_page
 
 log = logging.getLogger(__name__)
 
 _WITH_ARRAYS = "2025-11-25"
+_FORMS_AT_ONCE = 1 << 19
+"""Characters of all forms in one result; what does not fit is asked in the next round."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 NAME = "elicitation"
 
@@ -45,18 +48,20 @@ class Dialogs:
         *,
         pushes: bool,
         start_task: StartTask,
-        redact: Callable[[str], str],
+        redactor: Redacts,
     ) -> None:
         self._broker = broker
         self._session = session
         self._pushes = pushes
         self._start_task = start_task
-        self._redact = redact
+        self._redactor = redactor
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self._calls: dict[types.RequestId, ServerSession] = {}
         self._shown: dict[str, asyncio.Task[None]] = {}
         self._put_away: set[str] = set()
+        self._offsets: dict[str, int] = {}
+        """How far the person has read in questions that take several forms, where forms are pushed."""
         self._pulse = asyncio.Event()
         broker.add_channel(self)
 
@@ -100,6 +105,7 @@ class Dialogs:
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._put_away.discard(question.id)
+        self._offsets.pop(question.id, None)
         task = self._shown.pop(question.id, None)
         if task is not None:
             task.cancel()
@@ -114,16 +120,25 @@ class Dialogs:
         await self._pulse.wait()
 
     async def _show(self, question: Question) -> None:
-        message, schema = form_of(question, arrays=self._session.protocol_version >= _WITH_ARRAYS)
+        arrays = self._session.protocol_version >= _WITH_ARRAYS
+        message, schema = self._form(question, self._offsets, arrays=arrays)
         request_id, session = next(reversed(self._calls.items()), (None, self._session))
         try:
-            result = await session.elicit_form(self._redact(message), schema, related_request_id=request_id)
+            result = await session.elicit_form(message, schema, related_request_id=request_id)
         except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
             self._put_aside(question.id)
             return
         del self._shown[question.id]  # the dialog is done: there is nothing left to take back
-        self.take(question.session_id, question.id, result.action, result.content)
+        self.take(question.session_id, question.id, result.action, result.content, self._offsets)
+        if question.id in self._offsets and question.id not in self._put_away:
+            self.offer(question)  # the next part of it
+
+    def _form(
+        self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
+    ) -> tuple[str, dict[str, Any]]:
+        shown = without_secrets(question, self._redactor)
+        return form_of(shown, arrays=arrays, offset=offsets.get(question.id, 0))
 
     # -- returning and taking answers -------------------------------------------------------------------------
 
@@ -140,11 +155,23 @@ class Dialogs:
         questions = self._broker.pending(session_id)
         return bool(questions) and all(one.id in self._shown and one.id not in self._put_away for one in questions)
 
-    def as_result(self, session_id: str, questions: list[Question], **state: Any) -> types.InputRequiredResult:
-        """The questions as the result of a call, to be repeated with the answers."""
+    def as_result(
+        self, session_id: str, questions: list[Question], offsets: Mapping[str, int], **state: Any
+    ) -> types.InputRequiredResult:
+        """The questions as the result of a call, to be repeated with the answers. At least one; the others as far as
+        they fit, the rest follow in the next round. `offsets` says how far the person has read in them."""
+        requests: dict[str, types.ElicitRequest] = {}
+        room = _FORMS_AT_ONCE
+        for question in questions:
+            message, schema = self._form(question, offsets)
+            room -= len(message)
+            if requests and room < 0:
+                break
+            params = types.ElicitRequestFormParams(message=message, requested_schema=schema)
+            requests[question.id] = types.ElicitRequest(params=params)
         return types.InputRequiredResult(
-            input_requests={question.id: _request(question) for question in questions},
-            request_state=json.dumps({"session": session_id, **state}),
+            input_requests=dict(requests),
+            request_state=json.dumps({"session": session_id, "offsets": dict(offsets), **state}),
         )
 
     def confirmation_result(self) -> types.InputRequiredResult:
@@ -153,18 +180,30 @@ class Dialogs:
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
         return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
-    def take_all(self, session_id: str, responses: Mapping[str, Any]) -> bool:
-        """The answers that a repeated call brought; tells whether all of them came in time."""
+    def take_all(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> bool:
+        """The answers that a repeated call brought; tells whether all of them came in time. `offsets` says how far the
+        person has read, and is brought up to date."""
         forms = [(one, form) for one, form in responses.items() if isinstance(form, types.ElicitResult)]
-        taken = [self.take(session_id, one, form.action, form.content) for one, form in forms]
+        taken = [self.take(session_id, one, form.action, form.content, offsets) for one, form in forms]
         return all(taken)
 
-    def take(self, session_id: str, question_id: str, action: str, content: Mapping[str, Any] | None) -> bool:
+    def take(
+        self,
+        session_id: str,
+        question_id: str,
+        action: str,
+        content: Mapping[str, Any] | None,
+        offsets: dict[str, int],
+    ) -> bool:
         """One filled-in form; tells whether the question was still open."""
         question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
         if question is None:
             return False
-        answer = answer_of(question, action, content)
+        rest = following(without_secrets(question, self._redactor), offsets.get(question_id, 0))
+        if rest is not None and turns_page(action, content):
+            offsets[question_id] = rest
+            return True
+        answer = answer_of(question, action, content, all_shown=rest is None)
         try:
             if answer is None:
                 self._put_aside(question_id)
@@ -174,11 +213,6 @@ class Dialogs:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._put_aside(question_id)
         return True
-
-
-def _request(question: Question) -> types.ElicitRequest:
-    message, schema = form_of(question)
-    return types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
 def is_modern(protocol_version: str) -> bool:

@@ -1,24 +1,63 @@
-"""A question as a form for a person, and the filled-in form as an answer. Pure."""
+"""A question as a form for a person, and the filled-in form as an answer. Pure.
+
+The person decides on what the form says, so it says everything. What is too long for one form comes in several, and
+only the last of them can be answered with yes.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ..model.question import Answer, Choice, Question, QuestionKind, Scope
+from ..model.text import Page, page_of, visible
+from ..questions.showing import FORM_PAGE, is_whole, told
 
 CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
-_PLAN_SHOWN = 12_000
-_INPUT_SHOWN = 2_000
+_NEXT = "Show the next part"
 
 
-def form_of(question: Question, *, arrays: bool = True) -> tuple[str, dict[str, Any]]:
-    """The message and the schema of the form. Without `arrays`, several choices are typed as text."""
+def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
+    """The message and the schema of the form. Without `arrays`, several choices are typed as text.
+
+    Of what is too long for one form, this is the one that begins at `offset`.
+    """
+    if is_whole(question):
+        return told(question), _answer_schema(question, arrays)
+    page = page_of(told(question), offset, FORM_PAGE)
+    schema = _answer_schema(question, arrays) if page.next_offset is None else _next_schema()
+    return _page_message(page), schema
+
+
+def following(question: Question, offset: int) -> int | None:
+    """Where the form behind the one at `offset` begins; None if that is the last."""
+    return None if is_whole(question) else page_of(told(question), offset, FORM_PAGE).next_offset
+
+
+def turns_page(action: str, content: Mapping[str, Any] | None) -> bool:
+    """Whether the person wants to see more before answering."""
+    return action == "accept" and (content or {}).get("decision") == _NEXT
+
+
+def _page_message(page: Page) -> str:
+    where = f"characters {page.offset + 1:,} to {page.offset + len(page.text):,} of {page.total:,}"
+    if page.next_offset is None:
+        return f"The last part: {where}.\n\n{page.text}"
+    rest = f'"{_NEXT}" shows what follows; it can be allowed only after all of it was shown.'
+    return f"THIS IS NOT ALL OF IT: {where}. {rest}\n\n{page.text}"
+
+
+def _next_schema() -> dict[str, Any]:
+    reason = _text("Reason", "Told to Claude if you deny")
+    return _schema({"decision": _enum("Decision", (_NEXT, _DENY)), "reason": reason}, ["decision"])
+
+
+def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
     match question.kind:
         case QuestionKind.PERMISSION:
-            return _permission_message(question), _permission_schema(question)
+            return _permission_schema(question)
         case QuestionKind.PLAN_REVIEW:
-            return _plan_message(question), _schema(
+            return _schema(
                 {
                     "decision": _enum("Decision", (_APPROVE, _FEEDBACK)),
                     "feedback": _text("Feedback", "What should change, if you send feedback"),
@@ -26,16 +65,19 @@ def form_of(question: Question, *, arrays: bool = True) -> tuple[str, dict[str, 
                 ["decision"],
             )
         case QuestionKind.USER_QUESTION:
-            return _question_message(question), _question_schema(question, arrays)
+            return _question_schema(question, arrays)
 
 
-def answer_of(question: Question, action: str, content: Mapping[str, Any] | None) -> Answer | None:
-    """The answer in a form; None if the person only put it away, which leaves the question open."""
-    if action == "decline":
-        return Answer(allow=False)
-    if action != "accept":
-        return None
+def answer_of(
+    question: Question, action: str, content: Mapping[str, Any] | None, *, all_shown: bool = True
+) -> Answer | None:
+    """The answer in a form; None if the person only put it away, which leaves the question open. Before `all_shown`
+    it can only be denied."""
     filled = content or {}
+    if action == "decline" or (action == "accept" and filled.get("decision") == _DENY):
+        return Answer(allow=False, message=str(filled.get("reason") or "") or None)
+    if action != "accept" or not all_shown:
+        return None
     match question.kind:
         case QuestionKind.PERMISSION:
             return _permission_answer(filled)
@@ -72,14 +114,6 @@ def _text(title: str, description: str) -> dict[str, Any]:
     return {"type": "string", "title": title, "description": description}
 
 
-def _permission_message(question: Question) -> str:
-    command = question.tool_input.get("command")
-    details = [question.reason or "", f"Path: {question.blocked_path}" if question.blocked_path else ""]
-    if isinstance(command, str) and command not in question.description:
-        details.append(_cut(command, _INPUT_SHOWN))
-    return "\n".join(["Claude Code wants to: " + question.description, *filter(None, details)])
-
-
 def _permission_schema(question: Question) -> dict[str, Any]:
     choices = (_ONCE, _SESSION, _DENY) if question.suggestions else (_ONCE, _DENY)
     reason = _text("Reason", "Told to Claude if you deny")
@@ -93,20 +127,6 @@ def _permission_answer(filled: Mapping[str, Any]) -> Answer:
     return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
 
 
-def _plan_message(question: Question) -> str:
-    plan = str(question.tool_input.get("plan") or "(Claude gave no text for its plan.)")
-    return "Claude Code has a plan and asks for approval:\n\n" + _cut(plan, _PLAN_SHOWN)
-
-
-def _question_message(question: Question) -> str:
-    return "Claude Code asks:\n" + "\n".join(_told(choice) for choice in question.choices)
-
-
-def _told(choice: Choice) -> str:
-    options = "".join(f"\n  - {label}" + (f": {about}" if about else "") for label, about in choice.options)
-    return choice.question + options
-
-
 def _question_schema(question: Question, arrays: bool) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for number, choice in enumerate(question.choices, 1):
@@ -116,14 +136,14 @@ def _question_schema(question: Question, arrays: bool) -> dict[str, Any]:
 
 
 def _choice_schema(choice: Choice, arrays: bool) -> dict[str, Any]:
-    title = choice.header or choice.question
-    about = {"description": choice.question}
+    title, asked = visible(choice.header or choice.question), visible(choice.question)
+    about = {"description": asked}
     if not choice.labels:
-        return _text(title, choice.question)
+        return _text(title, asked)
     if choice.several and arrays:
         return {"type": "array", "title": title, **about, "items": {"type": "string", "enum": list(choice.labels)}}
     if choice.several:
-        return _text(title, f"{choice.question} (one or more of: {', '.join(choice.labels)})")
+        return _text(title, f"{asked} (one or more of: {', '.join(choice.labels)})")
     return {**_enum(title, choice.labels), **about}
 
 
@@ -134,7 +154,3 @@ def _question_answer(question: Question, filled: Mapping[str, Any]) -> Answer:
         if given:
             answers[choice.question] = [str(one) for one in given] if isinstance(given, list) else str(given)
     return Answer(allow=True, answers=answers)
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}\n… ({len(text) - limit} more characters)"

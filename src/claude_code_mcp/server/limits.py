@@ -40,8 +40,15 @@ def _countable(number: int) -> int:
     return number
 
 
+def _offset(number: int) -> int:
+    if not 0 <= number < 1 << 40:
+        raise ValueError("must be nextOffset of an earlier answer")
+    return number
+
+
 Count = Annotated[int, AfterValidator(_countable)]
 Name = Annotated[str, AfterValidator(partial(_bounded, limit=1000))]
+Offset = Annotated[int, AfterValidator(_offset)]
 Path = Annotated[str, AfterValidator(partial(_bounded, limit=4096))]
 Rules = Annotated[list[Name], AfterValidator(_few)]
 SessionId = Annotated[str, AfterValidator(_session_id)]

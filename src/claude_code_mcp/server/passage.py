@@ -85,7 +85,7 @@ class Passage:
             )
         question = self._open(place, name, arguments)
         if call.returns_questions:
-            return call.dialogs.as_result(place, [question], question=question.id)
+            return call.dialogs.as_result(place, [question], call.offsets, question=question.id)
         call.dialogs.follow(place)
         try:
             return await self._answer(call, place, question)
@@ -106,9 +106,13 @@ class Passage:
         asyncio.get_running_loop().call_later(2 * self._service.settings.permission_timeout, self._done, question.id)
         return question
 
-    def _returned(self, call: Call, place: str, question_id: str) -> Answer:
-        """The client came back with an answer, or somebody else was faster."""
-        call.dialogs.take_all(place, call.responses)
+    def _returned(self, call: Call, place: str, question_id: str) -> Answer | types.InputRequiredResult:
+        """The client came back with an answer, or to see the next part, or somebody else was faster."""
+        before = call.offsets.get(question_id)
+        call.dialogs.take_all(place, call.responses, call.offsets)
+        left = [one for one in call.dialogs.not_put_away(place) if one.id == question_id]
+        if left and call.offsets.get(question_id) != before:
+            return call.dialogs.as_result(place, left, call.offsets, question=question_id)
         settled = self._opened.get(question_id)
         answer = settled.result() if settled is not None and settled.done() else _denial()
         self._done(question_id)

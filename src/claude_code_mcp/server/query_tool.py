@@ -156,7 +156,7 @@ class _Stream:
     async def run(self) -> Reply:
         call, session = self._call, self._session
         call.dialogs.follow(session.id)
-        call.dialogs.take_all(session.id, call.responses)
+        call.dialogs.take_all(session.id, call.responses, call.offsets)
         self._recall()
         try:
             async with told_progress(call, session):

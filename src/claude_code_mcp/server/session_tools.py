@@ -14,8 +14,9 @@ from ..model.states import SESSION_TOOL_STATUS
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
-from .limits import Count, Name, Path, Rules, SessionId
-from .status import Acknowledgement, Problem, SessionReport, Status, report, status_of
+from .limits import Count, Name, Offset, Path, Rules, SessionId
+from .parts import PENDING, Parts, read_part
+from .status import Acknowledgement, Problem, SessionReport, Status, pending_inputs, report, status_of
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, rest_or_question
 
@@ -49,6 +50,8 @@ class GetStatus(Arguments):
     session_id: SessionId
     output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50; with cursor: at most")
     cursor: int | None = Field(None, ge=0, description="nextCursor of the last call")
+    part: Name | None = Field(None, description="Read this part of truncated, from offset on")
+    offset: Offset | None = None
     wait_seconds: Wait | None = None
 
 
@@ -138,9 +141,22 @@ async def send_message(call: Call, given: SendMessage) -> Reply:
 
 async def get_status(call: Call, given: GetStatus) -> Reply:
     session = await call.service.find(given.session_id, owner=call.principal)
+    if given.part is not None:
+        return _page(call, session, given.part, given.offset or 0)
     late = _take_answers(call, session)
     asked = await _waited(call, session, given.wait_seconds, late=late)
-    return asked or report(session, lines=given.output_lines, cursor=given.cursor, notice=_TOO_LATE if late else None)
+    notice = _TOO_LATE if late else None
+    return asked or report(session, call.service.redactor, lines=given.output_lines, cursor=given.cursor, notice=notice)
+
+
+def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport:
+    """One part of a report that was cut."""
+    redactor, about = call.service.redactor, {"session_id": session.id, "status": status_of(session)}
+    if part != PENDING:
+        return SessionReport(**about, part=read_part(session, part, offset, redactor))
+    parts = Parts(redactor)
+    inputs = pending_inputs(session.questions, parts, offset)
+    return SessionReport(**about, pending_inputs=inputs, truncated=parts.truncated)
 
 
 async def respond(call: Call, given: Respond) -> Reply:
@@ -191,13 +207,13 @@ async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
     asked = await _waited(call, session, seconds, since=since, late=late)
-    return asked or report(session, cursor=since, notice=_TOO_LATE if late else None)
+    return asked or report(session, call.service.redactor, cursor=since, notice=_TOO_LATE if late else None)
 
 
 def _take_answers(call: Call, session: Session) -> bool:
     """Shows the session's questions to this client and takes what it answered; tells if an answer came too late."""
     call.dialogs.follow(session.id)
-    in_time = call.dialogs.take_all(session.id, call.responses)
+    in_time = call.dialogs.take_all(session.id, call.responses, call.offsets)
     return not in_time or bool(call.state.get("late"))
 
 

@@ -1,7 +1,7 @@
 """The state of a session as the session tools report it, within an output budget. Pure."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -9,7 +9,10 @@ from pydantic import Field
 from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS
+from ..model.text import as_json
+from ..questions.showing import Redacts
 from ..sessions.session import Session
+from .parts import Parts, told_cut, told_page
 from .tool import Outcome
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
@@ -17,7 +20,8 @@ Status = Literal["running", "waiting_for_input", "completed", "error", "interrup
 OUTPUT_BUDGET = 24_000
 _LINES = 50
 _LONGEST_RESULT = 24_000
-_LONGEST_INPUT_TEXT = 4_000
+_LONGEST_ERROR = 4_000
+_LONGEST_STRUCTURE = 256 << 10
 _TOOLS_SHOWN = 20
 
 
@@ -59,6 +63,8 @@ class SessionReport(Outcome):
     retrying: str | None = None
     structured_output: Any = None
     notice: str | None = None
+    truncated: list[dict[str, Any]] | None = None
+    part: dict[str, Any] | None = None
     error: Problem | None = None
 
     def text(self) -> str:
@@ -78,18 +84,25 @@ def status_of(session: Session) -> Status:
 
 
 def report(
-    session: Session, *, lines: int | None = None, cursor: int | None = None, notice: str | None = None
+    session: Session,
+    redactor: Redacts,
+    *,
+    lines: int | None = None,
+    cursor: int | None = None,
+    notice: str | None = None,
 ) -> SessionReport:
-    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines."""
-    output, next_cursor, more = _output(session, lines, cursor)
+    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines. What is too long
+    for it is named in `truncated`."""
+    parts = Parts(redactor)
+    output, next_cursor, more = _output(session, lines, cursor, parts)
     outcome = None if session.busy else session.outcome
     usage = session.usage.total
     return SessionReport(
         session_id=session.id,
         status=status_of(session),
-        result=_cut(outcome.result, _LONGEST_RESULT) if outcome and outcome.result else None,
+        result=parts.text("result", outcome.result, _LONGEST_RESULT) if outcome and outcome.result else None,
         recent_output=output,
-        pending_inputs=[pending_input(question) for question in session.questions],
+        pending_inputs=pending_inputs(session.questions, parts),
         tool_use_events=_tools(session),
         cost_usd=round(session.usage.cost_usd, 6),
         tokens={
@@ -101,11 +114,14 @@ def report(
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
-        structured_output=outcome.structured_output if outcome else None,
-        error=Problem(code=str(outcome.code), message=_cut(outcome.detail, 4000))
+        structured_output=parts.data("structuredOutput", outcome.structured_output, _LONGEST_STRUCTURE)
+        if outcome
+        else None,
+        error=Problem(code=str(outcome.code), message=parts.text("error", outcome.detail, _LONGEST_ERROR))
         if outcome and not outcome.ok
         else None,
         notice=notice,
+        truncated=parts.truncated,
     )
 
 
@@ -128,83 +144,74 @@ def _retrying(session: Session) -> str | None:
     return f"API error {retry.status or ''}: attempt {retry.attempt}{of}, next in {retry.delay_ms / 1000:.1f} s"
 
 
-def pending_input(question: Question) -> PendingInput:
-    """An open question as callers see it."""
-    return PendingInput(
-        input_id=question.id,
-        type=str(question.kind),
-        tool_name=question.tool_name,
-        tool_input=shortened(question.tool_input),
-        description=question.description,
-        can_allow_for_session=bool(question.suggestions) or None,
-        expires_at=question.deadline,
-    )
+def pending_inputs(questions: Sequence[Question], parts: Parts, start: int = 0) -> list[PendingInput]:
+    """Open questions as callers see them, with their whole input where there is room for it."""
+    return [
+        PendingInput(
+            input_id=question.id,
+            type=str(question.kind),
+            tool_name=question.tool_name,
+            tool_input=given,
+            description=question.description,
+            can_allow_for_session=bool(question.suggestions) or None,
+            expires_at=question.deadline,
+        )
+        for question, given in parts.questions(questions, start)
+    ]
 
 
-def shortened(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A tool's input with its long texts cut, so that one huge edit does not flood the caller."""
-    return {key: _short(value) for key, value in given.items()}
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, str):
-        return _cut(value, _LONGEST_INPUT_TEXT)
-    if isinstance(value, Mapping):
-        return shortened(value)
-    return [_short(item) for item in value[:200]] if isinstance(value, list) else value
-
-
-def _cut(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
-
-
-def _output(session: Session, lines: int | None, cursor: int | None) -> tuple[list[str], int, bool]:
+def _output(session: Session, lines: int | None, cursor: int | None, parts: Parts) -> tuple[list[str], int, bool]:
     last = session.log.last_seq
     if cursor is None:
         latest = session.log.latest(Output, _LINES if lines is None else lines)
-        shown, _, _ = _within_budget(reversed(latest))
+        shown, _, _ = _within_budget(reversed(latest), parts)
         return shown[::-1], last, False
     # A cursor from the time before a restart of the server points behind the end: then everything is new.
     start = cursor if cursor <= last else 0
-    shown, reached, more = _within_budget(session.log.after(start), lines)
+    shown, reached, more = _within_budget(session.log.after(start), parts, lines)
     return shown, (reached or start) if more else last, more
 
 
-def _within_budget(events: Iterable[Event], lines: int | None = None) -> tuple[list[str], int, bool]:
+def _within_budget(events: Iterable[Event], parts: Parts, lines: int | None = None) -> tuple[list[str], int, bool]:
     """Lines until the budget is used up, at least one unless `lines` forbids it; the number of the last event taken;
     whether more are left."""
     shown: list[str] = []
     left, reached = OUTPUT_BUDGET, 0
     for event in events:
-        line = _line(event)
-        if line is not None:
-            line = _cut(line, OUTPUT_BUDGET)
-            if len(shown) == lines or (shown and len(line) > left):
+        size = _size(event)
+        if size is not None:
+            if len(shown) == lines or (shown and size > left):
                 return shown, reached, True
-            shown.append(line)
-            left -= len(line)
+            shown.append(_line(event, parts))
+            left -= len(shown[-1])
         reached = event.seq
     return shown, reached, False
 
 
-def _line(event: Event) -> str | None:
-    if isinstance(event, Output):
-        return event.line
+def _size(event: Event) -> int | None:
+    """How long its line is; None if it has none."""
+    return len(event.line) if isinstance(event, Output) else 60 if isinstance(event, Gap) else None
+
+
+def _line(event: Event, parts: Parts) -> str:
     if isinstance(event, Gap):
         return f"[{event.seq - event.first + 1} earlier events are no longer kept]"
-    return None
+    assert isinstance(event, Output)
+    return parts.line(event, OUTPUT_BUDGET)
 
 
 def render(told: SessionReport) -> str:
-    """The report as a few lines of text."""
+    """The report as text. Open questions are there with their input: some callers read nothing else."""
+    if told.part is not None:
+        return told_page(told.part)
     head = f"Session {told.session_id}: {told.status}"
     if told.cost_usd:
         head += f" (${told.cost_usd:.4f})"
     parts = [head, *(told.recent_output or [])]
     if told.has_more:
         parts.append(f"[more output: call claude_get_status with cursor {told.next_cursor}]")
-    for pending in told.pending_inputs or []:
-        parts.append(f"WAITING [{pending.input_id}] {pending.type}: {pending.description}")
+    parts += told_inputs(told.pending_inputs)
+    parts += told_cut(told.truncated)
     if told.stalled_seconds:
         parts.append(f"[nothing heard for {told.stalled_seconds} s]")
     if told.retrying:
@@ -214,3 +221,11 @@ def render(told: SessionReport) -> str:
     if told.error:
         parts.append(f"Ended with {told.error.code}: {told.error.message}")
     return "\n".join(parts)
+
+
+def told_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
+    """Lines on open questions and what is to be decided."""
+    return [
+        f"WAITING [{one.input_id}] {one.type}: {one.description}\ninput: {as_json(one.tool_input)}"
+        for one in pending_inputs or []
+    ]

@@ -18,6 +18,7 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..model.acts import Act, ActKind
+from ..model.text import cut
 from ..service import LOCAL, Service
 from . import sdk
 from .call import Call, Context, Switches, can_be_asked, read_state
@@ -129,7 +130,7 @@ class Surface:
                 reply = await run(call, params.arguments or {})
         except ClaudeCodeError as error:
             self._tell_failure(params.name, error.code)
-            return self._without_secrets(refusal(error))
+            return self._without_secrets(refusal(error, self.service.redactor.text))
         except Exception:
             log.exception("tool %s failed", params.name)
             self._tell_failure(params.name, ClaudeCodeError.code)
@@ -182,7 +183,7 @@ class Surface:
             context.session,
             pushes=pushes,
             start_task=self.service.start_task,
-            redact=self.service.redactor.text,
+            redactor=self.service.redactor,
         )
         self._connections.add(dialogs)
         return dialogs
@@ -248,9 +249,9 @@ def success(outcome: Outcome) -> types.CallToolResult:
     )
 
 
-def refusal(error: ClaudeCodeError) -> types.CallToolResult:
-    """A failure: the code for programs, a sentence for people, no more."""
-    message = error.message if len(error.message) <= _LONGEST else f"{error.message[:_LONGEST]}…"
+def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:
+    """A failure: the code for programs, a sentence for people, no more. `clean` takes secrets out."""
+    message = cut(clean(error.message), _LONGEST)
     problem = {"code": error.code, "message": message}
     return types.CallToolResult(
         is_error=True,

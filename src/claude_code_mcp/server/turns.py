@@ -11,11 +11,13 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from ..model.events import Event, Output, QuestionOpened, Retrying
 from ..model.question import Question
+from ..model.text import cut
 from ..sessions.session import Session
 from ..store.log import Subscription
 from .call import Call
 
 _BETWEEN_REPORTS = 0.2
+_LONGEST_REPORT = 2000
 
 
 async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.InputRequiredResult | None:
@@ -25,7 +27,7 @@ async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.I
     interrupts the turn.
     """
     call.dialogs.follow(session.id)
-    call.dialogs.take_all(session.id, call.responses)
+    call.dialogs.take_all(session.id, call.responses, call.offsets)
     try:
         async with told_progress(call, session):
             await rest_or_question(call, session, seconds)
@@ -38,7 +40,7 @@ async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.I
 def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
     """The open questions as a result, for a client that takes them so; `state` comes back with the answers."""
     questions = call.dialogs.not_put_away(session.id) if call.returns_questions else []
-    return call.dialogs.as_result(session.id, questions, **state) if questions else None
+    return call.dialogs.as_result(session.id, questions, call.offsets, **state) if questions else None
 
 
 async def rest_or_question(call: Call, session: Session, seconds: float) -> None:
@@ -75,7 +77,7 @@ async def _tell(call: Call, questions: list[Question], events: Subscription) -> 
         lines = [line for one in (event, *_here(events)) if (line := _line(one)) is not None]
         if lines:
             count += len(lines)
-            await report(count, None, clean(lines[-1]))
+            await report(count, None, cut(clean(lines[-1]), _LONGEST_REPORT))
             await asyncio.sleep(_BETWEEN_REPORTS)
 
 

@@ -55,7 +55,7 @@ class Dialogue:
         self._turn: Turn | None = None
         self._mail = Mail()
         self._standing = Standing(self.log)
-        self._journal = Journal(self.log, cwd)
+        self._journal = Journal(self.log, cwd, around.redact)
         self.narrator = self._journal.narrator
         self._inquiry = Inquiry(self, around.broker, around.gate, self._reply, self._question_settled)
         self._silence = Silence(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)

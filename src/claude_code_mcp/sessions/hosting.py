@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.text import one_line
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Hosting:
 def _progress(params: Raw) -> str:
     total = params.get("total")
     done = f"{params.get('progress', 0):g}" + (f" of {total:g}" if total else "")
-    words = str(params.get("message") or "")[:_LONGEST]
+    words = one_line(str(params.get("message") or ""), _LONGEST)
     return f"{done} {words}".strip()
 
 

@@ -97,7 +97,7 @@ class Inquiry:
         given = request.get("input")
         given = given if isinstance(given, dict) else {}
         if request.get("tool_name") == "ExitPlanMode" and not given.get("plan"):
-            plan = self._asker.narrator.tool_input(tool_use_id).get("plan")
+            plan = self._asker.narrator.plan_input(tool_use_id).get("plan")
             return {**given, "plan": plan} if plan else given
         return given
 

@@ -1,6 +1,8 @@
 """Writes down what a process says: frames → events in the log, readable lines, and what they tell of its health."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from ..claude.frames import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..model.events import Message, Noise, Output, Partial, Retrying
@@ -14,9 +16,9 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 class Journal:
     """The record of one session. Knows nothing of turns and states."""
 
-    def __init__(self, log: EventLog, cwd: str = "") -> None:
+    def __init__(self, log: EventLog, cwd: str = "", redact: Callable[[Any], Any] = lambda data: data) -> None:
         self._log = log
-        self.narrator = Narrator(cwd)
+        self.narrator = Narrator(cwd, redact)
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model is heard again."""
         self.background_tasks = 0

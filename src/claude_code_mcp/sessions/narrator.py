@@ -1,14 +1,18 @@
 """Frames → readable lines: whole lines of Claude's text, tool calls and what came of them. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..claude.frames import Conversation, Raw
+from ..model.text import one_line
 from ..questions.describe import describe
 
 _REMEMBERED = 200
+_PLANS_REMEMBERED = 4
 _EXCERPT = 160
+_LOOKED_AT = 4000
 
 
 @dataclass(slots=True)
@@ -24,10 +28,12 @@ class ToolUse:
 class Narrator:
     """Follows one conversation. Text may arrive in fragments first and as a whole block afterwards."""
 
-    def __init__(self, cwd: str = "") -> None:
+    def __init__(self, cwd: str = "", redact: Callable[[Any], Any] = lambda data: data) -> None:
+        """`redact` takes secrets out of what is put in one line, before it is."""
         self._cwd = cwd
+        self._redact = redact
         self.tools: OrderedDict[str, ToolUse] = OrderedDict()
-        self._inputs: OrderedDict[str, Raw] = OrderedDict()
+        self._plans: OrderedDict[str, Raw] = OrderedDict()
         self._unfinished: list[str] = []
         self._told = 0
 
@@ -57,9 +63,9 @@ class Narrator:
                 case "tool_result":
                     yield from self._tool_ended(block)
 
-    def tool_input(self, tool_use_id: str | None) -> Raw:
-        """The input of a recent tool call, as the model wrote it."""
-        return self._inputs.get(tool_use_id or "", {})
+    def plan_input(self, tool_use_id: str | None) -> Raw:
+        """The input of a recent call with a plan, as the model wrote it."""
+        return self._plans.get(tool_use_id or "", {})
 
     def denied(self, tool_use_id: str | None) -> None:
         """Somebody denied this call; its result will say `error`."""
@@ -75,13 +81,14 @@ class Narrator:
     def _tool_started(self, block: Raw) -> str:
         name, raw = str(block.get("name")), block.get("input")
         given = raw if isinstance(raw, dict) else {}
-        tool = ToolUse(str(block.get("id")), name, describe(name, given, self._cwd))
+        tool = ToolUse(str(block.get("id")), name, describe(name, self._redact(given), self._cwd))
         self.tools[tool.id] = tool
-        self._inputs[tool.id] = given
         if len(self.tools) > _REMEMBERED:
             self.tools.popitem(last=False)
-        if len(self._inputs) > 20:
-            self._inputs.popitem(last=False)
+        if name == "ExitPlanMode":
+            self._plans[tool.id] = given
+            if len(self._plans) > _PLANS_REMEMBERED:
+                self._plans.popitem(last=False)
         return f"[tool] {tool.description}"
 
     def _tool_ended(self, block: Raw) -> Iterator[tuple[str, str]]:
@@ -91,13 +98,13 @@ class Narrator:
         if tool.status == "running":
             tool.status = "failed" if block.get("is_error") else "completed"
         told = {"completed": "ok", "failed": "failed", "denied": "denied"}[tool.status]
-        excerpt = _excerpt(block.get("content"))
+        excerpt = one_line(self._redact(_first_line(block.get("content"))), _EXCERPT)
         yield "outcome", f"[{told}] {tool.description}" + (f" -> {excerpt}" if excerpt else "")
 
 
-def _excerpt(content: object) -> str:
+def _first_line(content: object) -> str:
+    """Longer than what is shown of it, so that a secret in what is shown is there whole."""
     if isinstance(content, list):
         texts = (block.get("text") for block in content if isinstance(block, dict))
         content = next((text for text in texts if isinstance(text, str)), "")
-    first = str(content or "").strip().split("\n", 1)[0]
-    return first if len(first) <= _EXCERPT else first[: _EXCERPT - 1] + "…"
+    return str(content or "").lstrip()[:_LOOKED_AT].split("\n", 1)[0].rstrip()

@@ -31,5 +31,7 @@ class Surroundings:
     """Runs work that belongs to the service, never to a caller."""
     host: Host | None
     """Has the MCP servers that all sessions share, if there are any."""
+    redact: Callable[[Any], Any]
+    """Takes secrets out of a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Hears every event of every session, with the session's id and its owner."""

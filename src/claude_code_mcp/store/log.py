@@ -79,7 +79,9 @@ class EventLog:
         )
 
     def _keep(self, event: Event) -> None:
-        kept = event.shortened() if event.size > self._large else event
+        kept = event.kept()
+        if kept.size > self._large:
+            kept = kept.shortened()
         self._entries.append(kept)
         self._bytes += _ENTRY_COST + kept.size
         self._counted += kept.__class__ is not PartialRun

@@ -1,0 +1,153 @@
+"""Text that is shortened, paged and made visible: nothing is lost without a word, and time is linear in length."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.model.text import (
+    as_json,
+    cut,
+    cut_data,
+    gaps,
+    has_mark,
+    hidden_in,
+    one_line,
+    page_of,
+    visible,
+)
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def test_a_cut_text_says_how_much_is_missing_and_where_it_is() -> None:
+    assert cut("x" * 10, 10) == "x" * 10
+    assert cut("x" * 30, 10) == "x" * 10 + "[[claude-code-mcp cut 20 of 30 characters]]"
+    assert cut("x" * 30, 10, "result").endswith('; part "result" has all]]')
+
+
+@given(st.text(max_size=300), st.integers(1, 40))
+def test_the_pages_of_a_text_are_the_text(text: str, size: int) -> None:
+    pages, offset = [], 0
+    while True:
+        page = page_of(text, offset, size)
+        assert len(page.text) <= size
+        assert (page.offset, page.total) == (offset, len(text))
+        pages.append(page.text)
+        if page.next_offset is None:
+            break
+        assert page.next_offset > offset
+        offset = page.next_offset
+    assert "".join(pages) == text
+
+
+def test_a_page_ends_behind_whitespace_where_there_is_some_near() -> None:
+    words = "one two three four " * 20
+    assert page_of(words, 0, 10).text == "one two "
+    assert page_of("x" * 100, 0, 10).text == "x" * 10
+    assert page_of("short", 99, 10) == ("", 5, None, 5)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        cut("x" * 30, 10),
+        {"a": [1, {"b": "before " + cut("x" * 30, 10) + " behind"}]},
+        {cut("key" * 30, 10): 1},
+        [[cut("x" * 30, 10)]],
+        cut_data({"a": list(range(1000))}, 1000, 100),
+        cut_data({f"{number}": 1 for number in range(1000)}, 10_000, 100),
+        cut_data([[["deep"] * 10] * 100] * 100, 100, 100),
+    ],
+)
+def test_a_mark_is_found_wherever_it_is(value: Any) -> None:
+    assert has_mark(value)
+
+
+@pytest.mark.parametrize("value", [None, 1, "x", "[[claude-code-mcp cut", {"a": ["cut 3 of 4"]}, "[[cut 3 of 4]]"])
+def test_other_text_is_not_taken_for_a_mark(value: Any) -> None:
+    assert not has_mark(value)
+
+
+@given(JSON)
+def test_data_that_fits_is_not_cut(value: Any) -> None:
+    assert cut_data(value, 100_000, 100_000) == value
+    assert not has_mark(value)
+
+
+@given(JSON, st.integers(10, 200))
+def test_data_is_either_whole_or_marked(value: Any, budget: int) -> None:
+    short = cut_data(value, budget, 20)
+    assert short == value or has_mark(short)
+
+
+def test_data_of_any_shape_is_cut_to_about_its_budget() -> None:
+    deep: Any = "x" * 500
+    for _ in range(400):
+        deep = [deep]
+    for value in ({"a": "x" * 10**6, "b": "kept"}, [["x" * 90] * 900] * 900, {"a" * 10**6: 1}, {"a": deep}):
+        assert len(json.dumps(cut_data(value, 5000, 1000, "q"))) < 50_000
+    assert cut_data({"a": "x" * 10**6, "b": "kept"}, 5000, 1000)["b"] == "kept"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["\x00", "\x1b", "\r", "\x7f", "\x9b", "\u00ad", "\u200b", "\u200d", "\u202e", "\u2066", "\u2028", "\ufeff",
+     "\ud800", "\u3164", "\u2800", "\U000e0041"],
+)  # fmt: skip
+def test_what_is_not_to_be_seen_is_escaped_as_in_json(odd: str) -> None:
+    shown = visible(f"a{odd}b")
+    assert shown.isprintable()
+    assert json.loads(f'"{shown}"') == f"a{odd}b"
+    assert hidden_in(f"a{odd}b") == 1
+    assert as_json([f"a{odd}b"]).isprintable()
+
+
+def test_ordinary_text_is_left_alone() -> None:
+    ordinary = "Grüße, 世界!\n\tdef f(): return '\\u202e'\n"
+    assert visible(ordinary) == ordinary
+    assert visible("one\r\ntwo") == "one\ntwo"
+    assert hidden_in(ordinary) == 0
+
+
+@given(JSON)
+def test_json_stays_what_it_was(value: Any) -> None:
+    assert json.loads(as_json(value)) == value
+    as_json(value).encode()
+
+
+@given(st.text(max_size=1000), st.integers(40, 200))
+def test_one_line_is_one_line(text: str, longest: int) -> None:
+    line = one_line(text, longest)
+    assert len(line) <= longest
+    assert line.isprintable()
+
+
+def test_padding_is_told() -> None:
+    assert list(gaps("a" + "\n" * 50 + "b" + " " * 500 + "c")) == ["49 empty lines in a row", "500 spaces in a row"]
+    assert list(gaps("a\n\n\nb    c")) == []
+
+
+def took(work: Callable[[str], object], text: str) -> float:
+    began = time.perf_counter()
+    work(text)
+    return time.perf_counter() - began
+
+
+@pytest.mark.parametrize("unit", [" ", "\n", " \n", "\t x", "\u202e", "a.", "[[claude-code-mcp cut ", "[["])
+@pytest.mark.parametrize(
+    "work", [visible, hidden_in, has_mark, as_json, lambda text: one_line(text, 10**9), lambda text: list(gaps(text))]
+)
+def test_twice_the_text_takes_about_twice_the_time(work: Callable[[str], object], unit: str) -> None:
+    small = unit * (20_000 // len(unit))
+    before = min(took(work, small) for _ in range(3))
+    after = min(took(work, small * 8) for _ in range(3))
+    assert after < 24 * before + 0.05, "it would be 64 times as long if it were quadratic"
