@@ -1,17 +1,19 @@
 """A message that wants a turn of its own gets one, and its outcome; of two at once one is refused."""
 
 import asyncio
-import random
+import os
+import signal
 from collections.abc import Awaitable, Callable
 
 import pytest
+from benchmarks.callers import Callers
 
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.policy.document import Policy
 from claude_code_mcp.policy.profile import OPEN_PROFILE, Limits
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
+from claude_code_mcp.sessions.delivery import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -109,48 +111,29 @@ async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(
     assert (await end_of(behind)).result == "my answer"
 
 
-class Crowd:
-    """Callers that send to one session at random moments, each with an answer of its own."""
-
-    def __init__(self, service: Service, session: Session, seed: int) -> None:
-        self._service = service
-        self._session = session
-        self._random = random.Random(seed)
-        self.sent: list[tuple[str, Delivery]] = []
-        self.refused = 0
-
-    async def go(self, messages: int) -> None:
-        async with asyncio.TaskGroup() as running:
-            for number in range(messages):
-                running.create_task(self._send(number))
-                await asyncio.sleep(self._random.choice([0, 0, 0.02, 0.1, 0.3]))
-                if self._random.random() < 0.2 and self._session.evictable:
-                    self._session.evict()
-
-    async def _send(self, number: int) -> None:
-        answer = f"answer {number}"
-        steps = [text(answer), text(answer, chunks=8, interval=0.01), text(answer, delay=0.1)]
-        prompt = script(f"message {number}", self._random.choice(steps))
-        try:
-            when = self._random.choice([WhenBusy.QUEUE, WhenBusy.REFUSE, WhenBusy.REFUSE])
-            _, delivery = await self._service.send(self._session.id, prompt, when_busy=when)
-        except SessionBusy:
-            self.refused += 1
-        else:
-            self.sent.append((answer, delivery))
-
-
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_whatever_the_order_everybody_gets_their_own_answer(
     start_service: StartService, sandbox: Sandbox, seed: int
 ) -> None:
     service = await start_service(policy=DAILY)
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    crowd = Crowd(service, session, seed)
-    await crowd.go(20)
-    for answer, delivery in crowd.sent:
-        outcome = await end_of(delivery)
-        assert (outcome.result, outcome.num_turns) == (answer, 1)
-    assert crowd.refused
-    assert len(crowd.sent) + crowd.refused == 20
-    assert session.turns == len(crowd.sent) + 1
+    callers = Callers(service, session, seed)
+    assert await callers.go(20) == []
+    assert callers.refused
+    assert len(callers.sent) + callers.refused == 20
+    assert session.turns == len(callers.sent) + 1
+
+
+async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
+    service: Service, sandbox: Sandbox
+) -> None:
+    session, first = await service.create(script("slow", text("never", delay=60)), options(sandbox))
+    await until(session, lambda: first.started)
+    behind = [
+        (await service.send(session.id, script(f"{number}", f"answer {number}"), when_busy=WhenBusy.QUEUE))[1]
+        for number in range(2)
+    ]
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGKILL)
+    assert (await end_of(first)).code is OutcomeCode.CRASHED
+    assert [(await end_of(one)).result for one in behind] == ["answer 0", "answer 1"]

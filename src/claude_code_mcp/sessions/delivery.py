@@ -34,6 +34,7 @@ class Delivery:
     timeout: float | None = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     outcome: "asyncio.Future[Outcome]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    accepted: float = field(default_factory=time.monotonic)
     turn: int = 0
     """The number of the turn whose outcome it has; 0 before, and for a message that never ran."""
     mentioned: bool = False

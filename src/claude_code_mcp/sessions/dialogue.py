@@ -262,7 +262,7 @@ class Dialogue:
             else:
                 self._give_up(Outcome(code, detail="Ended before it had started."))
         await turn.ended.wait()
-        return tuple(turn.dropped)
+        return sorted(turn.dropped, key=lambda one: one.accepted)
 
     def _interrupt_process(self, turn: Turn, drop_queued: bool) -> None:
         assert self._process is not None

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Collection
 from functools import partial
 
 from ..claude.process import Exit
@@ -225,15 +224,17 @@ class Session(Dialogue):
     async def _make_way(self) -> None:
         """Until the process before is gone. A message that it has written down after all must not run twice."""
         await self.closed()
-        doubtful = [one.id for one in self._mail.open if one.sent_again]
-        if doubtful:
-            taken = await asyncio.to_thread(self._any_in_transcript, self.id, doubtful)
-            if taken:
-                self._give_up(self._crash)
+        doubtful = frozenset(one.id for one in self._mail.open if one.sent_again)
+        taken = await asyncio.to_thread(self._in_transcript, self.id, doubtful) if doubtful else doubtful
+        for delivery in [one for one in self._mail.open if one.id in taken]:
+            self._mail.drop(delivery, self._crash)
+        if self._turn is not None and self._turn.message_id in taken:
+            self._give_up(self._crash)
 
-    def _any_in_transcript(self, session_id: str, message_ids: Collection[str]) -> bool:
+    def _in_transcript(self, session_id: str, message_ids: frozenset[str]) -> frozenset[str]:
         path = self._around.transcripts.path_of(session_id, self.cwd)
-        return path is not None and any(line.get("uuid") in message_ids for line in read_lines(path))
+        written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
+        return frozenset(one for one in written if isinstance(one, str) and one in message_ids)
 
     # -- letting go -------------------------------------------------------------------------------------------
 
