@@ -1,4 +1,7 @@
-"""`make soak`: many sessions meet many fates at random moments; none may leave a process or lose its session."""
+"""`make soak`: many sessions meet many fates at random moments; none may leave a process or lose its session.
+
+Then rounds of concurrent callers of one session, each of whom must get the answer to their own message.
+"""
 
 import argparse
 import asyncio
@@ -8,6 +11,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from .callers import run_callers
 from .common import Place, place
 from .trial import Fate, Finding, plan, run_trial
 
@@ -22,8 +26,21 @@ def main(arguments: Sequence[str]) -> int:
     began = time.perf_counter()
     with place() as here:
         findings = asyncio.run(soak(here, seed, given.trials))
+        wrong = asyncio.run(crowds(here, seed, given.trials // 5))
     _report(findings, time.perf_counter() - began)
-    return 1 if any(finding.problem for finding in findings) else 0
+    return 1 if wrong or any(finding.problem for finding in findings) else 0
+
+
+async def crowds(here: Place, seed: int, rounds: int) -> int:
+    """Concurrent callers of one session, round after round; tells how many got another answer than their own."""
+    wrong = 0
+    for number in range(seed, seed + rounds):
+        found = await run_callers(here, number)
+        wrong += len(found)
+        for one in found:
+            print(f"WRONG ANSWER in round {number}: {one}", flush=True)
+    print(f"{rounds} rounds of concurrent callers: {wrong} wrong answers", flush=True)
+    return wrong
 
 
 async def soak(here: Place, seed: int, trials: int) -> list[Finding]:

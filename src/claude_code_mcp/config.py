@@ -63,7 +63,7 @@ class Settings(BaseModel):
     session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=f"{_OWN}SESSION_TTL_MS")
     """How long a session that does nothing stays in memory. Its transcript stays on disk."""
     running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=f"{_OWN}RUNNING_SESSION_MAX_MS")
-    """How long one turn may run before it is taken for stuck and ended."""
+    """How long one turn, or work in the background, may run before it is taken for stuck and ended."""
     cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}CLEANUP_INTERVAL_MS")
     """How often idle and stuck sessions are looked for."""
     idle_park_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}IDLE_PARK_MS")

@@ -11,14 +11,14 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
-from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
 from .model.acts import Act, ActKind
 from .model.events import Event, Spent, TurnEnded
 from .model.options import SessionOptions
@@ -27,8 +27,9 @@ from .model.turn import Outcome
 from .policy.document import Policy
 from .questions.broker import Broker
 from .questions.returned import put_back
-from .redaction import MARK, Redactor
-from .sessions.delivery import Delivery
+from .redaction import Redactor
+from .secret_shapes import MARK
+from .sessions.delivery import Delivery, WhenBusy
 from .sessions.gate import Gate
 from .sessions.hosting import Host
 from .sessions.launch import Launcher
@@ -36,6 +37,7 @@ from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
 from .sessions.surroundings import Surroundings
+from .store.aliases import Aliases
 from .store.catalogue import Catalogue, Entries, Entry
 from .store.lease import Leases
 from .store.log import Subscription
@@ -91,12 +93,14 @@ class Service:
             broker=self.broker,
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
+            aliases=Aliases(settings.state_dir),
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self.gate,
             start_task=self.start_task,
             host=self._host,
             redact=self.redactor.data,
             notice=self._notice,
+            moved=self._moved,
         )
         self._sessions = Sessions(self._around)
         self._catalogue = Catalogue(config_dir)
@@ -155,6 +159,16 @@ class Service:
             self.gate.spending.note(owner, usd)
             self.start_task(asyncio.to_thread(self.gate.spending.write, owner, usd))
 
+    def _moved(self, old: str, new: str, owner: str) -> None:
+        """A session goes on under another id. It is written down before anybody can hear of the new one."""
+        self._sessions.moved(old, new)
+        self.broker.moved(old, new)
+        try:
+            self._owners.claim(new, owner)
+            self._around.aliases.point(old, new)
+        except OSError as error:
+            log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
+
     @contextlib.contextmanager
     def _refusals_told(self, owner: str, what: str, session_id: str | None = None) -> Iterator[None]:
         try:
@@ -208,27 +222,27 @@ class Service:
         *,
         owner: str = LOCAL,
         options: SessionOptions | None = None,
-        later: bool = False,
+        when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
-        only_idle: bool = False,
         at_message: str | None = None,
     ) -> "tuple[Session, Delivery]":
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk; one in memory keeps its own.
+        `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
         `at_message` takes the conversation back to that message first; the session must be at rest.
         """
         _require_text("message", text)
         with self._refusals_told(owner, "send", session_id):
             timeout = self.gate.turn_time(timeout, owner)
             found = await self._owned(session_id, owner, options)
-            if only_idle and found.busy:
-                raise SessionBusy(f"Session {session_id} is still working on its last message.", session_id=session_id)
-            await self._sessions.check_message(session_id, at_message)
+            if when_busy is WhenBusy.REFUSE:
+                found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
+            await self._sessions.check_message(found.id, at_message)
             self.gate.admit(found.options, found.cwd, owner)  # what was allowed when it began may no longer be
             async with self._admitted(found, owner) as session:
                 kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
-                delivery = await session.send(text, later=later, timeout=timeout, at_message=at_message)
+                delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
         self._tell_of(kind, session, text)
         return session, delivery
 
@@ -247,7 +261,7 @@ class Service:
         with self._refusals_told(owner, "fork", session_id):
             timeout = self.gate.turn_time(timeout, owner)
             source = await self._owned(session_id, owner)
-            await self._sessions.check_message(session_id, at_message)
+            await self._sessions.check_message(source.id, at_message)
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
             async with self._admitted(fork, owner) as session:
                 await asyncio.to_thread(self._owners.claim, session.id, owner)
@@ -255,12 +269,11 @@ class Service:
         self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
         return session, delivery
 
-    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> Session:
-        """Ends the running turn; the session stays usable."""
+    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> "tuple[Session, Sequence[Delivery]]":
+        """Ends the running turn; the session stays usable. Gives the messages that waited behind it, now dropped."""
         session = await self._owned(session_id, owner)
         self.tell(Act(ActKind.INTERRUPTED, owner, session_id))
-        await session.interrupt()
-        return session
+        return session, await session.interrupt()
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """Ends the session for good."""
@@ -352,7 +365,7 @@ class Service:
             answer = replace(answer, updated_input=updated)
             with self._refusals_told(owner, "respond", session_id):
                 self.gate.check_call(owner, session.cwd, question.tool_name, updated)
-        self.broker.answer(session_id, question_id, answer, by)
+        self.broker.answer(session.id, question_id, answer, by)
         return session
 
 

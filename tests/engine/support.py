@@ -11,7 +11,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.turn import Outcome
 from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.sessions.delivery import Delivery
+from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
@@ -118,5 +118,5 @@ async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterato
     sent = [delivery]
     if moment.queued:
         sent.append((await service.send(session.id, "joins"))[1])
-        sent.append((await service.send(session.id, script("own turn", "never said"), later=True))[1])
+        sent.append((await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))[1])
     yield session, sent

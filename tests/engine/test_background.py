@@ -1,15 +1,20 @@
 """Subagents in the background: their end starts a turn that nobody sent a message for."""
 
-from claude_code_mcp.model.events import TurnStarted
+import asyncio
+
+import pytest
+
+from claude_code_mcp.model.events import ProcessChanged, TurnEnded, TurnStarted
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, modify, script, text, tool
 
 from ..conftest import StartService
-from .support import end_of, event, events, options, question, say, until
+from .support import PATIENCE, end_of, event, events, options, question, say, until
 
 WAITS = tool("Bash", command="until [ -e go ]; do sleep 0.05; done")
 PROMPT = script(
@@ -42,6 +47,45 @@ async def test_a_session_with_background_work_is_not_parked(start_service: Start
     (sandbox.project / "go").touch()
     await until(session, lambda: not session.live)
     assert [one.number for one in events(session, TurnStarted)] == [1, 2]
+
+
+IN_A_SHELL = script(
+    "build", tool("Bash", command="until [ -e go ]; do sleep 0.05; done", run_in_background=True), "started", "all done"
+)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, IN_A_SHELL], ids=["agent", "shell"])
+async def test_background_work_outlives_the_time_of_an_idle_session(
+    start_service: StartService, sandbox: Sandbox, prompt: str
+) -> None:
+    service = await start_service(session_ttl_ms=100, idle_park_ms=50, cleanup_interval_ms=20)
+    session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
+    await end_of(delivery)
+    await until(session, lambda: session.background_tasks == 1)
+    short, _ = await service.create(script("one", "first"), options(sandbox))
+    await log_closed(short)  # its time is over, and so would the other's be
+    assert service.session(session.id) is session
+    assert session.live
+    (sandbox.project / "go").touch()
+    await log_closed(session)
+    assert [one.outcome.result for one in events(session, TurnEnded)][1:] == ["all done"]
+
+
+async def test_background_work_ends_when_it_has_run_for_too_long(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service(running_session_max_ms=6000, cleanup_interval_ms=50)
+    session, delivery = await service.create(IN_A_SHELL, options(sandbox, allowed_tools=("Bash",)))
+    await end_of(delivery)
+    await until(session, lambda: session.background_tasks == 1)
+    await until(session, lambda: not session.live)
+    assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
+
+
+async def log_closed(session: Session) -> None:
+    """Until the session has been let go of."""
+    async with asyncio.timeout(PATIENCE):
+        with session.log.subscribe() as all_events:
+            async for _ in all_events:
+                pass
 
 
 async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(

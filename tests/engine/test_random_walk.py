@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.delivery import Delivery
+from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -43,12 +43,12 @@ class Walk:
                 running.create_task(self._random.choice(self._steps)())
                 await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.05, 0.3]))
 
-    async def send(self, later: bool = False) -> None:
+    async def send(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
         prompt = self._random.choice(PROMPTS)
-        self.sent.append((await self._service.send(self._session.id, prompt, later=later))[1])
+        self.sent.append((await self._service.send(self._session.id, prompt, when_busy=when_busy))[1])
 
     async def later(self) -> None:
-        await self.send(later=True)
+        await self.send(WhenBusy.QUEUE)
 
     async def interrupt(self) -> None:
         await self._service.interrupt(self._session.id)

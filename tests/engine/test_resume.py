@@ -141,7 +141,7 @@ async def test_interrupting_a_session_that_is_only_on_disk_changes_nothing(
     session, _ = await run(first, script("one", "first"), options(sandbox))
     await first.__aexit__()
     second = await start_service()
-    assert not (await second.interrupt(session.id)).busy
+    assert not (await second.interrupt(session.id))[0].busy
     assert second.sessions() == []
 
 

@@ -9,6 +9,7 @@ from claude_code_mcp.model.events import TurnStarted
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.delivery import WhenBusy
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -59,7 +60,7 @@ async def test_a_message_in_mid_turn_joins_the_turn(
 async def test_a_later_message_becomes_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
     session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
     await until(session, lambda: bool(session.narrator.tools))
-    _, second = await service.send(session.id, script("later", "second done"), later=True)
+    _, second = await service.send(session.id, script("later", "second done"), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     started = events(session, TurnStarted)
@@ -79,7 +80,7 @@ async def test_a_message_that_comes_too_late_becomes_a_turn_of_its_own(service: 
 async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service: Service, sandbox: Sandbox) -> None:
     session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
     await until(session, lambda: bool(session.narrator.tools))
-    _, second = await service.send(session.id, script("later", text("slow", delay=30)), later=True)
+    _, second = await service.send(session.id, script("later", text("slow", delay=30)), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     await event(session, TurnStarted, 2)
     await service.interrupt(session.id)
@@ -88,10 +89,12 @@ async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service:
     assert (await say(service, session, script("go on", "third"))).result == "third"
 
 
-async def test_only_idle_refuses_a_busy_session(service: Service, sandbox: Sandbox) -> None:
+async def test_a_message_that_wants_a_turn_of_its_own_is_refused_by_a_busy_session(
+    service: Service, sandbox: Sandbox
+) -> None:
     session, delivery = await service.create(script("slow", text("done", delay=0.5)), options(sandbox))
     with pytest.raises(SessionBusy):
-        await service.send(session.id, "hello", only_idle=True)
+        await service.send(session.id, "hello", when_busy=WhenBusy.REFUSE)
     assert (await end_of(delivery)).result == "done"
 
 

@@ -79,6 +79,7 @@ def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: Outco
         OutcomeCode.COMPLETED: State.IDLE,
         OutcomeCode.INTERRUPTED: State.INTERRUPTED,
         OutcomeCode.CANCELLED: State.CANCELLED,
+        OutcomeCode.DROPPED: State.INTERRUPTED,
     }
     assert Outcome(code).state is special.get(code, State.ERROR)
 

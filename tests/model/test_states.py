@@ -19,8 +19,8 @@ from claude_code_mcp.model.states import (
 
 LEGAL = {
     "starting": "running idle interrupted cancelled error",
-    "running": "waiting idle interrupted cancelled error",
-    "waiting": "running idle interrupted cancelled error",
+    "running": "starting waiting idle interrupted cancelled error",
+    "waiting": "starting running idle interrupted cancelled error",
     "idle": "starting running cancelled",
     "interrupted": "starting running cancelled",
     "error": "starting running cancelled",

@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
-from claude_code_mcp.policy.redaction import Redactor
+from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.server.forms import answer_of, following, form_of, turns_page
 from claude_code_mcp.server.parts import Parts
 from claude_code_mcp.server.status import SessionReport, pending_inputs

@@ -25,6 +25,8 @@ class Opening:
     session_id: str
     resume: str | None = None
     at_message: str | None = None
+    api_ms: int = 0
+    """The time with the API from which the CLI counts on."""
 
     @property
     def fork(self) -> bool:

@@ -22,8 +22,9 @@ FINAL = frozenset({State.CANCELLED})
 _TURN_ENDS = AT_REST | FINAL
 MOVES: dict[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RUNNING}) | _TURN_ENDS,
-    State.RUNNING: frozenset({State.WAITING}) | _TURN_ENDS,
-    State.WAITING: frozenset({State.RUNNING}) | _TURN_ENDS,
+    # From a turn whose process has crashed to the next one, for which another process starts.
+    State.RUNNING: frozenset({State.WAITING, State.STARTING}) | _TURN_ENDS,
+    State.WAITING: frozenset({State.RUNNING, State.STARTING}) | _TURN_ENDS,
     State.IDLE: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
     State.INTERRUPTED: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),
     State.ERROR: frozenset({State.STARTING, State.RUNNING, State.CANCELLED}),

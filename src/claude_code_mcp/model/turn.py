@@ -23,12 +23,15 @@ class OutcomeCode(StrEnum):
     EXECUTION_ERROR = "execution_error"
     CRASHED = "crashed"
     START_FAILED = "start_failed"
+    DROPPED = "dropped"
+    """Of a message, never of a turn: an interruption came before it had run, and it never will."""
 
 
 _STATE_AFTER = {
     OutcomeCode.COMPLETED: State.IDLE,
     OutcomeCode.INTERRUPTED: State.INTERRUPTED,
     OutcomeCode.CANCELLED: State.CANCELLED,
+    OutcomeCode.DROPPED: State.INTERRUPTED,
 }
 
 

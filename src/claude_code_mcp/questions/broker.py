@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ..errors import QuestionClosed
 from ..model.question import Answer, Closure, Question, Resolution, kind_of
@@ -37,6 +37,14 @@ class Channel(Protocol):
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         """The question is closed, whoever closed it. May come for one that was never offered here."""
+
+
+@runtime_checkable
+class Follower(Protocol):
+    """A channel that shows the questions of some sessions only."""
+
+    def session_moved(self, old: str, new: str) -> None:
+        """The session goes on under another id."""
 
 
 Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
@@ -119,6 +127,12 @@ class Broker:
     def _offer_to(self, channel: Channel, question: Question) -> None:
         if question.id in self._open:  # a channel before this one may have answered it
             _tell(channel.offer, question)
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id: whoever followed the old one follows the new one."""
+        for channel in self._channels:
+            if isinstance(channel, Follower):
+                _tell(channel.session_moved, old, new)
 
     def pending(self, session_id: str | None = None) -> list[Question]:
         """The open questions, oldest first; of one session or of all."""

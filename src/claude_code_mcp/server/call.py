@@ -10,8 +10,10 @@ import mcp_types as types
 from mcp.server.context import ServerRequestContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from ..errors import PermissionDenied
+from ..errors import InvalidArgument, PermissionDenied
 from ..service import Service
+from ..sessions.delivery import Delivery
+from ..sessions.session import Session
 from .dialogs import Dialogs
 from .holding import Holding
 
@@ -71,6 +73,16 @@ class Call:
         """The session of an earlier round of this same call; what that round did must not be done again."""
         session_id = self.state.get("session")
         return session_id if isinstance(session_id, str) else None
+
+    def resumed_delivery(self, session: Session) -> Delivery:
+        """The message that the earlier round sent, whose outcome is what this call is for."""
+        found = session.delivery(str(self.state.get("message")))
+        if found is None:
+            raise InvalidArgument(
+                f"This call is no longer waited for; claude_get_status tells of session {session.id}.",
+                session_id=session.id,
+            )
+        return found
 
     def resumed(self, name: str) -> int | None:
         """A number that the earlier round left behind."""

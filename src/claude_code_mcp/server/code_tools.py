@@ -7,10 +7,11 @@ import mcp_types as types
 from pydantic import Field
 
 from ..config import Settings
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, TurnTimeout
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, TurnTimeout
 from ..model.states import CODE_TOOL_STATUS, State
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
+from ..sessions.delivery import Delivery, WhenBusy
 from ..sessions.session import Session
 from .call import Call
 from .code_options import SessionArguments, session_options
@@ -57,6 +58,7 @@ class TurnReport(Outcome):
     """What a turn came to; totals are the session's, the rest this call's."""
 
     session_id: str | None = None
+    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
     result: str | None = None
     is_error: bool | None = None
     duration_ms: int | None = None
@@ -123,30 +125,35 @@ class Configuration(Outcome):
 
 async def claude_code(call: Call, given: ClaudeCode) -> Reply:
     if call.resumed_session is not None:
-        return await _turn(call, call.service.session(call.resumed_session, owner=call.principal))
+        return await _resumed(call)
     options = session_options(given, call.service.settings)
     call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(given.timeout)})
-    session, _ = await call.service.create(given.prompt, options, owner=call.principal)
-    return await _turn(call, session)
+    session, delivery = await call.service.create(given.prompt, options, owner=call.principal)
+    return await _turn(call, session, delivery)
 
 
 async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
     if call.resumed_session is not None:
-        return await _turn(call, call.service.session(call.resumed_session, owner=call.principal))
+        return await _resumed(call)
     timeout = _seconds(given.timeout)
     wanted = _disk_options(call, given)
     if given.fork_session:
         source = await call.service.find(given.session_id, owner=call.principal)
         source.refuse_if_busy()
-        session, _ = await call.service.fork(
+        session, delivery = await call.service.fork(
             given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted
         )
-    else:
-        session, _ = await call.service.send(
-            given.session_id, given.prompt, owner=call.principal, timeout=timeout, only_idle=True, **wanted
-        )
-    return await _turn(call, session)
+        return await _turn(call, session, delivery)
+    session, delivery = await call.service.send(
+        given.session_id,
+        given.prompt,
+        owner=call.principal,
+        timeout=timeout,
+        when_busy=WhenBusy.REFUSE,
+        **wanted,
+    )
+    return await _turn(call, session, delivery, given.session_id)
 
 
 def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
@@ -166,14 +173,22 @@ def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-async def _turn(call: Call, session: Session) -> Reply:
-    asked = await wait_for_turn(call, session, call.service.settings.call_limit_ms / 1000)
+async def _resumed(call: Call) -> Reply:
+    """Another round of a call, which waits for the message that the first round sent."""
+    assert call.resumed_session is not None
+    session = call.service.session(call.resumed_session, owner=call.principal)
+    return await _turn(call, session, call.resumed_delivery(session), call.resumed_session)
+
+
+async def _turn(call: Call, session: Session, delivery: Delivery, asked_as: str | None = None) -> Reply:
+    """The outcome of the call's own message; `asked_as` is the id under which the caller knows the session."""
+    asked_as = asked_as or session.id
+    asked = await wait_for_turn(call, session, delivery, call.service.settings.call_limit_ms / 1000)
     if asked is not None:
         return asked
-    if session.busy:
-        return _unfinished(session, Parts(call.service.redactor))
-    assert session.outcome is not None
-    return _finished(session, session.outcome, Parts(call.service.redactor))
+    done, parts = delivery.outcome.done(), Parts(call.service.redactor)
+    report = _finished(session, delivery.outcome.result(), parts) if done else _unfinished(session, parts)
+    return report.model_copy(update={"previous_session_id": asked_as}) if asked_as != session.id else report
 
 
 def _unfinished(session: Session, parts: Parts) -> TurnReport:
@@ -227,6 +242,8 @@ def _subtype(outcome: TurnOutcome) -> str:
 
 
 def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
+    if outcome.error_code == SessionBusy.code:
+        return SessionBusy(outcome.detail, session_id=session.id)
     return ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
 
 

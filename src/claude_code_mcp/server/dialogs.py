@@ -84,6 +84,11 @@ class Dialogs:
         for question in self._broker.pending(session_id):
             self.offer(question)
 
+    def session_moved(self, old: str, new: str) -> None:
+        """A session that this client has used goes on under another id."""
+        if old in self.followed:
+            self.follow(new)
+
     @contextmanager
     def during(self, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
         """Dialogs may ride on the stream of this call while it is open."""

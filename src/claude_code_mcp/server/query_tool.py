@@ -11,11 +11,12 @@ import mcp_types as types
 from pydantic import Field
 
 from ..config import Settings
-from ..model.events import Event, Gap, Message, Partial, PartialRun
+from ..model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
+from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.log import Subscription
 from . import sdk
@@ -24,7 +25,7 @@ from .call import Call
 from .limits import Count, Name, Path, Rules
 from .status import Problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import open_questions, told_progress
+from .turns import either, open_questions, told_progress
 
 METHOD = "claude-code/messages"
 _BUNDLE_BYTES = 16 << 20
@@ -98,10 +99,12 @@ async def claude_code_query(call: Call, given: Query) -> Reply:
     options = given.options or QueryOptions()
     if call.resumed_session is None:
         call.switches.check(options.permission_mode)
-        session, _ = await call.service.create(given.prompt, _session_options(call, options), owner=call.principal)
+        wanted = _session_options(call, options)
+        session, delivery = await call.service.create(given.prompt, wanted, owner=call.principal)
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
-    return await _Stream(call, session, options).run()
+        delivery = call.resumed_delivery(session)
+    return await _Stream(call, session, delivery, options).run()
 
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
@@ -126,11 +129,15 @@ def _rule(written: str) -> str:
 
 
 class _Stream:
-    """One query: each message is numbered and kept as it happens, and sent when the client is ready for it."""
+    """One query: each message is numbered and kept as it happens, and sent when the client is ready for it.
 
-    def __init__(self, call: Call, session: Session, options: QueryOptions) -> None:
+    It ends with the turn of its own message: what others have the session do afterwards is not part of it.
+    """
+
+    def __init__(self, call: Call, session: Session, delivery: Delivery, options: QueryOptions) -> None:
         self._call = call
         self._session = session
+        self._delivery = delivery
         self._partials = bool(options.include_partial_messages)
         self._system = options.include_system_messages is not False
         self._limit = 100 if options.max_messages is None else options.max_messages
@@ -144,8 +151,9 @@ class _Stream:
         self._total = call.resumed("total") or 0
         self._missed = call.resumed("missed") or 0
 
-    def _position(self) -> dict[str, int]:
+    def _position(self) -> dict[str, int | str]:
         return {
+            "message": self._delivery.id,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,
@@ -162,7 +170,7 @@ class _Stream:
             async with told_progress(call, session):
                 asked = await self._stream()
         except asyncio.CancelledError:
-            call.service.start_task(session.interrupt())
+            call.service.start_task(session.give_up_message(self._delivery))
             raise
         return asked or self._bundle()
 
@@ -188,17 +196,17 @@ class _Stream:
         return asked
 
     async def _question(self) -> types.InputRequiredResult | None:
-        """A question for a client that takes it as the result of a call; None when the turn is over."""
-        call, session = self._call, self._session
-        while session.busy:
-            await session.wait(None, for_questions=call.returns_questions)
-            if session.state is State.WAITING:
-                await self._backlog.all_read()
-                asked = open_questions(call, session, **self._position())
+        """A question for a client that takes it as the result of a call; None when the message has its outcome."""
+        call, session, delivery = self._call, self._session, self._delivery
+        while not delivery.outcome.done():
+            await either(delivery, session.wait(None, for_questions=call.returns_questions))
+            if session.state is State.WAITING and not delivery.outcome.done():
+                await either(delivery, self._backlog.all_read())
+                asked = None if delivery.outcome.done() else open_questions(call, session, **self._position())
                 if asked is not None:
                     return asked
                 if session.state is State.WAITING:  # put away by the person: somebody else may answer it
-                    await call.dialogs.change()
+                    await either(delivery, call.dialogs.change())
         return None
 
     async def _note(self, events: Subscription) -> None:
@@ -206,6 +214,8 @@ class _Stream:
         async for event in events:
             self._take(event)
             self._reached = event.seq
+            if isinstance(event, TurnEnded) and event.number == self._delivery.turn:
+                break  # what follows is of another message's turn
         self._backlog.close()
 
     def _take(self, event: Event) -> None:
@@ -253,8 +263,7 @@ class _Stream:
             await sdk.notify_on_call(self._call.context, METHOD, params)
 
     def _bundle(self) -> Bundle:
-        outcome = self._session.outcome
-        assert outcome is not None
+        outcome = self._delivery.outcome.result()
         return Bundle(
             session_id=self._session.id,
             messages=[dict(event.raw) for event in self._kept],

@@ -11,14 +11,24 @@ from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 from ..model.question import Answer, Scope
 from ..model.states import SESSION_TOOL_STATUS
+from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
 from .limits import Count, Name, Offset, Path, Rules, SessionId
 from .parts import PENDING, Parts, read_part
-from .status import Acknowledgement, Problem, SessionReport, Status, pending_inputs, report, status_of
+from .status import (
+    Acknowledgement,
+    Problem,
+    SessionReport,
+    Status,
+    acknowledgement,
+    pending_inputs,
+    report,
+    status_of,
+)
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import open_questions, rest_or_question
+from .turns import open_questions, outcome_or_question, rest_or_question
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
 _TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
@@ -110,10 +120,11 @@ class SessionList(Outcome):
 
 async def create_session(call: Call, given: CreateSession) -> Reply:
     if call.resumed_session is None:
-        session, _ = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+        session, delivery = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
-    return await _went_on(call, session, given.wait_seconds)
+        delivery = call.resumed_delivery(session)
+    return await _went_on(call, session, given.wait_seconds, delivery=delivery)
 
 
 def _options(call: Call, given: CreateSession) -> SessionOptions:
@@ -133,10 +144,11 @@ def _options(call: Call, given: CreateSession) -> SessionOptions:
 
 async def send_message(call: Call, given: SendMessage) -> Reply:
     if call.resumed_session is None:
-        session, _ = await call.service.send(given.session_id, given.message, owner=call.principal)
+        session, delivery = await call.service.send(given.session_id, given.message, owner=call.principal)
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
-    return await _went_on(call, session, given.wait_seconds)
+        delivery = call.resumed_delivery(session)
+    return await _went_on(call, session, given.wait_seconds, asked_as=given.session_id, delivery=delivery)
 
 
 async def get_status(call: Call, given: GetStatus) -> Reply:
@@ -145,8 +157,12 @@ async def get_status(call: Call, given: GetStatus) -> Reply:
         return _page(call, session, given.part, given.offset or 0)
     late = _take_answers(call, session)
     asked = await _waited(call, session, given.wait_seconds, late=late)
-    notice = _TOO_LATE if late else None
-    return asked or report(session, call.service.redactor, lines=given.output_lines, cursor=given.cursor, notice=notice)
+    if asked is not None:
+        return asked
+    notice, redactor = _TOO_LATE if late else None, call.service.redactor
+    return report(
+        session, redactor, lines=given.output_lines, cursor=given.cursor, notice=notice, asked_as=given.session_id
+    )
 
 
 def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport:
@@ -176,8 +192,8 @@ async def respond(call: Call, given: Respond) -> Reply:
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
-    session = await call.service.interrupt(given.session_id, owner=call.principal)
-    return Acknowledgement(session_id=session.id, status=status_of(session))
+    session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
+    return acknowledgement(session, given.session_id, dropped=dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
@@ -200,14 +216,25 @@ def _listed(entry: Entry, running: Session | None) -> ListedSession:
     )
 
 
-async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
-    """What a call returns that set something going: at once, or a report of what came of it after a wait."""
+async def _went_on(
+    call: Call,
+    session: Session,
+    seconds: float | None,
+    *,
+    asked_as: str | None = None,
+    delivery: Delivery | None = None,
+) -> Reply:
+    """What a call returns that set something going: at once, or a report of what came of it after a wait.
+
+    A call that sent a message waits for that message's outcome and reports that, whatever else the session does.
+    """
     since = call.resumed("since") if call.resumed_session else session.log.last_seq
     late = _take_answers(call, session)
     if not seconds:
-        return Acknowledgement(session_id=session.id, status=status_of(session))
-    asked = await _waited(call, session, seconds, since=since, late=late)
-    return asked or report(session, call.service.redactor, cursor=since, notice=_TOO_LATE if late else None)
+        return acknowledgement(session, asked_as)
+    asked = await _waited(call, session, seconds, delivery, since=since, late=late)
+    notice, redactor = _TOO_LATE if late else None, call.service.redactor
+    return asked or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, delivery=delivery)
 
 
 def _take_answers(call: Call, session: Session) -> bool:
@@ -218,13 +245,16 @@ def _take_answers(call: Call, session: Session) -> bool:
 
 
 async def _waited(
-    call: Call, session: Session, seconds: float | None, **state: Any
+    call: Call, session: Session, seconds: float | None, delivery: Delivery | None = None, **state: Any
 ) -> types.InputRequiredResult | None:
     """Waits; gives back the open questions where the client takes them as the result of a call."""
     if not seconds:
         return None
-    await rest_or_question(call, session, seconds)
-    return open_questions(call, session, **state)
+    if delivery is None:
+        await rest_or_question(call, session, seconds)
+        return open_questions(call, session, **state)
+    await outcome_or_question(call, session, delivery, seconds)
+    return None if delivery.outcome.done() else open_questions(call, session, message=delivery.id, **state)
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -8,9 +8,10 @@ from pydantic import Field
 
 from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
-from ..model.states import SESSION_TOOL_STATUS
-from ..model.text import as_json
+from ..model.states import SESSION_TOOL_STATUS, State
+from ..model.text import as_json, cut
 from ..questions.showing import Redacts
+from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from .parts import Parts, told_cut, told_page
 from .tool import Outcome
@@ -23,6 +24,7 @@ _LONGEST_RESULT = 24_000
 _LONGEST_ERROR = 4_000
 _LONGEST_STRUCTURE = 256 << 10
 _TOOLS_SHOWN = 20
+_LONGEST_DROPPED = 500
 
 
 class ToolUseEvent(Outcome):
@@ -49,6 +51,7 @@ class SessionReport(Outcome):
     """What every session tool returns. Only what applies is there."""
 
     session_id: str | None = None
+    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
     status: Status | None = None
     result: str | None = None
     recent_output: list[str] | None = None
@@ -75,12 +78,32 @@ class Acknowledgement(Outcome):
     """The short form: enough to go on. A call that waited returns the fields of a full report too."""
 
     session_id: str | None = None
+    previous_session_id: str | None = None
     status: Status | None = None
+    dropped_messages: list[str] | None = Field(None, description="What an interruption kept from ever running")
     error: Problem | None = None
 
 
+def acknowledgement(session: Session, asked_as: str | None, dropped: Iterable[Delivery] = ()) -> Acknowledgement:
+    """`asked_as` is the id that the caller used; it is told of another one."""
+    return Acknowledgement(
+        session_id=session.id,
+        previous_session_id=_previous(session, asked_as),
+        status=status_of(session),
+        dropped_messages=[cut(one.text, _LONGEST_DROPPED) for one in dropped] or None,
+    )
+
+
+def _previous(session: Session, asked_as: str | None) -> str | None:
+    return asked_as if asked_as is not None and asked_as != session.id else None
+
+
 def status_of(session: Session) -> Status:
-    return SESSION_TOOL_STATUS[session.state]  # type: ignore[return-value]  # the table's values are these words
+    return _status(session.state)
+
+
+def _status(state: State) -> Status:
+    return SESSION_TOOL_STATUS[state]  # type: ignore[return-value]  # the table's values are these words
 
 
 def report(
@@ -90,16 +113,23 @@ def report(
     lines: int | None = None,
     cursor: int | None = None,
     notice: str | None = None,
+    asked_as: str | None = None,
+    delivery: Delivery | None = None,
 ) -> SessionReport:
     """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines. What is too long
-    for it is named in `truncated`."""
+    for it is named in `truncated`.
+
+    For a call that sent a message, status and result are of that message, as soon as it has an outcome.
+    """
     parts = Parts(redactor)
     output, next_cursor, more = _output(session, lines, cursor, parts)
-    outcome = None if session.busy else session.outcome
+    own = delivery.outcome.result() if delivery is not None and delivery.outcome.done() else None
+    outcome = own or (None if session.busy else session.outcome)
     usage = session.usage.total
     return SessionReport(
         session_id=session.id,
-        status=status_of(session),
+        previous_session_id=_previous(session, asked_as),
+        status=_status(own.state) if own is not None else status_of(session),
         result=parts.text("result", outcome.result, _LONGEST_RESULT) if outcome and outcome.result else None,
         recent_output=output,
         pending_inputs=pending_inputs(session.questions, parts),

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from ..model.events import Event, Output, QuestionOpened, Retrying
 from ..model.question import Question
 from ..model.text import cut
+from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.log import Subscription
 from .call import Call
@@ -20,21 +21,24 @@ _BETWEEN_REPORTS = 0.2
 _LONGEST_REPORT = 2000
 
 
-async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.InputRequiredResult | None:
-    """Waits for the turn's end, or for a question that no person has before them, or for the time to pass.
+async def wait_for_turn(
+    call: Call, session: Session, delivery: Delivery, seconds: float
+) -> types.InputRequiredResult | None:
+    """Waits for the outcome of the call's own message, or for a question that no person has before them, or for the
+    time to pass.
 
     Gives back open questions where the client takes them as the result of a call. A caller that cancels the call
-    interrupts the turn.
+    interrupts its turn.
     """
     call.dialogs.follow(session.id)
     call.dialogs.take_all(session.id, call.responses, call.offsets)
     try:
         async with told_progress(call, session):
-            await rest_or_question(call, session, seconds)
+            await outcome_or_question(call, session, delivery, seconds)
     except asyncio.CancelledError:
-        call.service.start_task(session.interrupt())
+        call.service.start_task(session.give_up_message(delivery))
         raise
-    return open_questions(call, session)
+    return None if delivery.outcome.done() else open_questions(call, session, message=delivery.id)
 
 
 def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
@@ -51,6 +55,26 @@ async def rest_or_question(call: Call, session: Session, seconds: float) -> None
             while session.busy and call.dialogs.all_shown(session.id):
                 await call.dialogs.change()
                 await session.wait(None)
+
+
+async def outcome_or_question(call: Call, session: Session, delivery: Delivery, seconds: float) -> None:
+    """Waits for the outcome of one message, whatever else the session does, or for a question as above."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not delivery.outcome.done():
+                await either(delivery, session.wait(None))
+                if delivery.outcome.done() or not (session.busy and call.dialogs.all_shown(session.id)):
+                    return
+                await either(delivery, call.dialogs.change())
+
+
+async def either(delivery: Delivery, event: Coroutine[Any, Any, Any]) -> None:
+    """Waits for the outcome of the message or for something else, whatever comes first."""
+    other = asyncio.ensure_future(event)
+    try:
+        await asyncio.wait({delivery.outcome, other}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        other.cancel()
 
 
 @asynccontextmanager

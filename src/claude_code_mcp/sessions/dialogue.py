@@ -6,11 +6,13 @@ interrupting a process) runs in tasks that belong to the service, never to a cal
 
 import asyncio
 import contextlib
+import logging
 import time
+import uuid
+from collections.abc import Sequence, Set
 from dataclasses import replace
-from functools import partial
 
-from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
+from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import Event, Output, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
@@ -19,13 +21,17 @@ from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode, read_outcome
 from ..model.usage import Usage
 from ..store.log import EventLog
+from ..store.transcripts import is_session_id
 from .delivery import Delivery, Mail, Turn
 from .incarnation import Incarnation
 from .inquiry import Inquiry
 from .journal import Journal
+from .origin import Origin
 from .silence import Silence
 from .standing import Standing
 from .surroundings import Surroundings
+
+log = logging.getLogger(__name__)
 
 
 class Dialogue:
@@ -36,12 +42,11 @@ class Dialogue:
     ) -> None:
         settings = around.settings
         self.id = session_id
+        """The conversation that the process writes; another one after it was cleared."""
         self.options = options
         self.cwd = cwd
         self.owner = owner
-        self.log = EventLog(
-            settings.event_buffer_size, settings.event_buffer_bytes, partial(around.notice, session_id, owner)
-        )
+        self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notice)
         self.used_at = time.time()
         self.turns = 0
         self.model_turns = 0
@@ -52,6 +57,13 @@ class Dialogue:
         self._incarnation: Incarnation | None = None
         self._last_incarnation: Incarnation | None = None
         self._spoke = False
+        self._origin: Origin | None = None
+        self._reset = False
+        """The CLI has begun another conversation and not yet said which."""
+        self._outlived = False
+        """The process counts its budget from the wrong point, and is to be replaced when it is at rest."""
+        self._api_ms = 0
+        """The CLI's time with the API at the last result: it counts on over turns and resumes."""
         self._turn: Turn | None = None
         self._mail = Mail()
         self._standing = Standing(self.log)
@@ -63,6 +75,9 @@ class Dialogue:
     @property
     def state(self) -> State:
         return self._standing.state
+
+    def _notice(self, event: Event) -> None:
+        self._around.notice(self.id, self.owner, event)
 
     def _record(self, event: Event) -> None:
         self.log.append(event)
@@ -80,7 +95,8 @@ class Dialogue:
     def _ready(self) -> bool:
         return self._incarnation is not None and self._incarnation.ready
 
-    def process_started(self, pid: int) -> None:
+    def process_started(self, pid: int, api_ms: int) -> None:
+        self._api_ms = api_ms
         self._record(ProcessChanged("started", pid))
 
     def process_ready(self) -> None:
@@ -91,11 +107,13 @@ class Dialogue:
         self._hand_over()
 
     def _hand_over(self) -> None:
-        """Gives the process all messages that it has not been given."""
+        """Gives the process the messages that it is to have now."""
         process = self._process
         assert process is not None
+        if self._turn is None:
+            return
         self._spoke = True
-        for delivery in self._mail.take_unsent():
+        for delivery in self._mail.take_unsent(self._turn):
             try:
                 process.send(delivery.text, delivery.id, later=delivery.later)
             except ProcessFailed as error:
@@ -123,12 +141,20 @@ class Dialogue:
             self._incarnation.leave()
             self._last_incarnation, self._incarnation = self._incarnation, None
         self._journal.process_left()
+        self._outlived = False
+        if self._reset:  # it ended before it could name the new conversation; the one before must not come back
+            self._move_to(str(uuid.uuid4()))
 
     def _give_up(self, outcome: Outcome) -> None:
         """Lets go of the process and thereby of the turn, which ends as somebody wanted it to, or else like this."""
         self._let_go()
-        wanted = self._turn.ending if self._turn is not None else None
-        self._end_turn(replace(outcome, code=wanted) if wanted is not None else outcome)
+        turn = self._turn
+        if turn is None or turn.ending is None:
+            self._end_turn(outcome)
+            return
+        for waiting in [one for one in self._mail.open if not one.started and one.id != turn.message_id]:
+            self._drop(waiting, turn)
+        self._end_turn(replace(outcome, code=turn.ending))
 
     # -- turns ------------------------------------------------------------------------------------------------
 
@@ -145,7 +171,11 @@ class Dialogue:
 
     def _out_of_time(self, turn: Turn) -> None:
         if self._turn is turn:
-            self._around.start_task(self.interrupt(OutcomeCode.TIMEOUT))
+            self._around.start_task(self._time_out())
+
+    async def _time_out(self) -> None:
+        """The messages behind a turn that took too long are not to blame for it."""
+        await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
     def _end_turn(self, outcome: Outcome) -> None:
         ended, self._turn = self._turn, None
@@ -158,14 +188,43 @@ class Dialogue:
         self._record(TurnEnded(ended.number, outcome))
         if ended.ending is not None or not self._journal.background_tasks:
             self._inquiry.withdraw_all("the turn ended")
-        queued = self._process.unfinished if self._process is not None else frozenset()
-        following = self._mail.settle(outcome, except_for=queued)
+        following = self._mail.settle(outcome, ended.number, except_for=self._to_follow(outcome))
         if following is not None or self._inquiry.pending:
             self._begin_turn(following, only_asks=following is None)
             self._wait_for_answers()
+            self._go_on()
         else:
             self._standing.move(outcome.state, outcome.detail)
+            if self._outlived:
+                self.evict()
         ended.ended.set()
+
+    def _to_follow(self, outcome: Outcome) -> Set[str]:
+        """The messages that the outcome of a turn is not for: those that wait behind it.
+
+        Without its process all that it was given end with it. What was held back it has never seen; after a crash
+        that is for the next one.
+        """
+        if self._process is not None:
+            return self._process.unfinished | self._mail.unsent
+        return self._mail.unsent if outcome.code is OutcomeCode.CRASHED and self.options.persist else frozenset()
+
+    def _go_on(self) -> None:
+        """The next turn has its message handed over, to a new process if the one before has crashed."""
+        if self._ready:
+            self._hand_over()
+        elif self._incarnation is None and self._turn is not None:
+            self._around.start_task(self._start_process_for(self._turn))
+
+    async def _start_process_for(self, turn: Turn) -> None:
+        """Starts a process for a turn that has none, unless it has one or is over by then."""
+        raise NotImplementedError
+
+    def evict(self) -> None:
+        """Parks the session: closes its process, if it has one; the next message resumes it."""
+        if self._incarnation is not None:
+            self._record(ProcessChanged("parked", self._process.pid if self._process is not None else None))
+            self._let_go()
 
     def _account(self, outcome: Outcome) -> None:
         self.outcome = outcome
@@ -178,25 +237,37 @@ class Dialogue:
         self.usage += usage
         self.spent_usd += usage.cost_usd
 
-    async def interrupt(self, code: OutcomeCode = OutcomeCode.INTERRUPTED) -> None:
-        """Ends the running turn and keeps the session. Nothing happens when no turn is running."""
+    async def interrupt(
+        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
+    ) -> Sequence[Delivery]:
+        """Ends the running turn and keeps the session; gives the messages behind it that were dropped.
+
+        Messages that the turn has not taken up are dropped with it, or else run next. Nothing happens when no turn
+        is running.
+        """
         turn = self._turn
         if turn is None:
-            return
+            return ()
         if turn.ending is None:
             turn.ending = code
+            turn.doomed = frozenset(one.id for one in self._mail.open) if drop_queued else frozenset()
+            for held in [
+                one for one in self._mail.open if one.id in self._mail.unsent & turn.doomed - {turn.message_id}
+            ]:
+                self._drop(held, turn)
             if turn.only_asks:
                 self._end_turn(Outcome(code, detail="The background task that asked goes on without an answer."))
             elif self._ready:
-                self._interrupt_process(turn)
+                self._interrupt_process(turn, drop_queued)
             else:
                 self._give_up(Outcome(code, detail="Ended before it had started."))
         await turn.ended.wait()
+        return sorted(turn.dropped, key=lambda one: one.accepted)
 
-    def _interrupt_process(self, turn: Turn) -> None:
+    def _interrupt_process(self, turn: Turn, drop_queued: bool) -> None:
         assert self._process is not None
         try:
-            answer = self._process.ask("interrupt", cancel_queued=True)
+            answer = self._process.ask("interrupt", cancel_queued=drop_queued)
         except ProcessFailed as error:
             self._give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
         else:
@@ -222,13 +293,16 @@ class Dialogue:
             case Result():
                 self._result(frame)
             case System() if frame.subtype == "init":
+                self._follow(frame.raw.get("session_id"))
                 self._turn_runs()
             case ControlRequest():
                 self._control_request(frame)
             case ControlCancel():
                 self._inquiry.withdraw(frame.id)
-            case Lifecycle() if frame.state == "cancelled":
-                self._message_dropped(frame.message_id)
+            case Lifecycle():
+                self._message_followed(frame)
+            case Other() if frame.raw.get("type") == "conversation_reset":
+                self._reset = True
 
     def progress_told(self, line: str) -> None:
         """A hosted server tells how far a call is."""
@@ -240,6 +314,8 @@ class Dialogue:
             self._begin_turn(None)  # a background task has reported back
         else:
             self._turn.only_asks = False
+        if self._turn is not None:
+            self._turn.heard = True
 
     def _result(self, frame: Result) -> None:
         if self._turn is None:
@@ -250,13 +326,61 @@ class Dialogue:
         outcome = self._outcome_in(frame, interrupted=self._turn.ending is not None)
         if outcome.code is OutcomeCode.INTERRUPTED and self._turn.ending is OutcomeCode.TIMEOUT:
             outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
+        if self._turn.moved and outcome.ok and not outcome.result:
+            outcome = replace(outcome, result=f"The conversation was cleared. It goes on as session {self.id}.")
         self._end_turn(outcome)
 
-    def _message_dropped(self, message_id: str) -> None:
+    def _message_followed(self, frame: Lifecycle) -> None:
+        """The process tells what became of a message."""
+        delivery, turn = self._mail.find(frame.message_id), self._turn
+        if delivery is None or delivery.outcome.done():
+            return
+        delivery.mentioned = True
+        if frame.state == "started":
+            delivery.started = True
+        elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
+            self._turn_dropped(turn)
+        elif frame.state == "cancelled" and not delivery.started:
+            self._drop(delivery, turn)
+
+    def _turn_dropped(self, turn: Turn) -> None:
         """An interruption was faster than the message that started this turn: no result will come."""
-        if self._turn is not None and self._turn.message_id == message_id:
-            code = self._turn.ending or OutcomeCode.INTERRUPTED
-            self._end_turn(Outcome(code, detail="Ended before it had started."))
+        for behind in [one for one in self._mail.open if one.id in turn.doomed and one.id != turn.message_id]:
+            self._drop(behind, turn)
+        self._end_turn(Outcome(turn.ending or OutcomeCode.INTERRUPTED, detail="Ended before it had started."))
+
+    def _drop(self, delivery: Delivery, turn: Turn | None) -> None:
+        """A message that waited behind a turn will never run."""
+        told = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
+        self._mail.drop(delivery, Outcome(OutcomeCode.DROPPED, detail=told))
+        if turn is not None:
+            turn.dropped.append(delivery)
+
+    # -- another conversation ---------------------------------------------------------------------------------
+
+    def _follow(self, session_id: object) -> None:
+        """The process says which conversation it writes: after `/clear` it is another one."""
+        if isinstance(session_id, str) and session_id != self.id and is_session_id(session_id):
+            self._move_to(session_id)
+
+    def _move_to(self, session_id: str) -> None:
+        """Everything but the conversation stays: owner, options, totals, log. The old id points here from now on.
+
+        The CLI begins to count its budget anew, so a process that has one is replaced before the next message.
+        """
+        self._inquiry.withdraw_all("the conversation was cleared")
+        old, self.id = self.id, session_id
+        self._reset, self._origin, self._api_ms = False, None, 0
+        self._around.moved(old, session_id, self.owner)
+        if self._turn is not None:
+            self._turn.moved = True
+        if self._incarnation is not None:
+            self._outlived = self._incarnation.budget is not None
+            try:
+                self._incarnation.hold(session_id)
+            except ClaudeCodeError as error:
+                log.error("session %s: %s", session_id, error.message)
+                self._give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     def late_result(self, frame: Result) -> None:
         """What a turn cost that was given up before it ended. Its outcome stands."""
@@ -267,7 +391,10 @@ class Dialogue:
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None
-        return read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted)
+        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted)
+        total, before = outcome.duration_api_ms, self._api_ms
+        self._api_ms = total
+        return replace(outcome, duration_api_ms=total - before if total >= before else total)
 
     # -- questions --------------------------------------------------------------------------------------------
 

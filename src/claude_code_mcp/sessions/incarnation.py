@@ -33,8 +33,8 @@ class Tenant(Occupant, Protocol):
     @property
     def process_budget(self) -> float | None: ...
 
-    def process_started(self, pid: int) -> None:
-        """A process runs; it is not ready yet."""
+    def process_started(self, pid: int, api_ms: int) -> None:
+        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`."""
 
     def process_ready(self) -> None:
         """It takes messages from now on."""
@@ -62,16 +62,23 @@ class Incarnation:
     """Made by a session that has no other one; `gone` when nothing of it is left."""
 
     def __init__(self, tenant: Tenant, around: Surroundings, opening: Callable[[], Opening]) -> None:
-        """Takes the lease and the slot; SessionBusy or LimitReached if they are not to be had."""
+        """Takes the lease and the slot; SessionBusy or LimitReached if they are not to be had.
+
+        SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
+        leases, so it is looked for again right before the spawn, which may have had to wait.
+        """
         self._tenant = tenant
         self._around = around
         self._opening = opening
-        self._lease = around.leases.take(tenant.id)
+        self._leases = [around.leases.take(tenant.id)]
         try:
+            around.launcher.check_alone(tenant.id)
             around.slots.take(tenant)
         except BaseException:
-            self._lease.release()
+            self._release()
             raise
+        self.budget: float | None = None
+        """What the process may spend."""
         self._leaving: asyncio.Task[None] | None = None
         self.process: ClaudeProcess | None = None
         self.ready = False
@@ -97,18 +104,18 @@ class Incarnation:
     async def _spawn(self) -> ClaudeProcess:
         around, tenant = self._around, self._tenant
         opening = await asyncio.to_thread(self._opening)
+        await asyncio.to_thread(around.launcher.check_alone, tenant.id)
+        self.budget = tenant.process_budget
         hosted = self.hosting.configuration if self.hosting else None
         starting = asyncio.ensure_future(
-            around.launcher.start(
-                self, tenant.options, opening, tenant.cwd, budget=tenant.process_budget, hosted=hosted
-            )
+            around.launcher.start(self, tenant.options, opening, tenant.cwd, budget=self.budget, hosted=hosted)
         )
         try:
             self.process = await asyncio.shield(starting)
         except asyncio.CancelledError:
             self.process = await starting  # it is a matter of milliseconds, and must not run unseen
             raise
-        self._tenant.process_started(self.process.pid)
+        self._tenant.process_started(self.process.pid, opening.api_ms)
         return self.process
 
     def _failed(self, error: ClaudeCodeError) -> None:
@@ -158,7 +165,15 @@ class Incarnation:
         except ProcessFailed as error:
             log.error("session %s: %s", self._tenant.id, error.message)
         finally:
-            self._lease.release()
+            self._release()
+
+    def hold(self, session_id: str) -> None:
+        """Takes the lease on another session that the process has gone on to; SessionBusy if somebody has it."""
+        self._leases.append(self._around.leases.take(session_id))
+
+    def _release(self) -> None:
+        for lease in self._leases:
+            lease.release()
 
     @property
     def is_gone(self) -> bool:

@@ -22,12 +22,18 @@ class Journal:
         self.retrying: Retrying | None = None
         """The last refusal of the API, until the model is heard again."""
         self.background_tasks = 0
+        self._background_since = 0.0
         self._report_due = 0.0
 
     @property
     def background_work(self) -> bool:
         """Whether tasks run in the background, or one has just ended and is about to start a turn with its report."""
         return self.background_tasks > 0 or time.monotonic() < self._report_due
+
+    @property
+    def background_seconds(self) -> float:
+        """How long something has been running in the background without a break; 0 if nothing is."""
+        return time.monotonic() - self._background_since if self.background_tasks else 0.0
 
     def process_left(self) -> None:
         """Whatever ran in the background is gone with the process."""
@@ -82,6 +88,8 @@ class Journal:
 
     def _background_changed(self, tasks: object) -> None:
         before, self.background_tasks = self.background_tasks, len(tasks) if isinstance(tasks, list) else 0
+        if not before:
+            self._background_since = time.monotonic()
         if self.background_tasks < before:
             self._report_due = time.monotonic() + _REPORT_WITHIN
 

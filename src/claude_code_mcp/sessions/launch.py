@@ -9,12 +9,13 @@ from typing import Any
 
 from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
-from ..claude.environment import build_environment
+from ..claude.environment import build_environment, config_directory
 from ..claude.executable import find_executable
 from ..claude.leftovers import new_mark
+from ..claude.open_sessions import process_with
 from ..claude.process import ClaudeProcess, Owner
 from ..claude.scratch import prepare_command
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, SessionBusy
 from ..model.options import SessionOptions
 
 
@@ -36,6 +37,17 @@ class Launcher:
         _check_environment(options.env)
         _check_root(options, {**self.environment, **options.env})
         await check_values(options, executable, self.environment)
+
+    def check_alone(self, session_id: str) -> None:
+        """SessionBusy if a Claude Code process has the session open. Reads a few small files."""
+        pid = process_with(session_id, config_directory(self.environment))
+        if pid is not None:
+            raise SessionBusy(
+                f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
+                "a fork of the session is possible at any time.",
+                session_id=session_id,
+                pid=pid,
+            )
 
     def _executable(self, options: SessionOptions) -> str:
         return find_executable(options.executable or self.executable, self.environment)

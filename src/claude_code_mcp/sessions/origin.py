@@ -19,7 +19,7 @@ def opening_of(
 ) -> Opening:
     """How the next process is to begin, by what lies on disk. Blocks on it."""
     if transcripts.resumable(session_id):
-        return Opening(session_id, session_id, at_message)
+        return Opening(session_id, session_id, at_message, transcripts.api_ms(session_id))
     if origin is not None:
-        return Opening(session_id, origin.session_id, origin.at_message)
+        return Opening(session_id, origin.session_id, origin.at_message, transcripts.api_ms(origin.session_id))
     return Opening(session_id)

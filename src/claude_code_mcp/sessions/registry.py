@@ -26,6 +26,7 @@ class Sessions:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
         self._known: dict[str, Session] = {}
+        self._moved: dict[str, str] = {}
         self._senders: Counter[str] = Counter()
         self._closed = False
 
@@ -35,7 +36,14 @@ class Sessions:
         return sorted(begun, key=lambda session: session.used_at, reverse=True)
 
     def known(self, session_id: str) -> Session | None:
-        return self._known.get(session_id)
+        """The session with this id, or the one that it was cleared to."""
+        return self._known.get(self._moved.get(session_id, session_id))
+
+    def moved(self, old: str, new: str) -> None:
+        """A session goes on under another id; the old one, and those before it, mean the same session."""
+        if old in self._known:
+            self._known[new] = self._known.pop(old)
+        self._moved = {**{name: new if to == old else to for name, to in self._moved.items()}, old: new}
 
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
@@ -65,23 +73,27 @@ class Sessions:
         kept = self._known.setdefault(session.id, session)
         if kept.owner != session.owner:
             raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
-        self._senders[kept.id] += 1
+        key = kept.id  # it may be another one by the end, if the session is cleared meanwhile
+        self._senders[key] += 1
         try:
             yield kept
         finally:
-            self._senders[kept.id] -= 1
-            if not self._senders[kept.id]:
-                del self._senders[kept.id]
+            self._senders[key] -= 1
+            if not self._senders[key]:
+                del self._senders[key]
                 if not kept.turns:
-                    del self._known[kept.id]
+                    del self._known[key]
 
     async def find(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
         """The session in memory, or one on disk that can be resumed; `options` are for the latter."""
-        known = self._known.get(session_id)
+        known = self.known(session_id)
         if known is not None:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
+        session_id = await asyncio.to_thread(self._around.aliases.resolve, session_id)
+        if (known := self.known(session_id)) is not None:
+            return known
         transcript = await asyncio.to_thread(self._around.transcripts.read, session_id)
         if transcript is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
@@ -128,10 +140,15 @@ class Sessions:
         if session.busy:
             if (session.turn_seconds or 0) > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
-                around.start_task(session.interrupt(OutcomeCode.TIMEOUT))
+                around.start_task(_time_out(session))
+        elif session.background_work and session.background_seconds <= settings.running_session_max:
+            return  # what it runs in the background is not idle
         elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
             self._forget(session)
         elif session.evictable and session.idle_seconds > settings.idle_park:
+            session.evict()
+        elif session.background_work:
+            log.warning("session %s runs in the background for too long and is parked", session.id)
             session.evict()
 
     def _forget(self, session: Session) -> None:
@@ -139,6 +156,7 @@ class Sessions:
         session.evict()
         if session.dormant:
             del self._known[session.id]
+            self._moved = {old: new for old, new in self._moved.items() if new != session.id}
             session.log.close()
 
     async def close(self) -> None:
@@ -150,3 +168,7 @@ class Sessions:
         await asyncio.gather(*(session.closed() for session in sessions))
         for session in sessions:
             session.log.close()
+
+
+async def _time_out(session: Session) -> None:
+    await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)

@@ -4,14 +4,16 @@ import asyncio
 import time
 from functools import partial
 
-from ..errors import Cancelled, LimitReached, SessionBusy, SessionNotFound
+from ..claude.process import Exit
+from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, SessionNotFound
 from ..model.events import ProcessChanged, Retrying
 from ..model.options import SessionOptions
 from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
-from .delivery import Delivery
+from ..store.transcripts import read_lines
+from .delivery import Delivery, Turn, WhenBusy
 from .dialogue import Dialogue
 from .incarnation import Incarnation
 from .origin import Origin, opening_of
@@ -36,6 +38,7 @@ class Session(Dialogue):
         self.created_at = self.used_at
         self.first_prompt: str | None = None
         self._origin = origin
+        self._crash = Outcome(OutcomeCode.CRASHED)
         self._gate = asyncio.Lock()
         self._released = False
 
@@ -78,6 +81,16 @@ class Session(Dialogue):
         return self._journal.background_tasks
 
     @property
+    def background_seconds(self) -> float:
+        """How long something has been running in the background without a break."""
+        return self._journal.background_seconds
+
+    @property
+    def background_work(self) -> bool:
+        """Whether tasks run in the background, or one of them is about to report."""
+        return self._journal.background_work
+
+    @property
     def turn_seconds(self) -> float | None:
         """How long the current turn has been running."""
         return time.monotonic() - self._turn.started if self._turn else None
@@ -105,30 +118,50 @@ class Session(Dialogue):
     # -- messages ---------------------------------------------------------------------------------------------
 
     async def send(
-        self, text: str, *, later: bool = False, timeout: float | None = None, at_message: str | None = None
+        self,
+        text: str,
+        *,
+        when_busy: WhenBusy = WhenBusy.JOIN,
+        timeout: float | None = None,
+        at_message: str | None = None,
     ) -> Delivery:
         """Takes a message: into the running turn, or as a new turn, in a resumed process if need be.
 
+        Whether the session is busy is decided in the same breath as the message is accepted: of two that want a turn
+        of their own at the same time, one is refused.
         `at_message` first takes the conversation back to that message; what came after it is left behind.
         """
         async with self._gate:
-            self._refuse_if_over()
+            self._refuse_if_over(when_busy)
             if at_message is not None:
                 self._leave_for_rewind()
             if self._incarnation is None:
                 await self._around.launcher.check(self.options, self.cwd)
-                await self.closed()
-                self._refuse_if_over()
+                await self._make_way()
+            # Nothing may be awaited between here and the acceptance.
+            self._refuse_if_over(when_busy)
+            if self._incarnation is None:
                 self._incarnation = self._incarnate(at_message)
-            delivery = Delivery(text, later, timeout or self.options.turn_timeout)
+            delivery = Delivery(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
             self._accept(delivery)
             return delivery
+
+    def delivery(self, message_id: str) -> Delivery | None:
+        """A message of this session that has no outcome yet, or was one of the last to get one."""
+        return self._mail.find(message_id)
+
+    async def give_up_message(self, delivery: Delivery) -> None:
+        """Nobody waits for the answer any more: ends its turn, and only its turn."""
+        if not delivery.outcome.done():
+            await self.interrupt(drop_queued=False)
 
     def refuse_if_busy(self) -> None:
         if self.busy:
             raise SessionBusy(f"Session {self.id} is still working on its last message.", session_id=self.id)
 
-    def _refuse_if_over(self) -> None:
+    def _refuse_if_over(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
+        if when_busy is WhenBusy.REFUSE:
+            self.refuse_if_busy()
         if self.state is State.CANCELLED:
             raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
         if self._released:
@@ -159,17 +192,55 @@ class Session(Dialogue):
         if self._ready:
             self._hand_over()
 
+    # -- messages that a process died before reading ----------------------------------------------------------
+
+    def process_ended(self, exit_: Exit) -> None:
+        """The process ended by itself. A message that it has not read is not lost: the next process gets it."""
+        turn = self._turn
+        if turn is None or not self._is_untouched(turn):
+            super().process_ended(exit_)
+            return
+        self._crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code)
+        self._record(ProcessChanged("ended", self.pid, exit_.reason))
+        self._let_go()
+        self._mail.take_back()
+        self._around.start_task(self._start_process_for(turn))
+
+    def _is_untouched(self, turn: Turn) -> bool:
+        """Whether the process has shown no sign of having read any message of this turn."""
+        waiting = self._mail.open
+        unread = all(not (one.mentioned or one.started or one.sent_again) for one in waiting)
+        return bool(waiting) and unread and self.options.persist and turn.ending is None and not turn.heard
+
+    async def _start_process_for(self, turn: Turn) -> None:
+        async with self._gate:
+            try:
+                await self._make_way()
+                if self._turn is turn and self._incarnation is None:
+                    self._incarnation = self._incarnate(None)
+            except ClaudeCodeError as error:
+                self.start_failed(error)
+
+    async def _make_way(self) -> None:
+        """Until the process before is gone. A message that it has written down after all must not run twice."""
+        await self.closed()
+        doubtful = frozenset(one.id for one in self._mail.open if one.sent_again)
+        taken = await asyncio.to_thread(self._in_transcript, self.id, doubtful) if doubtful else doubtful
+        for delivery in [one for one in self._mail.open if one.id in taken]:
+            self._mail.drop(delivery, self._crash)
+        if self._turn is not None and self._turn.message_id in taken:
+            self._give_up(self._crash)
+
+    def _in_transcript(self, session_id: str, message_ids: frozenset[str]) -> frozenset[str]:
+        path = self._around.transcripts.path_of(session_id, self.cwd)
+        written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
+        return frozenset(one for one in written if isinstance(one, str) and one in message_ids)
+
     # -- letting go -------------------------------------------------------------------------------------------
 
     @property
     def evictable(self) -> bool:
         return self._ready and not self.busy and self.options.persist and not self._journal.background_work
-
-    def evict(self) -> None:
-        """Parks the session: closes its process, if it has one; the next message resumes it."""
-        if self._incarnation is not None:
-            self._record(ProcessChanged("parked", self.pid))
-            self._let_go()
 
     def cancel(self) -> None:
         """Ends the session for good, at once; its process is closed behind it."""

@@ -8,6 +8,7 @@ from typing import Any
 from ..config import Settings
 from ..model.events import Event
 from ..questions.broker import Broker
+from ..store.aliases import Aliases
 from ..store.lease import Leases
 from ..store.transcripts import Transcripts
 from .gate import Gate
@@ -25,6 +26,7 @@ class Surroundings:
     broker: Broker
     leases: Leases
     transcripts: Transcripts
+    aliases: Aliases
     slots: Slots
     gate: Gate
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -35,3 +37,5 @@ class Surroundings:
     """Takes secrets out of a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Hears every event of every session, with the session's id and its owner."""
+    moved: Callable[[str, str, str], None]
+    """A session goes on under another id: the old one, the new one, the owner."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..model.usage import Usage, read_usage
+from ..model.usage import Usage, read_number, read_usage
 from .heading import folder_of, in_folder
 from .jsonl import parse
 
@@ -58,6 +58,11 @@ class Transcripts:
         path = self.path_of(session_id, cwd)
         return path is not None and _has_message(path)
 
+    def api_ms(self, session_id: str) -> int:
+        """The time with the API, in milliseconds, from which a resumed process counts on."""
+        path = self.path_of(session_id)
+        return 0 if path is None else int(read_number(_last_costs(path), "totalAPIDuration"))
+
     def read(self, session_id: str) -> Transcript | None:
         """What the transcript tells; None if there is none that can be resumed."""
         path = self.path_of(session_id)
@@ -101,8 +106,12 @@ def _directory(path: Path) -> str | None:
 
 
 def _last_usage(path: Path) -> Usage:
-    """From the last of its lines about costs, however far back: after a crash much may lie behind it."""
+    return read_usage(_last_costs(path).get("modelUsage"))
+
+
+def _last_costs(path: Path) -> dict[str, Any]:
+    """The last of its lines about costs, however far back: after a crash much may lie behind it."""
     last: dict[str, Any] = {}
     for line in read_lines(path, b'"cost-state"'):
         last = line if line.get("type") == "cost-state" else last
-    return read_usage(last.get("modelUsage"))
+    return last

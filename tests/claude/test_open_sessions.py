@@ -1,0 +1,70 @@
+"""Which process has a session open: only files of processes that live count."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.claude.open_sessions import process_with
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is Linux's")
+
+
+def note(directory: Path, **about: Any) -> None:
+    """A file as the CLI writes it, by this very process unless told otherwise."""
+    me = psutil.Process()
+    told = {"pid": me.pid, "sessionId": "mine", "startedAt": int(me.create_time() * 1000) + 300, **about}
+    (directory / "sessions").mkdir(exist_ok=True)
+    (directory / "sessions" / f"{told['pid']}.json").write_text(json.dumps(told))
+
+
+def test_a_living_process_has_its_session_open(tmp_path: Path) -> None:
+    note(tmp_path)
+    assert process_with("mine", str(tmp_path)) == os.getpid()
+    assert process_with("another", str(tmp_path)) is None
+
+
+def test_without_the_directory_nothing_is_open(tmp_path: Path) -> None:
+    assert process_with("mine", str(tmp_path)) is None
+
+
+def test_a_process_that_is_gone_has_nothing_open(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    note(tmp_path, pid=ended.pid)
+    assert process_with("mine", str(tmp_path)) is None
+
+
+def test_a_process_that_got_the_number_later_has_nothing_open(tmp_path: Path) -> None:
+    note(tmp_path, startedAt=1_000_000_000_000)
+    assert process_with("mine", str(tmp_path)) is None
+
+
+@LINUX
+def test_the_kernels_count_tells_two_processes_of_one_number_apart(tmp_path: Path) -> None:
+    born = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+    note(tmp_path, procStart=born)
+    assert process_with("mine", str(tmp_path)) == os.getpid()
+    note(tmp_path, procStart=str(int(born) + 1))
+    assert process_with("mine", str(tmp_path)) is None
+
+
+@LINUX
+def test_a_process_of_another_container_cannot_be_told_and_locks_nothing(tmp_path: Path) -> None:
+    note(tmp_path, pidDomain=f"linux:0:{os.readlink('/proc/self/ns/pid')}")
+    assert process_with("mine", str(tmp_path)) == os.getpid()
+    note(tmp_path, pidDomain="linux:0:pid:[1]")
+    assert process_with("mine", str(tmp_path)) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"sessionId": "mine"}', '{"sessionId": "mine", "pid": -5}', "\0"])
+def test_a_file_that_says_nothing_is_passed_over(tmp_path: Path, content: str) -> None:
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "1.json").write_text(content)
+    note(tmp_path)
+    assert process_with("mine", str(tmp_path)) == os.getpid()
