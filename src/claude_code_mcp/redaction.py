@@ -42,6 +42,7 @@ _NO_SECRET = re.compile(
     r"(?:FILE|PATH|DIR|SOCK|URL|NAME|TYPE|HELPER|TTL)$|(?:MAX|MIN|LIMIT|BUDGET|OUTPUT|INPUT|THINKING|COUNT).*TOKENS",
     re.IGNORECASE,
 )
+_HINTS = ("key", "token", "secret", "pass", "credential", "cookie", "auth", "pat", "dsn", "webhook", "signature")
 _SECRET_FIELDS = frozenset(
     {
         *("authorization", "proxyauthorization", "xapikey", "apikey", "cookie", "setcookie", "privatekey"),
@@ -264,6 +265,9 @@ def _spellings(secret: str) -> Iterator[str]:
 def is_secret_name(name: str) -> bool:
     """Whether a variable, header, option or parameter of this name holds a secret. One that names a place (a file, an
     address) or a number of tokens does not."""
+    lowered = name.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return False
     if _NAMED.search(name) is not None:
         return True
     return _HINTED.search(name) is not None and _NO_SECRET.search(name) is None

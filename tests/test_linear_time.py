@@ -1,0 +1,254 @@
+"""Text that a model or a stranger wrote takes time in proportion to its length, whatever it is made of.
+
+Each function is given text of a length and of four times that length: time must grow fourfold, where it would be
+sixteenfold if it grew with the square. Processor time is measured, the quickest of several runs counts, and what looks
+wrong is measured again, so that a busy machine changes nothing.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.claude.frames import parse_frame
+from claude_code_mcp.claude.framing import LineSplitter
+from claude_code_mcp.hub.expansion import expand
+from claude_code_mcp.hub.presentation import cut_result
+from claude_code_mcp.model.paths import POSIX, WINDOWS
+from claude_code_mcp.model.tool_names import ToolNames
+from claude_code_mcp.policy import shell
+from claude_code_mcp.policy.paths import fits
+from claude_code_mcp.policy.rules import ToolCall, judge, parse_rule
+from claude_code_mcp.questions.describe import describe
+from claude_code_mcp.questions.elicited import questions_of
+from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
+from claude_code_mcp.store.heading import read_heading
+from claude_code_mcp.store.prompts import is_bare_command, unwrapped
+from claude_code_mcp.store.reading import readable_lines
+
+Handle = Callable[[str], object]
+
+SIZE = 8_000
+TIMES = 4
+MOST = 9.0
+ENOUGH = 0.005
+"""Seconds: below this the larger text is fine. Were it read anew from many places, it would take far longer."""
+ATTEMPTS = 8
+
+PIECES = {
+    "letters": "a",
+    "digits": "1",
+    "spaces": " ",
+    "newlines": "\n",
+    "dashes": "-",
+    "dots and letters": "a.",
+    "quotes": "'",
+    "double quotes": '"',
+    "both quotes": "'\"",
+    "backslashes": "\\",
+    "escaped quotes": '\\"',
+    "brackets": "[(",
+    "tags": "<a>",
+    "slashes": "/",
+    "names": "a/",
+    "windows names": "a\\",
+    "parents": "../",
+    "stars": "*",
+    "equals": "=",
+    "colons": ":",
+    "commas": "a, ",
+    "semicolons": ";",
+    "at signs": "@",
+    "dollars": "$",
+    "braces": "${",
+    "unclosed references": "${A:-",
+    "unclosed names": "${A",
+    "nested commands": "$(",
+    "backticks": "`",
+    "redirections": "2> ",
+    "wrappers": "sudo ",
+    "options of wrappers": "env -i ",
+    "interpreters": "sh -c '",
+    "assignments": "a[",
+    "not ASCII": "ü",
+    "emoji": "😀",
+    "cut marks": "…",
+    "marks": "[redacted]",
+    "schemes": "a.://",
+    "addresses": "https://a",
+    "addresses with names": "https://a@",
+    "parameters": "?a",
+    "secret parameters": "?token",
+    "parameters with values": "?token=ab",
+    "jwt": "-eyJaaaaaaaaaa",
+    "jwt parts": "eyJaaaaaaaaaa.eyJ",
+    "sendgrid": "SG.aaaaaaaaaaaaaaaaaaaa.",
+    "anthropic": "sk-ant-",
+    "openai": "sk-aaaa",
+    "github": "ghp_",
+    "github fine": "github_pat_",
+    "gitlab": "glpat-",
+    "slack": "xoxb-",
+    "aws": "AKIA",
+    "google": "AIza",
+    "google login": "ya29.",
+    "npm": "npm_",
+    "pypi": "pypi-",
+    "stripe": "sk_live_",
+    "authorization": "authorization",
+    "authorization with colons": "authorization: ",
+    "authorization schemes": "authorization: bearer ",
+    "bearer": "bearer ",
+    "basic": "basic Aa",
+    "api keys": "x-api-key: ",
+    "cookies": "cookie:",
+    "cookies with spaces": "cookie : a",
+    "key beginnings": "-----BEGIN ",
+    "key names": "-----BEGIN PRIVATE ",
+    "keys": "-----BEGIN PRIVATE KEY-----",
+    "key ends": "-----END PRIVATE KEY-----",
+    "beginnings of a secret": "opaque-value-0123456789-",
+    "commands": "<command-name>",
+    "arguments": "<command-args>",
+    "shell": "<bash-input>",
+    "unclosed wrappers": "<tick ",
+    "wrappers of prompts": "<tick>",
+    "closed wrappers": "<goal></goal>",
+    "types": '"type":"user"',
+    "contents": '"content":"',
+    "directories": '"cwd":"',
+    "directories of others": '"cwd":"/x",',
+    "summaries": '{"type":"summary","summary":"a","leafUuid":"b"}\n',
+    "titles": '{"type":"custom-title"}\n',
+    "branches": '"gitBranch":"',
+    "sidechains": '"isSidechain": ',
+    "names of tools": "mcp__a__",
+    "secret names": "API_KEY_",
+    "tokens": "MAX_TOKENS",
+}
+ENDS = ("", "://@x=\n")
+
+
+def texts(size: int) -> Iterator[tuple[str, str]]:
+    for name, piece in PIECES.items():
+        for end in ENDS:
+            yield f"{name} {end!r}", (piece * (size // len(piece) + 1))[:size] + end
+    words = list(PIECES.values())
+    yield "everything", ("".join(words) * (size // 200))[:size]
+
+
+redactor = Redactor(["opaque-value-0123456789-abcdefghij", "another\nsecret-of-several-lines\nthat-has-three"])
+RULES = [parse_rule(f"Bash({program} *)") for program in ("rm", "git push", "curl")]
+FILES = [parse_rule("Edit(**/a/**/b/**/c)"), parse_rule("Edit(a*b*c*d)")]
+
+
+def _judge(tool: str, **given: str) -> object:
+    call = ToolCall(tool, given, "/code", lambda path: path)
+    return judge(call, [*RULES, *FILES], [*RULES, *FILES])
+
+
+def _lines(text: str) -> object:
+    splitter = LineSplitter()
+    data = text.encode()
+    return [splitter.feed(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+
+
+HANDLERS: dict[str, Handle] = {
+    "redact text": redactor.text,
+    "redact data": lambda text: redactor.data({text: [text], "password": text}),
+    "redact url": redact_url,
+    "hold back": redactor.held_back,
+    "secret name": is_secret_name,
+    "secrets in options": lambda text: list(secrets_in({"url": text, "args": [text, text], text: text})),
+    "learn": lambda text: Redactor([text]),
+    "prompt": unwrapped,
+    "bare command": lambda text: is_bare_command(f"/{text}"),
+    "expand": lambda text: expand(text, {"A": "b"}),
+    "shell": shell.read_loosely,
+    "shell in quotes": lambda text: shell.read_loosely(f"sh -c '{text}'"),
+    "command": lambda text: _judge("Bash", command=text),
+    "address": lambda text: _judge("WebFetch", url=text),
+    "path": lambda text: fits(f"/code/{text}", "**/a/**/b/**/c", "/code", POSIX),
+    "windows path": lambda text: fits(f"C:\\code\\{text}", "**/a/**/b/**/c", "C:\\code", WINDOWS),
+    "name": lambda text: fits(f"/code/{text.replace('/', '')}", "a*a*b", "/code", POSIX),
+    "describe a command": lambda text: describe("Bash", {"command": text}, "/code"),
+    "describe an edit": lambda text: describe(
+        "Edit", {"file_path": text, "old_string": text, "new_string": "a"}, "/code"
+    ),
+    "describe a plan": lambda text: describe("ExitPlanMode", {"plan": text}, "/code"),
+    "describe anything": lambda text: describe(text, {text: [text]}, "/code"),
+    "form": lambda text: questions_of(
+        text, {"message": text, "requestedSchema": {"properties": {"a": {"enum": [text]}}}}
+    ),
+    "tool names": lambda text: ToolNames([(text, text), (text, "a")]),
+    "frame": lambda text: parse_frame(text.encode()),
+    "frame with text": lambda text: parse_frame(json.dumps({"type": "assistant", "message": text}).encode()),
+    "lines": _lines,
+    "result of a server": lambda text: cut_result({"content": [{"type": "text", "text": text}] * 2}),
+}
+
+
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that more than the longest command is read: reading it must be linear by itself."""
+    monkeypatch.setattr(shell, "LONGEST_COMMAND", 1 << 30)
+
+
+def _seconds(handle: Handle, text: str) -> float:
+    began = time.thread_time()
+    handle(text)
+    return time.thread_time() - began
+
+
+def assert_linear(name: str, handle: Handle, small: str, large: str) -> None:
+    """By the quickest of a few runs; only what seems to be worse is measured more often."""
+    least = most = float("inf")
+    for _ in range(ATTEMPTS):
+        most = min(most, _seconds(handle, large))
+        if most < ENOUGH:
+            return
+        least = min(least, _seconds(handle, small))
+        if most < MOST * least:
+            return
+    pytest.fail(f"{name}: {len(small)} characters take {least:.4f} s, {len(large)} take {most:.4f} s")
+
+
+@pytest.mark.usefixtures("unlimited")
+@pytest.mark.parametrize("name", HANDLERS)
+def test_text_is_handled_in_linear_time(name: str) -> None:
+    for (shape, small), (_, large) in zip(texts(SIZE), texts(TIMES * SIZE), strict=True):
+        assert_linear(f"{name} of {shape}", HANDLERS[name], small, large)
+
+
+def _transcripts(text: str) -> Iterator[str]:
+    """A text as the prompt of a transcript, as its beginning and as the end of its first lines."""
+    line = {"type": "user", "cwd": "/code", "message": {"role": "user", "content": text}}
+    yield json.dumps(line)
+    yield f'{{"type":"user","cwd":"/code"}}\n{text}'
+    yield f'{text}\n{{"type":"user","cwd":"/code"}}'
+
+
+@pytest.mark.parametrize("end", ["", "x" * (1 << 18)], ids=["whole", "cut"])
+@pytest.mark.parametrize("place", range(3))
+def test_transcripts_are_read_in_linear_time(place: int, end: str, tmp_path: Path) -> None:
+    path = tmp_path / "transcript.jsonl"
+
+    def read(text: str) -> None:
+        path.write_text(text)
+        read_heading(str(path), "-code")
+        list(readable_lines(str(path)))
+
+    for (shape, small), (_, large) in zip(texts(SIZE), texts(TIMES * SIZE), strict=True):
+        written = [list(_transcripts(text))[place] + end for text in (small, large)]
+        assert_linear(shape, read, written[0], written[1])
+
+
+def test_the_measure_finds_what_is_not_linear() -> None:
+    def quadratic(text: str) -> None:
+        for _ in range(len(text) // 200):
+            text.count("b")
+
+    with pytest.raises(pytest.fail.Exception, match="characters take"):
+        assert_linear("quadratic", quadratic, "a" * SIZE, "a" * SIZE * TIMES)
