@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from claude_code_mcp.claude.environment import MARK
-from claude_code_mcp.claude.leftovers import new_mark, sweep, sweep_stale
+from claude_code_mcp.claude.leftovers import end_stale, new_mark, sweep, sweep_stale
 
 from .conftest import gone, runs
 from .test_scratch import mark_of_a_dead_server
@@ -81,6 +81,15 @@ async def test_children_of_a_living_owner_are_spared(leave: Leave) -> None:
     living = leave(new_mark())
     await sweep_stale()
     assert runs(living)
+
+
+async def test_one_process_is_ended_only_if_its_owner_is_dead(leave: Leave) -> None:
+    stale, living, unmarked = leave(mark_of_a_dead_server()), leave(new_mark()), leave(None)
+    for pid in (stale, living, unmarked):
+        end_stale(pid)
+    await gone(stale)
+    assert runs(living)
+    assert runs(unmarked)
 
 
 async def test_an_owner_whose_number_was_given_to_somebody_else_is_dead(leave: Leave) -> None:

@@ -62,6 +62,16 @@ async def sweep_stale() -> int:
     return await asyncio.to_thread(_sweep_stale)
 
 
+def end_stale(pid: int) -> None:
+    """Ends this process and its like if its owner no longer lives; any other is left alone."""
+    try:
+        mark = _mark_of(psutil.Process(pid))
+    except psutil.Error:
+        return
+    if mark and _owner_is_gone(mark):
+        _end_all(lambda found: found == mark)
+
+
 def _end_all(wanted: Callable[[str], bool]) -> int:
     """Looks again until nothing is found: what is ended may have started something in the meantime."""
     ended: set[int] = set()

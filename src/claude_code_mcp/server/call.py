@@ -79,7 +79,7 @@ class Call:
         found = session.delivery(str(self.state.get("message")))
         if found is None:
             raise InvalidArgument(
-                f"This call is no longer waited for; claude_get_status tells of session {session.id}.",
+                f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
                 session_id=session.id,
             )
         return found

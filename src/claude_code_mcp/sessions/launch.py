@@ -11,7 +11,7 @@ from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
 from ..claude.environment import build_environment, config_directory
 from ..claude.executable import find_executable
-from ..claude.leftovers import new_mark
+from ..claude.leftovers import end_stale, new_mark
 from ..claude.open_sessions import process_with
 from ..claude.process import ClaudeProcess, Owner
 from ..claude.scratch import prepare_command
@@ -37,6 +37,12 @@ class Launcher:
         _check_environment(options.env)
         _check_root(options, {**self.environment, **options.env})
         await check_values(options, executable, self.environment)
+
+    def end_stray(self, session_id: str) -> None:
+        """Ends a process that a killed server has left with this session, if it is not gone by itself yet."""
+        pid = process_with(session_id, config_directory(self.environment))
+        if pid is not None:
+            end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
         """SessionBusy if a Claude Code process has the session open. Reads a few small files."""

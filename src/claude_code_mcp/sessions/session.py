@@ -224,6 +224,7 @@ class Session(Dialogue):
     async def _make_way(self) -> None:
         """Until the process before is gone. A message that it has written down after all must not run twice."""
         await self.closed()
+        await asyncio.to_thread(self._around.launcher.end_stray, self.id)
         doubtful = frozenset(one.id for one in self._mail.open if one.sent_again)
         taken = await asyncio.to_thread(self._in_transcript, self.id, doubtful) if doubtful else doubtful
         for delivery in [one for one in self._mail.open if one.id in taken]:
