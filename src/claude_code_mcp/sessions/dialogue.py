@@ -7,8 +7,10 @@ interrupting a process) runs in tasks that belong to the service, never to a cal
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
@@ -48,6 +50,7 @@ class Dialogue:
         self.usage = usage
         self.spent_usd = 0.0
         self.outcome: Outcome | None = None
+        self.grants: tuple[Mapping[str, Any], ...] = ()
         self._around = around
         self._incarnation: Incarnation | None = None
         self._last_incarnation: Incarnation | None = None
@@ -286,6 +289,10 @@ class Dialogue:
                 self._begin_turn(None, only_asks=True)
             self._inquiry.open(frame)
             self._wait_for_answers()
+
+    def granted(self, updates: list[Mapping[str, Any]]) -> None:
+        """Somebody allowed something for the whole session, which the next process must be told again."""
+        self.grants = (*self.grants, *(one for one in updates if one not in self.grants))
 
     async def person_asked(self, server: str, form: Raw) -> Raw:
         """An MCP server of the hub wants a form filled in, for a call of this session."""

@@ -13,6 +13,7 @@ from ..store.transcripts import Transcripts
 from .gate import Gate
 from .hosting import Host
 from .launch import Launcher
+from .recorder import Recorder
 from .slots import Slots
 
 
@@ -25,6 +26,7 @@ class Surroundings:
     broker: Broker
     leases: Leases
     transcripts: Transcripts
+    recorder: Recorder
     slots: Slots
     gate: Gate
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
