@@ -329,6 +329,10 @@ class Service:
         await self._recorder.saved(session_id)
         return session
 
+    async def saved(self, session_id: str) -> None:
+        """Waits until what is known of a session is on disk."""
+        await self._recorder.saved(session_id)
+
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""
         return [session for session in self._sessions.all() if owner in (None, session.owner)]

@@ -13,7 +13,7 @@ from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.session import Session
 from .call import Call
-from .code_options import SessionArguments, session_options
+from .code_options import SessionArguments, resume_options, session_options
 from .forms import CONFIRM, confirmation, confirmed
 from .status import PendingInput, Problem, pending_input
 from .tool import Arguments, Outcome, Reply, Text, Tool
@@ -148,7 +148,7 @@ def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
         return {}
     call.switches.check(given.permission_mode)
     known = any(session.id == given.session_id for session in call.service.sessions(owner=call.principal))
-    options = {} if known else {"options": session_options(given, call.service.settings)}
+    options = {} if known else {"options": resume_options(given, call.service.settings)}
     return {**options, "at_message": given.resume_session_at}
 
 

@@ -139,13 +139,16 @@ class _Stream:
         self._backlog = Backlog()
         # What an earlier round of this call had come to.
         self._began = call.resumed("began") or _now()
-        self._reached = call.resumed("reached") or 0
+        # A place in the log of an earlier life of the session means nothing in this one.
+        same_log = call.state.get("log") == session.log.epoch
+        self._reached = (call.resumed("reached") or 0) if same_log else 0
         self._sequence = call.resumed("sequence") or 0
         self._total = call.resumed("total") or 0
         self._missed = call.resumed("missed") or 0
 
-    def _position(self) -> dict[str, int]:
+    def _position(self) -> dict[str, int | str]:
         return {
+            "log": self._session.log.epoch,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from ..errors import InvalidArgument
 from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS
@@ -15,6 +16,11 @@ from .tool import Outcome
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
 
 OUTPUT_BUDGET = 24_000
+FROM_THE_START = "0"
+_STARTS_OVER = (
+    "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
+    "come twice, and lines in between may be missing."
+)
 _LINES = 50
 _LONGEST_RESULT = 24_000
 _LONGEST_INPUT_TEXT = 4_000
@@ -53,7 +59,7 @@ class SessionReport(Outcome):
     cost_usd: float | None = None
     tokens: dict[str, int] | None = None
     turn_count: int | None = None
-    next_cursor: int | None = Field(None, description="Pass as cursor to get only what is new")
+    next_cursor: str | None = Field(None, description="Pass as cursor to get only what is new")
     has_more: bool | None = None
     stalled_seconds: int | None = None
     retrying: str | None = None
@@ -78,10 +84,15 @@ def status_of(session: Session) -> Status:
 
 
 def report(
-    session: Session, *, lines: int | None = None, cursor: int | None = None, notice: str | None = None
+    session: Session, *, lines: int | None = None, cursor: str | None = None, notice: str | None = None
 ) -> SessionReport:
-    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines."""
-    output, next_cursor, more = _output(session, lines, cursor)
+    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines.
+
+    A cursor of an earlier life of the session gets all that is kept, and a notice: nothing is ever skipped silently.
+    """
+    start, known = _start(session, cursor)
+    output, next_cursor, more = _output(session, lines, start)
+    notice = notice if known else " ".join(filter(None, (notice, _STARTS_OVER)))
     outcome = None if session.busy else session.outcome
     usage = session.usage.total
     return SessionReport(
@@ -97,7 +108,7 @@ def report(
             "output": usage.output_tokens,
         },
         turn_count=session.model_turns,
-        next_cursor=next_cursor,
+        next_cursor=session.log.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
@@ -158,14 +169,23 @@ def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit} characters cut]"
 
 
-def _output(session: Session, lines: int | None, cursor: int | None) -> tuple[list[str], int, bool]:
+def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
+    """The number behind which output is wanted, and whether the cursor is of this log."""
+    if cursor is None or cursor == FROM_THE_START:
+        return (None if cursor is None else 0), True
+    try:
+        position = session.log.position(cursor)
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier call.", field="cursor") from None
+    return position or 0, position is not None
+
+
+def _output(session: Session, lines: int | None, start: int | None) -> tuple[list[str], int, bool]:
     last = session.log.last_seq
-    if cursor is None:
+    if start is None:
         latest = session.log.latest(Output, _LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest))
         return shown[::-1], last, False
-    # A cursor from the time before a restart of the server points behind the end: then everything is new.
-    start = cursor if cursor <= last else 0
     shown, reached, more = _within_budget(session.log.after(start), lines)
     return shown, (reached or start) if more else last, more
 

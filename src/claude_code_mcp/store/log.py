@@ -37,7 +37,8 @@ class EventLog:
         self._counted = 0
         self._closed = False
         self._subscribers: tuple[Subscription, ...] = ()
-        self._epoch = secrets.token_hex(4)
+        self.epoch = secrets.token_hex(4)
+        """Tells this log from every other, also from those of the same session."""
         self._restored_epoch = ""
         self._restored_seq = 0
         self.last_seq = 0
@@ -70,7 +71,7 @@ class EventLog:
     def cursor(self, seq: int) -> str:
         """A place in this log that no other log, of the same session before or after, takes for one of its own."""
         restored = bool(self._restored_epoch) and seq <= self._restored_seq
-        return f"{self._restored_epoch if restored else self._epoch}-{seq}"
+        return f"{self._restored_epoch if restored else self.epoch}-{seq}"
 
     def position(self, cursor: str) -> int | None:
         """The number that a cursor stands for; None if it is of another log. ValueError if it is no cursor at all."""
@@ -78,7 +79,7 @@ class EventLog:
         if found is None:
             raise ValueError("is not a cursor")
         epoch, seq = found[1], int(found[2])
-        if epoch == self._epoch:
+        if epoch == self.epoch:
             return seq if seq <= self.last_seq else None
         return seq if epoch == self._restored_epoch and seq <= self._restored_seq else None
 
