@@ -86,13 +86,11 @@ def test_every_option_comes_back_as_it_was(records: SessionRecords) -> None:
     assert records.read(kept.session_id) == kept
 
 
-def test_what_no_text_file_can_hold_does_not_spoil_a_record(records: SessionRecords) -> None:
-    kept = record(outcome=Outcome(OutcomeCode.COMPLETED, result="half \ud83d of a pair"))
+def test_a_directory_whose_name_is_no_text_comes_back_as_it_was(records: SessionRecords) -> None:
+    kept = record(cwd=os.fsdecode(b"/src/caf\xe9"))
     records.write(kept)
-    found = records.read(kept.session_id)
-    assert found is not None
-    assert found.outcome is not None
-    assert found.outcome.result == "half ? of a pair"
+    assert records.read(kept.session_id) == kept
+    assert kept.session_id in records.summaries()
 
 
 def test_a_record_is_its_owners_alone_whatever_the_umask(records: SessionRecords, tmp_path: Path) -> None:

@@ -83,7 +83,8 @@ class ListedSession(Outcome):
     branch: str | None = None
     is_active: bool
     active_status: Status | None = None
-    last_status: Status | None = Field(None, description="How it was left, where it is not active")
+    last_status: str | None = None
+    """How it was left, in the words of `active_status`, where it is not in memory."""
 
 
 class SessionList(Outcome):

@@ -34,7 +34,7 @@ class Recorder:
         self._start_task = start_task
         self._changed: dict[str, Recorded] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
-        self._failed: dict[str, OSError] = {}
+        self._failed: dict[str, str] = {}
 
     def changed(self, session: Recorded) -> None:
         """Something happened that must be on disk soon."""
@@ -45,20 +45,22 @@ class Recorder:
     async def _write(self, session_id: str) -> None:
         try:
             while (session := self._changed.pop(session_id, None)) is not None:
-                record = session.record()
-                if record is not None:
-                    await self._put(record)
+                await self._put(session)
         finally:
             del self._writing[session_id]
 
-    async def _put(self, record: SessionRecord) -> None:
+    async def _put(self, session: Recorded) -> None:
+        session_id = session.id
         try:
-            await asyncio.to_thread(self.records.write, record)
-        except OSError as error:
-            log.error("the record of session %s cannot be written: %s", record.session_id, error)
-            self._failed[record.session_id] = error
+            record = session.record()
+            if record is not None:
+                await asyncio.to_thread(self.records.write, record)
+        except (OSError, ValueError, TypeError) as error:  # a disk that refuses, or something that is not JSON
+            why = error.strerror if isinstance(error, OSError) else None
+            self._failed[session_id] = why or type(error).__name__
+            log.error("the record of session %s cannot be written: %s", session_id, self._failed[session_id])
         else:
-            self._failed.pop(record.session_id, None)
+            self._failed.pop(session_id, None)
 
     async def saved(self, session_id: str) -> bool:
         """Waits until all of the session is on disk; tells whether it is. Cancelling the wait changes nothing."""
@@ -72,7 +74,7 @@ class Recorder:
         if not await self.saved(session.id):
             why = self._failed.pop(session.id)
             raise ProcessFailed(
-                f"What session {session.id} may do cannot be written down, so it is not run: {why.strerror or why}",
+                f"What session {session.id} may do cannot be written down, so it is not run: {why}",
                 session_id=session.id,
             )
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from .surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 
+_RECORDS_EVERY = 600.0
 _RECORD_GRACE = 24 * 3600.0
 """How long the record of a session without a transcript is kept after it was last written."""
 
@@ -32,6 +34,7 @@ class Sessions:
         self._around = around
         self._known: dict[str, Session] = {}
         self._senders: Counter[str] = Counter()
+        self._records_due = 0.0
         self._closed = False
 
     def all(self) -> list[Session]:
@@ -102,19 +105,19 @@ class Sessions:
         return self._known.get(session_id) or self._from_disk(found, owner, options)
 
     def _from_disk(self, found: OnDisk, owner: str, wished: SessionOptions | None) -> Session:
-        record, transcript = found.record, found.transcript
-        there = transcript.cwd if transcript is not None else None
+        record = found.record
         if record is None:
             options = wished or SessionOptions()
-            session = self._new(
-                found.session_id, options, options.cwd or there or os.getcwd(), owner, usage=found.usage
-            )
+            session = self._new(found.session_id, options, options.cwd or found.cwd, owner, usage=found.usage)
         else:
             foreign = record.owner if record.owner != owner else None
             options = resumed_options(record.options, wished, foreign_owner=foreign)
-            changed_cwd = options.cwd if options.cwd != record.options.cwd else None
-            session = Session(found.session_id, options, changed_cwd or there or record.cwd, owner, self._around)
+            cwd = options.cwd or found.cwd
+            options = options.model_copy(update={"cwd": cwd})
+            session = Session(found.session_id, options, cwd, owner, self._around, usage=found.usage)
         session.restore(found)
+        if wished is not None and "permission_mode" in wished.model_fields_set:
+            session.grants = tuple(one for one in session.grants if one.get("type") != "setMode")
         return session
 
     def admit(self, session: Session) -> None:
@@ -163,7 +166,9 @@ class Sessions:
             await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
             for session in list(self._known.values()):
                 self._clean_up(session)
-            await asyncio.to_thread(self._clean_up_records)
+            if time.monotonic() >= self._records_due:
+                self._records_due = time.monotonic() + _RECORDS_EVERY
+                await asyncio.to_thread(self._clean_up_records)
 
     def _clean_up(self, session: Session) -> None:
         settings, around = self._around.settings, self._around

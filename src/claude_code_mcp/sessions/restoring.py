@@ -1,5 +1,6 @@
 """A session out of what is left of it on disk: its record, if it was ours, and its transcript."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
+from ..store.heading import in_folder
 from ..store.lease import Leases
 from ..store.recent import Recent, read_recent
 from ..store.session_records import SessionRecord, SessionRecords
@@ -28,6 +30,15 @@ class OnDisk:
     recent: Recent
     runs_elsewhere: bool = False
     """Whether another server is in the middle of a turn of it."""
+
+    @property
+    def cwd(self) -> str:
+        """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
+        told = self.transcript.cwd if self.transcript is not None else None
+        if self.record is None or self.transcript is None:
+            return self.record.cwd if self.record is not None else told or os.getcwd()
+        at_home = in_folder(os.path.realpath(self.record.cwd), self.transcript.path.parent.name)
+        return self.record.cwd if at_home or told is None else told
 
     @property
     def usage(self) -> Usage:

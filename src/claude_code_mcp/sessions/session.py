@@ -196,7 +196,7 @@ class Session(Dialogue):
             created_at=self.created_at,
             used_at=self.used_at,
             cwd=self.cwd,
-            options=self.options,
+            options=self.options.model_copy(update={"cwd": None}),
             first_prompt=_storable(self.first_prompt[:_LONGEST_PROMPT]) if self.first_prompt else None,
             origin=(origin.session_id, origin.at_message) if origin is not None else None,
             cancelled=self.state is State.CANCELLED,
@@ -287,7 +287,8 @@ def _short_enough(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
     if outcome.permission_denials and _size(outcome.permission_denials) > LONGEST_RESULT:
         outcome = replace(outcome, permission_denials=())
     cut = len(outcome.result) > LONGEST_RESULT
-    return (replace(outcome, result=outcome.result[:LONGEST_RESULT]) if cut else outcome), cut
+    result = _storable(outcome.result[:LONGEST_RESULT])
+    return replace(outcome, result=result, detail=_storable(outcome.detail)), cut
 
 
 def _size(value: object) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from ..errors import PermissionDenied
 from ..model.options import SessionOptions
@@ -49,6 +49,16 @@ _CHECKED_AT_ONCE = 100
 _CRASH_LEFT = 3600.0
 
 
+def _any_text(value: object) -> str:
+    """Text that need not be UTF-8, as names of directories need not."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+DirectoryName = Annotated[str, PlainValidator(_any_text)]
+
+
 class RecordUnreadable(PermissionDenied):
     """A session of ours whose limits are not known any more, so that it must not be resumed."""
 
@@ -65,8 +75,9 @@ class SessionRecord(BaseModel):
     owner: str
     created_at: Time
     used_at: Time
-    cwd: str
+    cwd: DirectoryName
     options: SessionOptions
+    """Without the directory, which `cwd` has."""
     first_prompt: str | None = None
     origin: tuple[str, str | None] | None = None
     """The session and the message that a fork begins with, until it has a transcript of its own."""
@@ -124,7 +135,7 @@ class SessionRecords:
         """Replaces the record, durably and as a whole. OSError if that cannot be done; then the old one stands."""
         make_private_directory(self._directory)
         content = json.dumps(record.model_dump(), ensure_ascii=False, separators=(",", ":"))
-        replace_file(self._path(record.session_id), content.encode("utf-8", "replace"))
+        replace_file(self._path(record.session_id), content.encode("utf-8", "surrogatepass"))
 
     def remove(self, session_id: str) -> None:
         """Forgets a session. Harmless where there is nothing."""
@@ -209,7 +220,7 @@ class SessionRecords:
 def _parse(content: bytes) -> SessionRecord:
     if len(content) > _LARGEST:
         raise ValueError("it is too large")
-    raw = json.loads(content)
+    raw = json.loads(content.decode("utf-8", "surrogatepass"))
     if not isinstance(raw, dict) or raw.get("version") != VERSION:
         raise ValueError("it was written by another version")
     return SessionRecord.model_validate(raw)
@@ -235,7 +246,7 @@ def _unreadable(session_id: str, why: str) -> RecordUnreadable:
 def _summary(path: str) -> Summary | None:
     try:
         with open(path, "rb") as file:
-            raw = json.loads(file.read(_LARGEST))
+            raw = json.loads(file.read(_LARGEST).decode("utf-8", "surrogatepass"))
         if raw["version"] != VERSION or not isinstance(raw["owner"], str):
             return None
         ended = Outcome(OutcomeCode(raw["outcome"]["code"])).state if raw["outcome"] is not None else State.IDLE
