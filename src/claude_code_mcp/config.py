@@ -61,7 +61,7 @@ class Settings(BaseModel):
     event_buffer_bytes: int = Field(4 << 20, gt=0, validation_alias=f"{_OWN}EVENT_BUFFER_BYTES")
     """Bytes of events kept per session."""
     session_ttl_ms: int = Field(1_800_000, gt=0, validation_alias=f"{_OWN}SESSION_TTL_MS")
-    """How long a session that does nothing stays in memory. Its transcript stays on disk."""
+    """How long a session that does nothing stays in memory. Its transcript and its record stay on disk."""
     running_session_max_ms: int = Field(14_400_000, gt=0, validation_alias=f"{_OWN}RUNNING_SESSION_MAX_MS")
     """How long one turn, or work in the background, may run before it is taken for stuck and ended."""
     cleanup_interval_ms: int = Field(60_000, gt=0, validation_alias=f"{_OWN}CLEANUP_INTERVAL_MS")
@@ -90,7 +90,7 @@ class Settings(BaseModel):
         default_factory=lambda: Path(platformdirs.user_state_dir("claude-code-mcp")),
         validation_alias=f"{_OWN}STATE_DIR",
     )
-    """Where locks live. All servers of one user must share it."""
+    """Where locks, the records of sessions and the day's spending live. All servers of one user must share it."""
 
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"

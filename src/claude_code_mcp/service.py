@@ -11,18 +11,19 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
-from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionNotFound
+from .errors import ClaudeCodeError, InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
 from .model.acts import Act, ActKind
-from .model.events import Event, Spent, TurnEnded
+from .model.events import Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from .model.options import SessionOptions
 from .model.question import Answer, Question
+from .model.states import State
 from .model.turn import Outcome
 from .policy.document import Policy
 from .questions.broker import Broker
@@ -33,6 +34,7 @@ from .sessions.delivery import Delivery, WhenBusy
 from .sessions.gate import Gate
 from .sessions.hosting import Host
 from .sessions.launch import Launcher
+from .sessions.recorder import Recorder
 from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
@@ -41,11 +43,12 @@ from .store.aliases import Aliases
 from .store.catalogue import Catalogue, Entries, Entry
 from .store.lease import Leases
 from .store.log import Subscription
-from .store.owners import LOCAL, Owners
+from .store.session_records import LOCAL, SessionRecords, Summary
 from .store.spending import Spending
-from .store.transcripts import Transcripts
+from .store.transcripts import Transcripts, is_session_id
 
 log = logging.getLogger(__name__)
+
 
 __all__ = ["LOCAL", "Observer", "Service", "outcome_of"]
 
@@ -86,6 +89,7 @@ class Service:
 
     async def __aenter__(self) -> "Service":
         settings, config_dir = self.settings, config_directory(self._environment)
+        self._recorder = Recorder(SessionRecords(settings.state_dir, config_dir), self.start_task)
         self.broker = Broker(settings.permission_timeout, self.redactor.data)
         self._around = Surroundings(
             settings=settings,
@@ -94,6 +98,7 @@ class Service:
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
             aliases=Aliases(settings.state_dir),
+            recorder=self._recorder,
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self.gate,
             start_task=self.start_task,
@@ -104,7 +109,6 @@ class Service:
         )
         self._sessions = Sessions(self._around)
         self._catalogue = Catalogue(config_dir)
-        self._owners = Owners(settings.state_dir)
         self.start_task(_sweep_quietly())
         self._cleaner = self.start_task(self._sessions.clean_up_regularly())
         return self
@@ -147,11 +151,18 @@ class Service:
     def _notice(self, session_id: str, owner: str, event: Event) -> None:
         if isinstance(event, TurnEnded | Spent):
             self._count(owner, event)
+        if _is_recorded(event):
+            self._note_change(session_id)
         for observer in self._observers:
             try:
                 observer.event(session_id, owner, event)
             except Exception:
                 log.exception("an observer failed")
+
+    def _note_change(self, session_id: str) -> None:
+        session = self._sessions.known(session_id)
+        if session is not None:
+            self._recorder.changed(session)
 
     def _count(self, owner: str, event: TurnEnded | Spent) -> None:
         usd = (event.outcome.usage if isinstance(event, TurnEnded) else event.usage).cost_usd
@@ -159,14 +170,20 @@ class Service:
             self.gate.spending.note(owner, usd)
             self.start_task(asyncio.to_thread(self.gate.spending.write, owner, usd))
 
-    def _moved(self, old: str, new: str, owner: str) -> None:
+    def _moved(self, old: str, new: str) -> None:
         """A session goes on under another id. It is written down before anybody can hear of the new one."""
         self._sessions.moved(old, new)
         self.broker.moved(old, new)
+        session, records = self._sessions.known(new), self._recorder.records
         try:
-            self._owners.claim(new, owner)
+            record = session.record() if session is not None else None
+            if record is not None:
+                records.write(record)
+            left = records.read(old)
+            if left is not None:  # its turn goes on elsewhere, and was not cut short
+                records.write(left.model_copy(update={"running_since": None}))
             self._around.aliases.point(old, new)
-        except OSError as error:
+        except (OSError, ClaudeCodeError) as error:
             log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
 
     @contextlib.contextmanager
@@ -184,17 +201,31 @@ class Service:
         self.tell(Act(ActKind.REFUSED, caller, session_id, about))
         return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
 
+    def _learn_secrets(self, session: Session) -> None:
+        self.redactor.learn(session.options.env, owner=session)
+        self.redactor.learn_from(session.options.mcp_servers, owner=session)
+
     @contextlib.asynccontextmanager
     async def _admitted(self, session: Session, owner: str) -> AsyncIterator[Session]:
         """A session that may be given a message now, within what its owner may have."""
         if self.gate.counts(owner):
             await asyncio.to_thread(self.gate.spending.refresh)
         self.gate.check_budget(owner)
-        self.redactor.learn(session.options.env, owner=session)
-        self.redactor.learn_from(session.options.mcp_servers, owner=session)
+        self._learn_secrets(session)
         working = [one.id for one in self.sessions(owner=owner) if one.busy]
         with self.gate.room(session.id, owner, working), self._sessions.keeping(session) as kept:
             yield kept
+
+    @contextlib.asynccontextmanager
+    async def _recorded(self, session: Session) -> AsyncIterator[None]:
+        """What a new session may do is on disk before anything of it runs, and gone again if nothing comes of it."""
+        await self._recorder.save(session)
+        try:
+            yield
+        except BaseException:
+            if not session.turns:
+                await asyncio.shield(self._recorder.remove(session.id))
+            raise
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
@@ -205,9 +236,9 @@ class Service:
         _require_text("prompt", prompt)
         with self._refusals_told(owner, "create"):
             made = self._sessions.create(options or SessionOptions(), owner)
-            async with self._admitted(made, owner) as session:
-                await asyncio.to_thread(self._owners.claim, session.id, owner)
+            async with self._admitted(made, owner) as session, self._recorded(session):
                 delivery = await session.send(prompt)
+        await self._recorder.saved(session.id)
         self._tell_of(ActKind.SESSION_CREATED, session, prompt)
         return session, delivery
 
@@ -228,7 +259,8 @@ class Service:
     ) -> "tuple[Session, Delivery]":
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
-        `options` apply to a session that is only on disk; one in memory keeps its own.
+        `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
+        keeps its own. RecordUnreadable for a session of ours of which is not known any more what it may do.
         `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
         `at_message` takes the conversation back to that message first; the session must be at rest.
         """
@@ -239,10 +271,11 @@ class Service:
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found.id, at_message)
-            self.gate.admit(found.options, found.cwd, owner)  # what was allowed when it began may no longer be
+            self._sessions.admit(found)
             async with self._admitted(found, owner) as session:
                 kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
                 delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
+        await self._recorder.saved(session.id)
         self._tell_of(kind, session, text)
         return session, delivery
 
@@ -263,24 +296,36 @@ class Service:
             source = await self._owned(session_id, owner)
             await self._sessions.check_message(source.id, at_message)
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
-            async with self._admitted(fork, owner) as session:
-                await asyncio.to_thread(self._owners.claim, session.id, owner)
+            async with self._admitted(fork, owner) as session, self._recorded(session):
                 delivery = await session.send(text, timeout=timeout)
+        await self._recorder.saved(session.id)
         self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
         return session, delivery
 
     async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> "tuple[Session, Sequence[Delivery]]":
         """Ends the running turn; the session stays usable. Gives the messages that waited behind it, now dropped."""
         session = await self._owned(session_id, owner)
+        _refuse_elsewhere(session)
         self.tell(Act(ActKind.INTERRUPTED, owner, session_id))
         return session, await session.interrupt()
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
-        """Ends the session for good."""
-        session = self.session(session_id, owner=owner)
+        """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
+        session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner)
+        if session.owner != owner:
+            raise self._foreign(session_id, owner)
+        _refuse_elsewhere(session)
         self.tell(Act(ActKind.CANCELLED, owner, session_id))
         session.cancel()
+        await self._recorder.save(session)
         return session
+
+    async def _recorded_session(self, session_id: str, owner: str) -> Session:
+        records = self._recorder.records
+        mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
+        if mine and await asyncio.to_thread(records.read, session_id) is not None:
+            return await self._owned(session_id, owner)
+        return self.session(session_id, owner=owner)  # or SessionNotFound
 
     async def wait(
         self, session_id: str, timeout: float | None = None, *, owner: str = LOCAL, for_questions: bool = True
@@ -301,7 +346,14 @@ class Service:
 
     async def find(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        return await self._owned(session_id, owner)
+        session = await self._owned(session_id, owner)
+        self._learn_secrets(session)
+        await self._recorder.saved(session_id)
+        return session
+
+    async def saved(self, session_id: str) -> None:
+        """Waits until what is known of a session is on disk."""
+        await self._recorder.saved(session_id)
 
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""
@@ -315,7 +367,7 @@ class Service:
         self, *, owner: str = LOCAL, project: str | None = None, limit: int = 50, text: str | None = None
     ) -> Entries:
         """Every session of the owner on this machine, newest first, those without a transcript yet included."""
-        only = None if owner == LOCAL else await asyncio.to_thread(self._owners.of, owner)
+        only = None if owner == LOCAL else frozenset(await self._summaries(owner))
         listed = await asyncio.to_thread(self._catalogue.list, project=project, limit=limit, text=text, only=only)
         known = {entry.session_id for entry in listed}
         fresh = [one for one in self.sessions(owner=owner) if one.id not in known and _matches(one, project, text)]
@@ -323,10 +375,25 @@ class Service:
         untold = [_entry(session) for session, entry in zip(fresh, found, strict=True) if entry is None]
         return sorted([*untold, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
 
+    async def _summaries(self, owner: str) -> dict[str, Summary]:
+        told = await asyncio.to_thread(self._recorder.records.summaries)
+        return {one: summary for one, summary in told.items() if owner in (LOCAL, summary.owner)}
+
+    async def last_states(self, session_ids: Iterable[str], *, owner: str = LOCAL) -> dict[str, State]:
+        """Where sessions of ours stand that are only on disk; others are left out."""
+        summaries = await self._summaries(owner)
+        wanted = {one: summaries[one] for one in session_ids if one in summaries and not self._sessions.known(one)}
+        return await asyncio.to_thread(lambda: {one: self._last_state(one, told) for one, told in wanted.items()})
+
+    def _last_state(self, session_id: str, told: Summary) -> State:
+        if told.running and not told.cancelled:
+            return State.RUNNING if self._around.leases.held(session_id) else State.INTERRUPTED
+        return told.state
+
     async def _owned(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
         known = self._sessions.known(session_id) is not None
         # Asked before anything is said about it: what is somebody else's does not exist.
-        if not known and not await asyncio.to_thread(self._owners.may_use, session_id, owner):
+        if not known and not await asyncio.to_thread(self._recorder.records.owned_by, owner, session_id):
             raise self._foreign(session_id, owner)
         session = await self._sessions.find(session_id, owner, options)
         if session.owner != owner:
@@ -367,6 +434,23 @@ class Service:
                 self.gate.check_call(owner, session.cwd, question.tool_name, updated)
         self.broker.answer(session.id, question_id, answer, by)
         return session
+
+
+def _is_recorded(event: Event) -> bool:
+    """Whether the record of a session is no longer true after it."""
+    match event:
+        case TurnStarted() | TurnEnded() | Spent():
+            return True
+        case StateChanged():
+            return event.state is State.CANCELLED
+        case QuestionSettled():
+            return event.resolution.answer is not None and event.resolution.answer.allow
+    return False
+
+
+def _refuse_elsewhere(session: Session) -> None:
+    if session.runs_elsewhere:
+        raise SessionBusy(f"Session {session.id} is run by another server on this machine.", session_id=session.id)
 
 
 def _matches(session: Session, project: str | None, text: str | None) -> bool:

@@ -63,7 +63,7 @@ async def test_another_server_knows_what_a_session_has_cost(start_service: Start
     assert tokens(two.usage) == (2000, 200)
     assert tokens(resumed.usage) == (3000, 300)
     assert resumed.usage.cost_usd == pytest.approx(3 * one.usage.cost_usd)
-    assert resumed.spent_usd == pytest.approx(two.usage.cost_usd)
+    assert resumed.spent_usd == pytest.approx(resumed.usage.cost_usd)
 
 
 async def test_tokens_are_told_per_model(service: Service, sandbox: Sandbox) -> None:

@@ -40,12 +40,12 @@ def filled_in(value: Any, waiting: Reply, other: str) -> Any:
 @pytest.mark.parametrize("wrong", TABLE, ids=[one.name for one in TABLE])
 def test_a_malformed_call_is_refused_by_name(client: Connection, waiting: Reply, warm: str, wrong: Malformed) -> None:
     sessions = client.sessions()
-    before = [client.look(waiting.session, cursor=0).data, client.look(warm, cursor=0).data]
+    before = [client.look(waiting.session, cursor="0").data, client.look(warm, cursor="0").data]
     refused = client.call(wrong.tool, **filled_in(wrong.arguments, waiting, warm))
     assert refused.code == wrong.code, refused.text
     assert wrong.says in refused.refusal
     assert len(refused.refusal) < 3000
-    assert [client.look(waiting.session, cursor=0).data, client.look(warm, cursor=0).data] == before
+    assert [client.look(waiting.session, cursor="0").data, client.look(warm, cursor="0").data] == before
     assert client.sessions() == sessions
 
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..model.options import SessionOptions
@@ -10,15 +11,20 @@ from .leftovers import scratch_directory
 
 
 def prepare_command(
-    options: SessionOptions, opening: Opening, mark: str, *, budget: float | None = None
+    options: SessionOptions,
+    opening: Opening,
+    mark: str,
+    *,
+    budget: float | None = None,
+    rules: Mapping[str, Sequence[str]] | None = None,
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
-    command = build_command(options, opening, Path(), budget=budget)
+    command = build_command(options, opening, Path(), budget=budget, rules=rules)
     if not command.files:
         return command, None
     directory = scratch_directory(mark)
     try:
-        command = build_command(options, opening, directory, budget=budget)
+        command = build_command(options, opening, directory, budget=budget, rules=rules)
         for path, content in command.files.items():
             _write_private(path, content)
     except BaseException:

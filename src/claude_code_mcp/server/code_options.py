@@ -102,6 +102,22 @@ def session_options(given: SessionArguments, settings: Settings) -> SessionOptio
     )
 
 
+_NAMES = {
+    "persist_session": "persist",
+    "output_format": "output_schema",
+    "path_to_claude_code_executable": "executable",
+    "enable_file_checkpointing": "file_checkpointing",
+}
+
+
+def resume_options(given: SessionArguments, settings: Settings) -> SessionOptions:
+    """The same for a session that is resumed: only what the call itself set counts as set, and may go over what is
+    recorded of the session. The rest is for a session of which nothing is recorded."""
+    full = session_options(given, settings)
+    named = {_NAMES.get(name, name) for name in given.model_fields_set if getattr(given, name) is not None}
+    return SessionOptions.model_construct(_fields_set=named & full.model_fields_set, **dict(full))
+
+
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
     return None if values is None else tuple(values)
 

@@ -14,7 +14,7 @@ from ..model.turn import OutcomeCode
 from ..sessions.delivery import Delivery, WhenBusy
 from ..sessions.session import Session
 from .call import Call
-from .code_options import SessionArguments, session_options
+from .code_options import SessionArguments, resume_options, session_options
 from .forms import CONFIRM, confirmation, confirmed
 from .limits import Name, Offset
 from .parts import Parts, read_part, told_cut, told_page
@@ -165,7 +165,7 @@ def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
         return {}
     call.switches.check(given.permission_mode)
     known = any(session.id == given.session_id for session in call.service.sessions(owner=call.principal))
-    options = {} if known else {"options": session_options(given, call.service.settings)}
+    options = {} if known else {"options": resume_options(given, call.service.settings)}
     return {**options, "at_message": given.resume_session_at}
 
 

@@ -146,7 +146,9 @@ class _Stream:
         self._backlog = Backlog()
         # What an earlier round of this call had come to.
         self._began = call.resumed("began") or _now()
-        self._reached = call.resumed("reached") or 0
+        # A place in the log of an earlier life of the session means nothing in this one.
+        same_log = call.state.get("log") == session.log.epoch
+        self._reached = (call.resumed("reached") or 0) if same_log else 0
         self._sequence = call.resumed("sequence") or 0
         self._total = call.resumed("total") or 0
         self._missed = call.resumed("missed") or 0
@@ -154,6 +156,7 @@ class _Stream:
     def _position(self) -> dict[str, int | str]:
         return {
             "message": self._delivery.id,
+            "log": self._session.log.epoch,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,

@@ -10,7 +10,7 @@ from pydantic import Field
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 from ..model.question import Answer, Scope
-from ..model.states import SESSION_TOOL_STATUS
+from ..model.states import SESSION_TOOL_STATUS, State
 from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.catalogue import Entry
@@ -59,7 +59,7 @@ class SendMessage(Arguments):
 class GetStatus(Arguments):
     session_id: SessionId
     output_lines: int | None = Field(None, ge=0, le=1000, description="Default 50; with cursor: at most")
-    cursor: int | None = Field(None, ge=0, description="nextCursor of the last call")
+    cursor: Name | None = Field(None, description="nextCursor of the last call; 0: from the start")
     part: Name | None = Field(None, description="Read this part of truncated, from offset on")
     offset: Offset | None = None
     wait_seconds: Wait | None = None
@@ -96,6 +96,8 @@ class ListedSession(Outcome):
     branch: str | None = None
     is_active: bool
     active_status: Status | None = None
+    last_status: str | None = None
+    """How it was left, in the words of `active_status`, where it is not in memory."""
 
 
 class SessionList(Outcome):
@@ -108,7 +110,7 @@ class SessionList(Outcome):
                 (
                     one.session_id,
                     one.timestamp[:16],
-                    one.active_status or "-",
+                    one.active_status or one.last_status or "-",
                     one.project_directory or "",
                     one.display_text,
                 )
@@ -188,6 +190,7 @@ async def respond(call: Call, given: Respond) -> Reply:
             answers=given.answers,
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
+        await call.service.saved(session.id)  # what was allowed for the session outlives this process
     return await _went_on(call, session, given.wait_seconds)
 
 
@@ -201,10 +204,12 @@ async def list_sessions(call: Call, given: ListSessions) -> Reply:
         owner=call.principal, project=given.project_directory, limit=given.limit or 50, text=given.text
     )
     running = {session.id: session for session in call.service.sessions(owner=call.principal)}
-    return SessionList(sessions=[_listed(entry, running.get(entry.session_id)) for entry in entries])
+    left = await call.service.last_states((entry.session_id for entry in entries), owner=call.principal)
+    listed = (_listed(one, running.get(one.session_id), left.get(one.session_id)) for one in entries)
+    return SessionList(sessions=list(listed))
 
 
-def _listed(entry: Entry, running: Session | None) -> ListedSession:
+def _listed(entry: Entry, running: Session | None, left: State | None) -> ListedSession:
     return ListedSession(
         session_id=entry.session_id,
         project_directory=entry.project,
@@ -213,6 +218,7 @@ def _listed(entry: Entry, running: Session | None) -> ListedSession:
         branch=entry.branch,
         is_active=running is not None and running.live,
         active_status=SESSION_TOOL_STATUS[running.state] if running else None,
+        last_status=SESSION_TOOL_STATUS[left] if left and not running else None,
     )
 
 
@@ -228,7 +234,7 @@ async def _went_on(
 
     A call that sent a message waits for that message's outcome and reports that, whatever else the session does.
     """
-    since = call.resumed("since") if call.resumed_session else session.log.last_seq
+    since = str(call.state.get("since")) if call.resumed_session else session.log.cursor(session.log.last_seq)
     late = _take_answers(call, session)
     if not seconds:
         return acknowledgement(session, asked_as)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from ..errors import InvalidArgument
 from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS, State
@@ -19,6 +20,11 @@ from .tool import Outcome
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
 
 OUTPUT_BUDGET = 24_000
+FROM_THE_START = "0"
+_STARTS_OVER = (
+    "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
+    "come twice, and lines in between may be missing."
+)
 _LINES = 50
 _LONGEST_RESULT = 24_000
 _LONGEST_ERROR = 4_000
@@ -60,7 +66,7 @@ class SessionReport(Outcome):
     cost_usd: float | None = None
     tokens: dict[str, int] | None = None
     turn_count: int | None = None
-    next_cursor: int | None = Field(None, description="Pass as cursor to get only what is new")
+    next_cursor: str | None = Field(None, description="Pass as cursor to get only what is new")
     has_more: bool | None = None
     stalled_seconds: int | None = None
     retrying: str | None = None
@@ -111,7 +117,7 @@ def report(
     redactor: Redacts,
     *,
     lines: int | None = None,
-    cursor: int | None = None,
+    cursor: str | None = None,
     notice: str | None = None,
     asked_as: str | None = None,
     delivery: Delivery | None = None,
@@ -119,10 +125,13 @@ def report(
     """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines. What is too long
     for it is named in `truncated`.
 
+    A cursor of an earlier life of the session gets all that is kept, and a notice: nothing is ever skipped silently.
     For a call that sent a message, status and result are of that message, as soon as it has an outcome.
     """
     parts = Parts(redactor)
-    output, next_cursor, more = _output(session, lines, cursor, parts)
+    start, known = _start(session, cursor)
+    output, next_cursor, more = _output(session, lines, start, parts)
+    notice = notice if known else " ".join(filter(None, (notice, _STARTS_OVER)))
     own = delivery.outcome.result() if delivery is not None and delivery.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
     usage = session.usage.total
@@ -140,7 +149,7 @@ def report(
             "output": usage.output_tokens,
         },
         turn_count=session.model_turns,
-        next_cursor=next_cursor,
+        next_cursor=session.log.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
@@ -190,14 +199,23 @@ def pending_inputs(questions: Sequence[Question], parts: Parts, start: int = 0) 
     ]
 
 
-def _output(session: Session, lines: int | None, cursor: int | None, parts: Parts) -> tuple[list[str], int, bool]:
+def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
+    """The number behind which output is wanted, and whether the cursor is of this log."""
+    if cursor is None or cursor == FROM_THE_START:
+        return (None if cursor is None else 0), True
+    try:
+        position = session.log.position(cursor)
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier call.", field="cursor") from None
+    return position or 0, position is not None
+
+
+def _output(session: Session, lines: int | None, start: int | None, parts: Parts) -> tuple[list[str], int, bool]:
     last = session.log.last_seq
-    if cursor is None:
+    if start is None:
         latest = session.log.latest(Output, _LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest), parts)
         return shown[::-1], last, False
-    # A cursor from the time before a restart of the server points behind the end: then everything is new.
-    start = cursor if cursor <= last else 0
     shown, reached, more = _within_budget(session.log.after(start), parts, lines)
     return shown, (reached or start) if more else last, more
 

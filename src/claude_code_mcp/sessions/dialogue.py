@@ -9,8 +9,9 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Any
 
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..claude.process import ClaudeProcess, Exit
@@ -53,6 +54,7 @@ class Dialogue:
         self.usage = usage
         self.spent_usd = 0.0
         self.outcome: Outcome | None = None
+        self.grants: tuple[Mapping[str, Any], ...] = ()
         self._around = around
         self._incarnation: Incarnation | None = None
         self._last_incarnation: Incarnation | None = None
@@ -371,7 +373,7 @@ class Dialogue:
         self._inquiry.withdraw_all("the conversation was cleared")
         old, self.id = self.id, session_id
         self._reset, self._origin, self._api_ms = False, None, 0
-        self._around.moved(old, session_id, self.owner)
+        self._around.moved(old, session_id)
         if self._turn is not None:
             self._turn.moved = True
         if self._incarnation is not None:
@@ -413,6 +415,10 @@ class Dialogue:
                 self._begin_turn(None, only_asks=True)
             self._inquiry.open(frame)
             self._wait_for_answers()
+
+    def granted(self, updates: list[Mapping[str, Any]]) -> None:
+        """Somebody allowed something for the whole session, which the next process must be told again."""
+        self.grants = (*self.grants, *(one for one in updates if one not in self.grants))
 
     async def person_asked(self, server: str, form: Raw) -> Raw:
         """An MCP server of the hub wants a form filled in, for a call of this session."""

@@ -7,11 +7,12 @@ says after it was left reaches nobody, except for what it cost.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..claude.argv import Opening
 from ..claude.frames import Frame, Result
+from ..claude.grants import granted_rules, with_grants
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
@@ -29,6 +30,7 @@ class Tenant(Occupant, Protocol):
     options: SessionOptions
     cwd: str
     owner: str
+    grants: tuple[Mapping[str, Any], ...]
 
     @property
     def process_budget(self) -> float | None: ...
@@ -107,8 +109,17 @@ class Incarnation:
         await asyncio.to_thread(around.launcher.check_alone, tenant.id)
         self.budget = tenant.process_budget
         hosted = self.hosting.configuration if self.hosting else None
+        granted = around.gate.suggestions(tenant.owner, tenant.cwd, list(tenant.grants))  # as the policy is now
         starting = asyncio.ensure_future(
-            around.launcher.start(self, tenant.options, opening, tenant.cwd, budget=self.budget, hosted=hosted)
+            around.launcher.start(
+                self,
+                with_grants(tenant.options, granted),
+                opening,
+                tenant.cwd,
+                budget=self.budget,
+                hosted=hosted,
+                rules=granted_rules(granted),
+            )
         )
         try:
             self.process = await asyncio.shield(starting)

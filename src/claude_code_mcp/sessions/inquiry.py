@@ -1,7 +1,7 @@
 """The questions of one session: requests of its process on one side, the broker and its channels on the other."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
@@ -22,6 +22,9 @@ class Asker(Protocol):
     owner: str
     log: EventLog
     narrator: Narrator
+
+    def granted(self, updates: list[Mapping[str, Any]]) -> None:
+        """Somebody allowed something for the whole session."""
 
 
 class Inquiry:
@@ -105,6 +108,8 @@ class Inquiry:
         self, request_id: str, question: Question, resolution: Resolution, body: dict[str, Any] | None
     ) -> None:
         self._asked.pop(request_id, None)
+        if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
+            self._asker.granted(updates)
         self._asker.log.append(QuestionSettled(question, resolution))
         denied = body is not None and body.get("behavior") == "deny"
         if denied and question.kind is QuestionKind.PERMISSION:

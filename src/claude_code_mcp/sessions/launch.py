@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,14 +67,15 @@ class Launcher:
         *,
         budget: float | None = None,
         hosted: Mapping[str, Mapping[str, Any]] | None = None,
+        rules: Mapping[str, Sequence[str]] | None = None,
     ) -> ClaudeProcess:
         """Spawns the process; it is not yet initialised. `hosted` are MCP servers that live in this process; one that
-        the session has configured itself under the same name comes first."""
+        the session has configured itself under the same name comes first. `rules` were granted for the session."""
         if hosted:
             options = options.model_copy(update={"mcp_servers": {**hosted, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
-        command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget)
+        command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget, rules=rules)
         environment = build_environment(self.environment, {**options.env, **command.variables}, mark)
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)

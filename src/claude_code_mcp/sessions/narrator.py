@@ -73,6 +73,11 @@ class Narrator:
         if tool is not None:
             tool.status = "denied"
 
+    def ended(self) -> None:
+        """Nothing runs any more: calls without a result have failed."""
+        for tool in self.tools.values():
+            tool.status = "failed" if tool.status == "running" else tool.status
+
     def _rest_of(self, text: str) -> list[str]:
         untold = text[self._told :]
         self.block_started()

@@ -1,8 +1,10 @@
 """All sessions of a server: new ones, known ones, those found on disk, and those that have had their time."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,10 +16,15 @@ from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
 from ..store.transcripts import is_session_id, read_lines
 from .origin import Origin
+from .restoring import OnDisk, read_session, resumed_options
 from .session import Session
 from .surroundings import Surroundings
 
 log = logging.getLogger(__name__)
+
+_RECORDS_EVERY = 600.0
+_RECORD_GRACE = 24 * 3600.0
+"""How long the record of a session without a transcript is kept after it was last written."""
 
 
 class Sessions:
@@ -28,6 +35,7 @@ class Sessions:
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         self._senders: Counter[str] = Counter()
+        self._records_due = 0.0
         self._closed = False
 
     def all(self) -> list[Session]:
@@ -85,21 +93,51 @@ class Sessions:
                     del self._known[key]
 
     async def find(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
-        """The session in memory, or one on disk that can be resumed; `options` are for the latter."""
+        """The session in memory, or one on disk as it was left; `options` are for the latter, over those recorded.
+
+        One from disk may be looked at; before it is sent a message, `admit` must have let it through.
+        RecordUnreadable for one of which is not known what it may do.
+        """
         known = self.known(session_id)
         if known is not None:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        session_id = await asyncio.to_thread(self._around.aliases.resolve, session_id)
-        if (known := self.known(session_id)) is not None:
-            return known
-        transcript = await asyncio.to_thread(self._around.transcripts.read, session_id)
-        if transcript is None:
+        around = self._around
+        session_id = await asyncio.to_thread(around.aliases.resolve, session_id)
+        await around.recorder.saved(session_id)
+        found = await asyncio.to_thread(
+            read_session, session_id, around.recorder.records, around.transcripts, around.leases
+        )
+        if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-        options = options or SessionOptions()
-        cwd = options.cwd or transcript.cwd or os.getcwd()
-        return self._new(session_id, options, cwd, owner, usage=transcript.usage)
+        # While the disk was read somebody else may have brought it into memory.
+        return self.known(session_id) or self._from_disk(found, owner, options)
+
+    def _from_disk(self, found: OnDisk, owner: str, wished: SessionOptions | None) -> Session:
+        record = found.record
+        if record is None:
+            options = wished or SessionOptions()
+            session = self._new(found.session_id, options, options.cwd or found.cwd, owner, usage=found.usage)
+        else:
+            foreign = record.owner if record.owner != owner else None
+            options = resumed_options(record.options, wished, foreign_owner=foreign)
+            cwd = options.cwd or found.cwd
+            options = options.model_copy(update={"cwd": cwd})
+            session = Session(found.session_id, options, cwd, owner, self._around, usage=found.usage)
+        session.restore(found)
+        if wished is not None and "permission_mode" in wished.model_fields_set:
+            session.grants = tuple(one for one in session.grants if one.get("type") != "setMode")
+        return session
+
+    def admit(self, session: Session) -> None:
+        """Past the gate again before a message: what was allowed when the session began may no longer be.
+
+        What the policy tightens is taken over by a session that is just coming from disk; one in memory has it.
+        """
+        admitted = self._around.gate.admit(session.options, session.cwd, session.owner)
+        if session.id not in self._known:
+            session.options, session.cwd = admitted, admitted.cwd or session.cwd
 
     async def check_message(self, session_id: str, message_id: str | None) -> None:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
@@ -123,9 +161,13 @@ class Sessions:
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
         origin = Origin(source.id, at_message)
-        options = options or source.options
-        cwd = options.cwd or source.cwd
-        return self._new(str(uuid.uuid4()), options, cwd, owner, origin=origin)
+        foreign = source.recorded_owner if source.recorded_owner != owner else None
+        wished = resumed_options(source.options, options, foreign_owner=foreign)
+        cwd = (options.cwd if options is not None else None) or source.cwd
+        fork = self._new(str(uuid.uuid4()), wished, cwd, owner, origin=origin)
+        if options is None or options.max_budget_usd is None:
+            fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
+        return fork
 
     async def clean_up_regularly(self) -> None:
         """Parks idle processes, ends stuck turns and forgets sessions that nobody used for long. Never returns."""
@@ -134,6 +176,9 @@ class Sessions:
             await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
             for session in list(self._known.values()):
                 self._clean_up(session)
+            if time.monotonic() >= self._records_due:
+                self._records_due = time.monotonic() + _RECORDS_EVERY
+                await asyncio.to_thread(self._clean_up_records)
 
     def _clean_up(self, session: Session) -> None:
         settings, around = self._around.settings, self._around
@@ -150,6 +195,13 @@ class Sessions:
         elif session.background_work:
             log.warning("session %s runs in the background for too long and is parked", session.id)
             session.evict()
+
+    def _clean_up_records(self) -> None:
+        transcripts = self._around.transcripts
+        if not transcripts.available:
+            return  # a directory that is not there just now is no reason to forget anything
+        with contextlib.suppress(OSError):
+            self._around.recorder.records.clean_up(lambda one: transcripts.path_of(one) is not None, _RECORD_GRACE)
 
     def _forget(self, session: Session) -> None:
         """A session whose process is still being closed stays known: whoever resumes it must wait for that."""

@@ -1,7 +1,10 @@
 """The side of a session that its users drive: messages in, a look at everything, and the end."""
 
 import asyncio
+import contextlib
+import json
 import time
+from dataclasses import replace
 from functools import partial
 
 from ..claude.process import Exit
@@ -12,11 +15,13 @@ from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
+from ..store.session_records import LONGEST_RESULT, RecordUnreadable, SessionRecord
 from ..store.transcripts import read_lines
 from .delivery import Delivery, Turn, WhenBusy
 from .dialogue import Dialogue
 from .incarnation import Incarnation
 from .origin import Origin, opening_of
+from .restoring import OnDisk, narrated
 from .surroundings import Surroundings
 
 
@@ -37,6 +42,9 @@ class Session(Dialogue):
         super().__init__(session_id, options, cwd, owner, around, usage or Usage())
         self.created_at = self.used_at
         self.first_prompt: str | None = None
+        self.recorded_owner = owner
+        """Whose the session stays on disk, whoever uses it now."""
+        self._revision = 0
         self._origin = origin
         self._crash = Outcome(OutcomeCode.CRASHED)
         self._gate = asyncio.Lock()
@@ -112,8 +120,18 @@ class Session(Dialogue):
         return min((amount for amount in left if amount is not None), default=None)
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
-        """Waits for the end of all turns (or a question, unless told otherwise); tells whether that came."""
-        return await self._standing.at_rest(timeout, or_waiting=for_questions)
+        """Waits for the end of all turns (or a question, unless told otherwise); tells whether that came.
+
+        What came is on disk by then, as whoever waited will tell others of it.
+        """
+        came = await self._standing.at_rest(timeout, or_waiting=for_questions)
+        await self._around.recorder.saved(self.id)
+        return came
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether another server is in the middle of a turn of it, as far as was known when it was looked up."""
+        return self.busy and self._turn is None
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -138,6 +156,7 @@ class Session(Dialogue):
             if self._incarnation is None:
                 await self._around.launcher.check(self.options, self.cwd)
                 await self._make_way()
+                await self._catch_up()
             # Nothing may be awaited between here and the acceptance.
             self._refuse_if_over(when_busy)
             if self._incarnation is None:
@@ -160,6 +179,8 @@ class Session(Dialogue):
             raise SessionBusy(f"Session {self.id} is still working on its last message.", session_id=self.id)
 
     def _refuse_if_over(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
+        if self.runs_elsewhere:
+            raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
         if when_busy is WhenBusy.REFUSE:
             self.refuse_if_busy()
         if self.state is State.CANCELLED:
@@ -237,6 +258,68 @@ class Session(Dialogue):
         written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
         return frozenset(one for one in written if isinstance(one, str) and one in message_ids)
 
+    # -- what is kept -----------------------------------------------------------------------------------------
+
+    def record(self) -> SessionRecord | None:
+        """What the session is like now, for its file; None if it is to leave no trace."""
+        if not self.options.persist:
+            return None
+        self._revision += 1
+        outcome, cut = _short_enough(self.outcome)
+        origin = self._origin
+        return SessionRecord(
+            revision=self._revision,
+            session_id=self.id,
+            owner=self.recorded_owner,
+            created_at=self.created_at,
+            used_at=self.used_at,
+            cwd=self.cwd,
+            options=self.options.model_copy(update={"cwd": None}),
+            first_prompt=_storable(self.first_prompt[:_LONGEST_PROMPT]) if self.first_prompt else None,
+            origin=(origin.session_id, origin.at_message) if origin is not None else None,
+            cancelled=self.state is State.CANCELLED,
+            running_since=None if self.turn_seconds is None else time.time() - self.turn_seconds,
+            spent_usd=self.spent_usd,
+            usage=self.usage,
+            model_turns=self.model_turns,
+            outcome=outcome,
+            result_cut=cut,
+            grants=self.grants,
+        )
+
+    def restore(self, found: OnDisk) -> None:
+        """Takes over what the disk knows of the session, before anything else happens to it."""
+        self.log.restore(narrated(found.recent, self.narrator), found.recent.fingerprint)
+        self._standing.state = found.state
+        self.outcome = found.outcome
+        if not self.busy:
+            self.narrator.ended()
+        record = found.record
+        if record is not None:
+            self._adopt(record)
+            self.usage = found.usage
+            self.created_at, self.used_at = record.created_at, record.used_at
+            self.first_prompt = record.first_prompt
+            self.recorded_owner = record.owner
+            self._origin = Origin(*record.origin) if record.origin is not None else None
+
+    def _adopt(self, record: SessionRecord) -> None:
+        self._revision = record.revision
+        self.spent_usd = record.spent_usd
+        self.usage = record.usage
+        self.model_turns = record.model_turns
+        self.grants = record.grants
+
+    async def _catch_up(self) -> None:
+        """Another server may have gone on with the session while this one had it parked."""
+        record = None
+        with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
+            record = await asyncio.to_thread(self._around.recorder.records.read, self.id)
+        if record is not None and record.revision > self._revision:
+            self._adopt(record)
+            if record.cancelled:
+                self._standing.move(State.CANCELLED)
+
     # -- letting go -------------------------------------------------------------------------------------------
 
     @property
@@ -258,3 +341,27 @@ class Session(Dialogue):
         """Waits until no process is left that this session has let go of."""
         if self._last_incarnation is not None:
             await self._last_incarnation.gone()
+
+
+_LONGEST_PROMPT = 1000
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _short_enough(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
+    """An outcome as a record keeps it, and whether the transcript has more of its result."""
+    if outcome is None:
+        return None, False
+    if outcome.structured_output is not None and _size(outcome.structured_output) > LONGEST_RESULT:
+        outcome = replace(outcome, structured_output=None)
+    if outcome.permission_denials and _size(outcome.permission_denials) > LONGEST_RESULT:
+        outcome = replace(outcome, permission_denials=())
+    cut = len(outcome.result) > LONGEST_RESULT
+    result = _storable(outcome.result[:LONGEST_RESULT])
+    return replace(outcome, result=result, detail=_storable(outcome.detail)), cut
+
+
+def _size(value: object) -> int:
+    return len(json.dumps(value, default=str))

@@ -14,6 +14,7 @@ from ..store.transcripts import Transcripts
 from .gate import Gate
 from .hosting import Host
 from .launch import Launcher
+from .recorder import Recorder
 from .slots import Slots
 
 
@@ -27,6 +28,7 @@ class Surroundings:
     leases: Leases
     transcripts: Transcripts
     aliases: Aliases
+    recorder: Recorder
     slots: Slots
     gate: Gate
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -37,5 +39,5 @@ class Surroundings:
     """Takes secrets out of a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Hears every event of every session, with the session's id and its owner."""
-    moved: Callable[[str, str, str], None]
+    moved: Callable[[str, str], None]
     """A session goes on under another id: the old one, the new one, the owner."""

@@ -13,12 +13,16 @@ from filelock import FileLock, Timeout
 from ..errors import ProcessFailed, SessionBusy
 
 
+def shared_name(config_dir: str) -> str:
+    """The name under which all servers keep what belongs to one configuration directory of the CLI."""
+    return hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
 class Leases:
     """The leases of one server. Servers that share transcripts share the directory."""
 
     def __init__(self, state_dir: Path, config_dir: str) -> None:
-        shared = hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        self._directory = state_dir / "locks" / shared
+        self._directory = state_dir / "locks" / shared_name(config_dir)
 
     def take(self, session_id: str) -> "Lease":
         """The lease on a session; SessionBusy if somebody has it, another `Leases` of this process too."""
@@ -35,6 +39,16 @@ class Leases:
             # Without the lock two servers could write to one transcript, so nothing is started.
             raise ProcessFailed(f"The lock of session {session_id} cannot be taken: {error}") from None
         return Lease(lock)
+
+    def held(self, session_id: str) -> bool:
+        """Whether somebody runs the session at this moment. Takes the lock for an instant, as nothing else can tell."""
+        try:
+            self.take(session_id).release()
+        except SessionBusy:
+            return True
+        except ProcessFailed:
+            return False
+        return False
 
 
 class Lease:

@@ -7,12 +7,15 @@ so that a long answer does not push everything else out.
 
 import asyncio
 import itertools
+import re
+import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
+_CURSOR = re.compile(r"([0-9a-f]{1,32})-([0-9]{1,18})", re.ASCII)
 _LONG_RUN = 128 << 10
 _LARGE = 1 << 20
 _ENTRY_COST = 256
@@ -34,6 +37,10 @@ class EventLog:
         self._counted = 0
         self._closed = False
         self._subscribers: tuple[Subscription, ...] = ()
+        self.epoch = secrets.token_hex(4)
+        """Tells this log from every other, also from those of the same session."""
+        self._restored_epoch = ""
+        self._restored_seq = 0
         self.last_seq = 0
         """The number of the newest event, 0 when there was none."""
 
@@ -49,6 +56,32 @@ class EventLog:
     def size(self) -> int:
         """Bytes held, roughly."""
         return self._bytes
+
+    def restore(self, events: Iterable[Event], epoch: str) -> None:
+        """Fills an empty log with what happened before its time; nobody is told.
+
+        `epoch` must be the same for the same events and for no others.
+        """
+        for event in events:
+            self.last_seq += 1
+            event.seq, event.at = self.last_seq, event.at or time.time()
+            self._keep(event)
+        self._restored_epoch, self._restored_seq = epoch, self.last_seq
+
+    def cursor(self, seq: int) -> str:
+        """A place in this log that no other log, of the same session before or after, takes for one of its own."""
+        restored = bool(self._restored_epoch) and seq <= self._restored_seq
+        return f"{self._restored_epoch if restored else self.epoch}-{seq}"
+
+    def position(self, cursor: str) -> int | None:
+        """The number that a cursor stands for; None if it is of another log. ValueError if it is no cursor at all."""
+        found = _CURSOR.fullmatch(cursor)
+        if found is None:
+            raise ValueError("is not a cursor")
+        epoch, seq = found[1], int(found[2])
+        if epoch == self.epoch:
+            return seq if seq <= self.last_seq else None
+        return seq if epoch == self._restored_epoch and seq <= self._restored_seq else None
 
     def append(self, event: Event) -> None:
         """Numbers and dates the event, keeps it and hands it to every subscriber."""

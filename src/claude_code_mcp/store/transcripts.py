@@ -40,6 +40,11 @@ class Transcripts:
     def __init__(self, config_dir: str) -> None:
         self._projects = Path(config_dir) / "projects"
 
+    @property
+    def available(self) -> bool:
+        """Whether there is a place for transcripts at all."""
+        return self._projects.is_dir()
+
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
         """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search.
 

@@ -1,0 +1,168 @@
+"""A server that ends, politely or not, and the next one: what was promised of a session still holds."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import script, text, tool
+
+from ..conftest import RUN
+from ..engine.support import ENDLESS
+from .conftest import COMMAND
+from .connection import Connection
+
+BASH = script("try", tool("Bash", command="touch let-in"), "tried")
+
+
+@dataclass
+class Servers:
+    """Starts one server after the other, on the same disk."""
+
+    place: Sandbox
+    model: ScriptedModelThread
+
+    @property
+    def records(self) -> Path:
+        return self.place.root / "state" / "sessions"
+
+    @contextmanager
+    def running(self, *, killed: bool = False) -> Iterator[Connection]:
+        """A server with a client, until the client leaves or the server is killed."""
+        pid_file = self.place.root / "pid"
+        environment = self.place.environment(
+            **{
+                RUN: os.environ[RUN],
+                "CLAUDE_CODE_MCP_STATE_DIR": str(self.place.root / "state"),
+                "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME": "1",
+            }
+        )
+        begin = f'umask 0; echo $$ > "{pid_file}"; exec "{COMMAND}"'
+
+        def open_client(_: Any) -> Client:
+            server = StdioServerParameters(
+                command=shutil.which("sh") or "sh", args=["-c", begin], env=environment, cwd=str(self.place.project)
+            )
+            return Client(stdio_client(server), mode="legacy")
+
+        with Connection(open_client, can_be_asked=False) as connection:
+            yield connection
+            if killed:
+                os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+    def offered(self, session_id: str) -> set[str]:
+        """The tools that the model was last offered in a session."""
+        last = [one for one in self.model.requests if one.session_id == session_id and one.body][-1]
+        assert last.body is not None
+        return {one["name"] for one in last.body["tools"]}
+
+
+@pytest.fixture
+def servers(tmp_path: Path, model: ScriptedModelThread) -> Servers:
+    return Servers(Sandbox(tmp_path, model.url), model)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers, killed: bool) -> None:
+    with servers.running(killed=killed) as client:
+        made = client.call(
+            "claude_code",
+            prompt=script("one", "heron words"),
+            tools=["Read"],
+            disallowedTools=["WebFetch"],
+            permissionMode="plan",
+            systemPrompt="Speak like a heron.",
+            maxBudgetUsd=5,
+            model="claude-haiku-4-5",
+        )
+        before = client.look(made.session).data
+        total = made.data["sessionTotalCostUsd"]
+    with servers.running() as client:
+        after = client.look(made.session).data
+        cursor = after.pop("nextCursor")
+        assert after == {key: value for key, value in before.items() if key != "nextCursor"}
+        assert (after["status"], after["result"]) == ("completed", "heron words")
+        late = client.look(made.session, cursor=before["nextCursor"]).data
+        assert (late["recentOutput"], "starts over" in late["notice"]) == (["heron words"], True)
+        ended = client.send(made.session, BASH, waitSeconds=40)
+        assert ended.status == "completed"
+        assert servers.offered(made.session) <= {"Read", "ExitPlanMode", "AskUserQuestion"}
+        assert "Speak like a heron." in str(servers.model.requests[-1].body)
+        assert servers.model.requests[-1].model == "claude-haiku-4-5"
+        assert not (servers.place.project / "let-in").exists()
+        news = client.look(made.session, cursor=cursor).data
+        assert (news["recentOutput"][-1], "notice" in news) == ("tried", False)
+        assert ended.data["costUsd"] > total
+        reply = client.call("claude_code_reply", sessionId=made.session, prompt=script("three", "third")).data
+        assert reply["sessionTotalTurns"] == 4
+        [info] = client.call("claude_code_session", action="get", sessionId=made.session).data["sessions"]
+        assert (info["permissionMode"], info["model"], info["totalTurns"]) == ("plan", "claude-haiku-4-5", 4)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+def test_a_turn_that_was_cut_short_is_not_completed(servers: Servers, killed: bool) -> None:
+    with servers.running(killed=killed) as client:
+        first = client.create("hello", waitSeconds=40)
+        work = script("work", tool("Bash", command=ENDLESS))
+        session = client.create(work, allowedTools=["Bash"]).session
+        while not client.look(session, waitSeconds=0.2).data["toolUseEvents"]:
+            pass
+    with servers.running() as client:
+        left = {one["sessionId"]: one.get("lastStatus") for one in client.sessions()}
+        assert left == {first.session: "completed", session: "interrupted"}
+        look = client.look(session)
+        assert look.status == "interrupted"
+        assert "result" not in look.data
+        assert ("cut short" if killed else "server stopped") in look.data["error"]["message"]
+        assert client.send(session, script("again", "recovered"), waitSeconds=40).data["result"] == "recovered"
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) -> None:
+    dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))
+    with servers.running(killed=killed) as client:
+        spent = client.create(dear, maxBudgetUsd=0.5, waitSeconds=40).session
+        cancelled = client.create("hello", waitSeconds=40).session
+        client.call("claude_code_session", action="cancel", sessionId=cancelled)
+    with servers.running() as client:
+        assert client.send(spent, "more").code == "LIMIT_REACHED"
+        assert client.call("claude_code_reply", sessionId=spent, prompt="more", maxTurns=3).code == "LIMIT_REACHED"
+        assert client.send(cancelled, "more").code == "CANCELLED"
+        assert client.look(cancelled).status == "interrupted"
+
+
+def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:
+    with servers.running() as client:
+        made = client.call("claude_code", prompt="hello", tools=["Read"], env={"SOME_NAME": "some value"})
+    [file] = servers.records.glob("*/*.json")
+    assert file.stat().st_mode & 0o777 == 0o600
+    for directory in (servers.records.parent, servers.records, file.parent):
+        assert directory.stat().st_mode & 0o777 == 0o700
+    file.write_bytes(file.read_bytes()[:-20])
+    with servers.running() as client:
+        refused = client.send(made.session, BASH)
+        assert (refused.code, "cannot be read" in refused.refusal) == ("PERMISSION_DENIED", True)
+        assert client.look(made.session).code == "PERMISSION_DENIED"
+        assert client.call("claude_code_reply", sessionId=made.session, prompt=BASH).code == "PERMISSION_DENIED"
+
+
+def test_an_allowance_for_the_session_outlives_a_killed_server(servers: Servers) -> None:
+    prompt = script("ask", tool("Bash", command="touch asked 'a (b), c'"), "done")
+    with servers.running(killed=True) as client:
+        asked = client.create(prompt, waitSeconds=40)
+        assert asked.question["canAllowForSession"]
+        assert client.respond(asked, "allow", scope="session", waitSeconds=40).data["result"] == "done"
+    (servers.place.project / "asked").unlink()
+    with servers.running() as client:
+        assert client.send(asked.session, prompt, waitSeconds=40).data["result"] == "done"
+    assert (servers.place.project / "asked").exists()
+    assert not (servers.place.project / ".claude").exists()
