@@ -9,6 +9,7 @@ from pydantic import Field
 from ..config import Settings
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, TurnTimeout
 from ..model.states import CODE_TOOL_STATUS, State
+from ..model.times import iso
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.session import Session
@@ -81,8 +82,8 @@ class TurnReport(Outcome):
 class SessionInfo(Outcome):
     session_id: str
     status: str
-    created_at: float
-    last_active_at: float
+    created_at: str
+    last_active_at: str
     total_turns: int
     total_cost_usd: float
     model: str | None = None
@@ -267,8 +268,8 @@ def _info(session: Session, sensitive: bool) -> SessionInfo:
     return SessionInfo(
         session_id=session.id,
         status=CODE_TOOL_STATUS[session.state],
-        created_at=session.created_at,
-        last_active_at=session.used_at,
+        created_at=iso(session.created_at),
+        last_active_at=iso(session.used_at),
         total_turns=session.model_turns,
         total_cost_usd=session.usage.cost_usd,
         model=options.model,

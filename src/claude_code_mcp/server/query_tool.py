@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import mcp_types as types
@@ -14,6 +13,7 @@ from ..config import Settings
 from ..model.events import Event, Gap, Message, Partial, PartialRun
 from ..model.options import SessionOptions
 from ..model.states import State
+from ..model.times import iso
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.session import Session
@@ -247,7 +247,7 @@ class _Stream:
                 "type": "claude_code_message",
                 "sessionId": self._session.id,
                 "message": self._call.service.redactor.data(message),
-                "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+                "timestamp": iso(at),
                 "sequence": sequence,
             }
             await sdk.notify_on_call(self._call.context, METHOD, params)

@@ -1,7 +1,6 @@
 """The six session tools: start, message, watch, answer, interrupt, list."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import mcp_types as types
@@ -11,6 +10,7 @@ from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 from ..model.question import Answer, Scope
 from ..model.states import SESSION_TOOL_STATUS
+from ..model.times import iso
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
@@ -177,7 +177,7 @@ def _listed(entry: Entry, running: Session | None) -> ListedSession:
         session_id=entry.session_id,
         project_directory=entry.project,
         display_text=entry.title or entry.first_prompt or "",
-        timestamp=datetime.fromtimestamp(entry.last_used, UTC).isoformat(timespec="seconds"),
+        timestamp=iso(entry.last_used),
         branch=entry.branch,
         is_active=running is not None and running.live,
         active_status=SESSION_TOOL_STATUS[running.state] if running else None,

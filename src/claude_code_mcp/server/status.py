@@ -9,6 +9,7 @@ from pydantic import Field
 from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS
+from ..model.times import iso
 from ..sessions.session import Session
 from .tool import Outcome
 
@@ -33,7 +34,7 @@ class PendingInput(Outcome):
     tool_input: dict[str, Any]
     description: str
     can_allow_for_session: bool | None = None
-    expires_at: float | None = None
+    expires_at: str | None = None
 
 
 class Problem(Outcome):
@@ -137,7 +138,7 @@ def pending_input(question: Question) -> PendingInput:
         tool_input=shortened(question.tool_input),
         description=question.description,
         can_allow_for_session=bool(question.suggestions) or None,
-        expires_at=question.deadline,
+        expires_at=None if question.deadline is None else iso(question.deadline),
     )
 
 
