@@ -267,7 +267,9 @@ class Dialogue:
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None
-        return read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted)
+        return read_outcome(
+            frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage
+        )
 
     # -- questions --------------------------------------------------------------------------------------------
 

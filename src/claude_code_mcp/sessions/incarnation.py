@@ -15,6 +15,7 @@ from ..claude.frames import Frame, Result
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
+from ..model.totals import Totals
 from .hosting import Hosting
 from .slots import Occupant
 from .surroundings import Surroundings
@@ -76,6 +77,7 @@ class Incarnation:
         self.process: ClaudeProcess | None = None
         self.ready = False
         self.hosting = _hosting(tenant, around)
+        self._totals = Totals()
         self._starting = around.start_task(self._start())
 
     # -- coming up --------------------------------------------------------------------------------------------
@@ -97,6 +99,8 @@ class Incarnation:
     async def _spawn(self) -> ClaudeProcess:
         around, tenant = self._around, self._tenant
         opening = await asyncio.to_thread(self._opening)
+        if opening.resume is not None:
+            self._totals = Totals(await asyncio.to_thread(around.transcripts.usage_of, opening.resume))
         hosted = self.hosting.configuration if self.hosting else None
         starting = asyncio.ensure_future(
             around.launcher.start(
@@ -128,6 +132,8 @@ class Incarnation:
 
     def frame_received(self, frame: Frame) -> None:
         """A frame for the session, while it listens."""
+        if isinstance(frame, Result):
+            frame.usage = self._totals.used_by(frame.raw)
         if self._leaving is None:
             self._tenant.frame_received(frame)
         elif isinstance(frame, Result):
