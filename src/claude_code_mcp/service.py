@@ -17,7 +17,14 @@ from typing import Any, Protocol
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
-from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from .errors import (
+    InvalidArgument,
+    LimitReached,
+    PermissionDenied,
+    SessionBusy,
+    SessionNotFound,
+    UpstreamUnavailable,
+)
 from .model.acts import Act, ActKind
 from .model.events import Event, Spent, TurnEnded
 from .model.options import SessionOptions
@@ -29,7 +36,7 @@ from .questions.broker import Broker
 from .sessions.delivery import Delivery
 from .sessions.gate import Gate
 from .sessions.hosting import Host
-from .sessions.launch import Launcher
+from .sessions.launch import Launcher, needs_confirmation
 from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
@@ -191,8 +198,27 @@ class Service:
             async with self._admitted(made, owner) as session:
                 await asyncio.to_thread(self._owners.claim, session.id, owner)
                 delivery = await session.send(prompt)
+                await self._confirm(session, new=True, claimed=True)
         self._tell_of(ActKind.SESSION_CREATED, session, prompt)
         return session, delivery
+
+    async def _confirm(self, session: Session, *, new: bool, claimed: bool = False) -> None:
+        """Where only Claude Code can tell whether it takes the options, waits for its word, which comes before it is
+        given the message. Raises its refusal, after which nothing is left of a `new` session, nor of a claim to it."""
+        if not needs_confirmation(session.options):
+            return
+        try:
+            await session.start_settled()
+        except asyncio.CancelledError:
+            self.start_task(session.interrupt())
+            raise
+        refusal = session.start_error
+        if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
+            if new:
+                await self._sessions.drop(session)
+            if claimed:
+                await asyncio.to_thread(self._owners.release, session.id)
+            raise refusal
 
     def _tell_of(self, kind: ActKind, session: Session, prompt: str, **more: Any) -> None:
         about = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
@@ -225,7 +251,9 @@ class Service:
             self.gate.admit(found.options, found.cwd, owner)  # what was allowed when it began may no longer be
             async with self._admitted(found, owner) as session:
                 kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
+                new = not session.turns
                 delivery = await session.send(text, later=later, timeout=timeout, at_message=at_message)
+                await self._confirm(session, new=new)
         self._tell_of(kind, session, text)
         return session, delivery
 
@@ -249,6 +277,7 @@ class Service:
             async with self._admitted(fork, owner) as session:
                 await asyncio.to_thread(self._owners.claim, session.id, owner)
                 delivery = await session.send(text, timeout=timeout)
+                await self._confirm(session, new=True, claimed=True)
         self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
         return session, delivery
 

@@ -214,6 +214,9 @@ def _subtype(outcome: TurnOutcome) -> str:
 
 
 def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
+    refused = session.start_error
+    if refused is not None and refused.code != ClaudeCodeError.code:
+        return refused  # the options were fine once, and are not any more
     return ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
 
 

@@ -1,7 +1,7 @@
 """The six session tools: start, message, watch, answer, interrupt, list."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
@@ -25,6 +25,8 @@ MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions
 
 
 class CreateSession(Arguments):
+    written_as: ClassVar[Mapping[str, str]] = {"cwd": "workingDirectory", "append_system_prompt": "systemPrompt"}
+
     prompt: Text
     working_directory: Path | None = None
     model: Name | None = None

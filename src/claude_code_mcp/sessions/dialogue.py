@@ -48,6 +48,8 @@ class Dialogue:
         self.usage = usage
         self.spent_usd = 0.0
         self.outcome: Outcome | None = None
+        self.start_error: ClaudeCodeError | None = None
+        """Why the last process could not be started, until another one is tried."""
         self._around = around
         self._incarnation: Incarnation | None = None
         self._last_incarnation: Incarnation | None = None
@@ -109,6 +111,7 @@ class Dialogue:
             self._give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     def start_failed(self, error: ClaudeCodeError) -> None:
+        self.start_error = error
         self._give_up(Outcome(OutcomeCode.START_FAILED, detail=error.message, error_code=error.code))
 
     def process_ended(self, exit_: Exit) -> None:
@@ -267,9 +270,7 @@ class Dialogue:
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None
-        return read_outcome(
-            frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage
-        )
+        return read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage)
 
     # -- questions --------------------------------------------------------------------------------------------
 

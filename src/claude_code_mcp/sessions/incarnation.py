@@ -87,7 +87,10 @@ class Incarnation:
             async with self._around.slots.spawning():
                 process = await self._spawn()
                 hosted = self.hosting.servers if self.hosting else ()
-                await self._around.launcher.initialize(process, self._around.gate.hooks(self._tenant.owner), hosted)
+                hooks = self._around.gate.hooks(self._tenant.owner)
+                await self._around.launcher.initialize(process, self._tenant.options, hooks, hosted)
+            # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
+            await self._around.launcher.check_servers(process, self._tenant.options)
         except ClaudeCodeError as error:
             self._failed(error)
         except Exception:
@@ -127,6 +130,10 @@ class Incarnation:
             return
         self.ready = True
         self._tenant.process_ready()
+
+    async def start_settled(self) -> None:
+        """Waits until the process is ready or will never be. Cancelling the wait changes nothing."""
+        await asyncio.wait([self._starting])
 
     # -- what the process reports -----------------------------------------------------------------------------
 

@@ -119,10 +119,16 @@ class Session(Dialogue):
                 await self._around.launcher.check(self.options, self.cwd)
                 await self.closed()
                 self._refuse_if_over()
+                self.start_error = None
                 self._incarnation = self._incarnate(at_message)
             delivery = Delivery(text, later, timeout or self.options.turn_timeout)
             self._accept(delivery)
             return delivery
+
+    async def start_settled(self) -> None:
+        """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
+        if self._incarnation is not None:
+            await self._incarnation.start_settled()
 
     def refuse_if_busy(self) -> None:
         if self.busy:

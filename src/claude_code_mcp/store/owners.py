@@ -28,6 +28,10 @@ class Owners:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(owner)
 
+    def release(self, session_id: str) -> None:
+        """Takes a claim back, because there will be no such session."""
+        (self._directory / session_id).unlink(missing_ok=True)
+
     def may_use(self, session_id: str, caller: str) -> bool:
         """Whether a session that is only on disk is this caller's to use."""
         return caller == LOCAL or self._owner(session_id) == caller
