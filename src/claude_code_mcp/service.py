@@ -375,6 +375,9 @@ class Service:
         if question is not None and answer.updated_input is not None:
             with self._refusals_told(owner, "respond", session_id):
                 self.gate.check_call(owner, session.cwd, question.tool_name, answer.updated_input)
+        if answer.mode is not None:
+            with self._refusals_told(owner, "respond", session_id):
+                self.gate.check_mode(owner, answer.mode)
         self.broker.answer(session_id, question_id, answer, by)
         return session
 

@@ -7,7 +7,7 @@ import mcp_types as types
 from pydantic import Field
 
 from ..config import Settings
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, TurnTimeout
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.states import CODE_TOOL_STATUS, State
 from ..model.times import iso
 from ..model.turn import Outcome as TurnOutcome
@@ -16,9 +16,12 @@ from ..sessions.session import Session
 from .call import Call
 from .code_options import SessionArguments, session_options
 from .forms import CONFIRM, confirmation, confirmed
-from .status import PendingInput, Problem, pending_input
+from .pointers import how_to_answer, how_to_wait
+from .responding import GivenAnswers, ModeAfterPlan, answer_in
+from .status import PendingInput, Problem, pending_input, report
+from .timeouts import timeout_error
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import wait_for_turn
+from .turns import open_questions, rest_or_question, wait_for_turn
 
 Milliseconds = int
 
@@ -40,9 +43,17 @@ class DiskReply(ReplyArguments, SessionArguments):
 
 
 class SessionAction(Arguments):
-    action: Literal["list", "get", "cancel"]
+    action: Literal["list", "get", "respond", "cancel"]
     session_id: str | None = None
     include_sensitive: bool | None = None
+    wait_seconds: float | None = Field(None, ge=0, le=55, description="get, respond: wait for the turn or a question")
+    input_id: str | None = Field(None, description="respond: of the entry in pendingInputs")
+    decision: Literal["allow", "deny"] | None = None
+    reason: str | None = None
+    scope: Literal["once", "session"] | None = None
+    answers: GivenAnswers | None = None
+    updated_input: dict[str, Any] | None = None
+    permission_mode: ModeAfterPlan | None = Field(None, description="With an approved plan")
 
 
 class Configure(Arguments):
@@ -162,18 +173,14 @@ async def _turn(call: Call, session: Session) -> Reply:
     if asked is not None:
         return asked
     if session.busy:
-        return _unfinished(session)
+        return _unfinished(session, call.service.settings)
     assert session.outcome is not None
     return _finished(session, session.outcome)
 
 
-def _unfinished(session: Session) -> TurnReport:
+def _unfinished(session: Session, settings: Settings) -> TurnReport:
     waiting = session.state is State.WAITING
-    how = (
-        "Answer each entry of pendingInputs with claude_respond; then wait with claude_get_status."
-        if waiting
-        else "It goes on in the background: wait for it with claude_get_status, then continue with claude_code_reply."
-    )
+    how = how_to_answer(settings) if waiting else how_to_wait(settings)
     told = "waits for an answer" if waiting else "is still working"
     return TurnReport(
         session_id=session.id,
@@ -185,9 +192,13 @@ def _unfinished(session: Session) -> TurnReport:
 
 def _finished(session: Session, outcome: TurnOutcome) -> TurnReport:
     if outcome.code is OutcomeCode.TIMEOUT:
-        raise TurnTimeout(f"{outcome.detail} Session {session.id} can be continued.", session_id=session.id)
+        raise timeout_error(session, outcome, _report(session, outcome))
     if outcome.code is OutcomeCode.START_FAILED:
         raise _start_failure(outcome, session)
+    return _report(session, outcome)
+
+
+def _report(session: Session, outcome: TurnOutcome) -> TurnReport:
     return TurnReport(
         session_id=session.id,
         result=outcome.result or outcome.detail,
@@ -248,16 +259,48 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
         return _infos(call.service.sessions(owner=call.principal), sensitive)
     if given.session_id is None:
         raise InvalidArgument(f"sessionId: required for {given.action}", field="sessionId")
-    if given.action == "get":
-        return _infos([call.service.session(given.session_id, owner=call.principal)], sensitive)
-    session = await call.service.cancel(given.session_id, owner=call.principal)
-    return _infos([session], sensitive, f"Session {session.id} was cancelled.")
+    if given.action == "cancel":
+        session = await call.service.cancel(given.session_id, owner=call.principal)
+        return _infos([session], sensitive, f"Session {session.id} was cancelled.")
+    session = call.service.session(given.session_id, owner=call.principal)
+    if given.action == "respond" and call.resumed_session is None:
+        _respond(call, session, given)
+    call.dialogs.follow(session.id)
+    call.dialogs.take_all(session.id, call.responses)
+    if given.wait_seconds:
+        await rest_or_question(call, session, given.wait_seconds)
+    asked = open_questions(call, session) if given.wait_seconds else None
+    return asked or SessionInfos(sessions=[_detailed(session, sensitive)])
+
+
+def _respond(call: Call, session: Session, given: SessionAction) -> None:
+    for name, value in (("inputId", given.input_id), ("decision", given.decision)):
+        if value is None:
+            raise InvalidArgument(f"{name}: required for respond", field=name)
+    assert given.input_id is not None
+    assert given.decision is not None
+    answer = answer_in(
+        given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
+    )
+    call.service.respond(session.id, given.input_id, answer, owner=call.principal, by="claude_code_session")
+
+
+def _detailed(session: Session, sensitive: bool) -> dict[str, Any]:
+    """A session with what its last turn has come to: its result and output, and what it waits for."""
+    told = report(session)
+    details = told.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
+    return {**_row(session, sensitive), **details}
+
+
+_DETAILS = {"result", "recent_output", "pending_inputs", "structured_output", "error", "retrying", "stalled_seconds"}
 
 
 def _infos(sessions: list[Session], sensitive: bool, message: str | None = None) -> SessionInfos:
-    told = [_info(session, sensitive) for session in sessions]
-    rows = [info.model_dump(mode="json", by_alias=True, exclude_none=True) for info in told]
-    return SessionInfos(sessions=rows, message=message)
+    return SessionInfos(sessions=[_row(session, sensitive) for session in sessions], message=message)
+
+
+def _row(session: Session, sensitive: bool) -> dict[str, Any]:
+    return _info(session, sensitive).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _info(session: Session, sensitive: bool) -> SessionInfo:
@@ -351,7 +394,8 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_session",
-            "List the sessions of this server, get one, or cancel one for good.",
+            "List the sessions of this server; get one with its result, output and pendingInputs; respond to a pending "
+            "input (decision allow or deny; a user_question takes answers); or cancel one for good.",
             SessionAction,
             SessionInfos,
             claude_code_session,

@@ -8,6 +8,7 @@ from ..model.question import Answer, Choice, Question, QuestionKind, Scope
 CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
+_APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
 _PLAN_SHOWN = 12_000
 _INPUT_SHOWN = 2_000
 
@@ -20,7 +21,7 @@ def form_of(question: Question, *, arrays: bool = True) -> tuple[str, dict[str, 
         case QuestionKind.PLAN_REVIEW:
             return _plan_message(question), _schema(
                 {
-                    "decision": _enum("Decision", (_APPROVE, _FEEDBACK)),
+                    "decision": _enum("Decision", _plan_choices(question)),
                     "feedback": _text("Feedback", "What should change, if you send feedback"),
                 },
                 ["decision"],
@@ -41,7 +42,9 @@ def answer_of(question: Question, action: str, content: Mapping[str, Any] | None
             return _permission_answer(filled)
         case QuestionKind.PLAN_REVIEW:
             feedback = str(filled.get("feedback") or "") or None
-            return Answer(filled.get("decision") == _APPROVE, message=feedback)
+            decision = filled.get("decision")
+            mode = _EDITS if decision == _APPROVE_EDITS else None
+            return Answer(decision in (_APPROVE, _APPROVE_EDITS), message=feedback, mode=mode)
         case QuestionKind.USER_QUESTION:
             return _question_answer(question, filled)
 
@@ -91,6 +94,10 @@ def _permission_answer(filled: Mapping[str, Any]) -> Answer:
     if decision not in (_ONCE, _SESSION):
         return Answer(allow=False, message=str(filled.get("reason") or "") or None)
     return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
+
+
+def _plan_choices(question: Question) -> tuple[str, ...]:
+    return (_APPROVE, _APPROVE_EDITS, _FEEDBACK) if _EDITS in question.modes else (_APPROVE, _FEEDBACK)
 
 
 def _plan_message(question: Question) -> str:

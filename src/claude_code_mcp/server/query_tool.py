@@ -23,6 +23,7 @@ from .backlog import Backlog, Numbered
 from .call import Call
 from .limits import Count, Name, Path, Rules
 from .status import Problem
+from .timeouts import outcome_so_far, timeout_problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, told_progress
 
@@ -82,6 +83,7 @@ class Bundle(Outcome):
     messages: list[dict[str, Any]] | None = None
     execution_time: int | None = Field(None, description="Milliseconds")
     usage: dict[str, Any] | None = None
+    total_cost_usd: float | None = None
     result: QueryResult | None = None
     truncated: Truncation | None = None
     error: Problem | None = None
@@ -260,8 +262,10 @@ class _Stream:
             messages=[dict(event.raw) for event in self._kept],
             execution_time=_now() - self._began,
             usage=dict(outcome.raw_usage) or None,
-            result=_result(outcome),
+            total_cost_usd=outcome.usage.cost_usd,
+            result=_result(self._session, outcome),
             truncated=self._truncation(),
+            error=timeout_problem(self._session, outcome),
         )
 
     def _truncation(self) -> Truncation | None:
@@ -281,10 +285,11 @@ def _now() -> int:
     return int(time.monotonic() * 1000)
 
 
-def _result(outcome: TurnOutcome) -> QueryResult:
+def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
+    so_far = outcome_so_far(session) if outcome.code is OutcomeCode.TIMEOUT else ""
     return QueryResult(
         success=outcome.ok,
-        summary=outcome.result or outcome.detail,
+        summary=outcome.result or so_far or outcome.detail,
         error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
         timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
     )

@@ -6,15 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import mcp_types as types
 from pydantic import Field
 
-from ..errors import InvalidArgument
 from ..model.options import SessionOptions
-from ..model.question import Answer, Scope
 from ..model.states import SESSION_TOOL_STATUS
 from ..model.times import iso
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
 from .limits import Count, Name, Path, Rules, SessionId
+from .responding import GivenAnswers, ModeAfterPlan, answer_in
 from .status import Acknowledgement, Problem, SessionReport, Status, report, status_of
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, rest_or_question
@@ -60,10 +59,11 @@ class Respond(Arguments):
     decision: Literal["allow", "deny"]
     reason: str | None = Field(None, description="Why denied, or feedback on a plan")
     scope: Literal["once", "session"] | None = None
-    answers: dict[str, str | list[str]] | list[str | list[str]] | None = Field(
+    answers: GivenAnswers | None = Field(
         None, description="For user_question: labels or free text, by question or in order"
     )
     updated_input: dict[str, Any] | None = Field(None, description="Changed tool input, with allow")
+    permission_mode: ModeAfterPlan | None = None
     wait_seconds: Wait | None = None
 
 
@@ -148,14 +148,8 @@ async def get_status(call: Call, given: GetStatus) -> Reply:
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
     if call.resumed_session is None:
-        if given.decision == "deny" and given.scope == "session":
-            raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
-        answer = Answer(
-            allow=given.decision == "allow",
-            message=given.reason,
-            scope=Scope(given.scope or "once"),
-            updated_input=given.updated_input,
-            answers=given.answers,
+        answer = answer_in(
+            given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
     return await _went_on(call, session, given.wait_seconds)
@@ -252,7 +246,8 @@ TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_respond",
             "Answer a pending input. permission: allow (scope session: stop asking for the like) or deny with reason. "
-            "plan_review: allow, or deny with feedback as reason. user_question: allow with answers.",
+            "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
+            "user_question: allow with answers.",
             Respond,
             Acknowledgement,
             respond,

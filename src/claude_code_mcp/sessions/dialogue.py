@@ -298,6 +298,11 @@ class Dialogue:
         self._wait_for_answers()
         return await filled
 
+    def plan_approved(self, mode: str | None) -> None:
+        """The session goes on in this mode, also in the processes to come: a resumed one must not plan again."""
+        if mode is not None or self.options.permission_mode == "plan":
+            self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
+
     def _wait_for_answers(self) -> None:
         if self._inquiry.pending:
             self._standing.move(State.WAITING)
