@@ -18,7 +18,7 @@ from .status import Acknowledgement, Problem, SessionReport, Status, report, sta
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, rest_or_question
 
-Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
+Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
 _TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
@@ -57,7 +57,7 @@ class Respond(Arguments):
     session_id: SessionId
     input_id: Name
     decision: Literal["allow", "deny"]
-    reason: str | None = Field(None, description="Why denied, or feedback on a plan")
+    reason: str | None = None
     scope: Literal["once", "session"] | None = None
     answers: GivenAnswers | None = Field(
         None, description="For user_question: labels or free text, by question or in order"
