@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# More versions of Claude Code for the contract that the tests keep with it.
+CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
 .PHONY: setup demo test check format bench conformance soak manifest clean
 
@@ -36,6 +38,7 @@ conformance: setup
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak
+	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 
 # What the server says first, renewed after a change to a tool, the instructions or the SDK.
 manifest: setup

@@ -11,7 +11,7 @@
     ├── Cancelled                  CANCELLED            the session was cancelled for good
     ├── ExecutableNotFound         CLI_NOT_FOUND
     ├── ProcessFailed              INTERNAL             the CLI died or would not start
-    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE an MCP server of the hub cannot be used now
+    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE an MCP server cannot be used now
 
 Each carries a code for programs, a sentence for people, and data for both.
 """
@@ -65,9 +65,15 @@ class LimitReached(ClaudeCodeError):
 
 
 class TurnTimeout(ClaudeCodeError):
-    """The turn took longer than the caller allowed and was interrupted."""
+    """The turn took longer than the caller allowed and was interrupted; `report` is what there is of it, as a caller
+    reads it: the session's id, its output so far and what it cost."""
 
     code = "TIMEOUT"
+
+    @property
+    def report(self) -> dict[str, Any]:
+        told = self.data.get("report")
+        return told if isinstance(told, dict) else {}
 
 
 class Cancelled(ClaudeCodeError):
@@ -87,6 +93,7 @@ class ProcessFailed(ClaudeCodeError):
 
 
 class UpstreamUnavailable(ClaudeCodeError):
-    """An MCP server of the hub is disabled, cannot be reached, or wants somebody to sign in; `data["state"]` says."""
+    """An MCP server of the hub, or one that a session insists on, is disabled, cannot be reached, or wants somebody to
+    sign in; `data["state"]` says."""
 
     code = "UPSTREAM_UNAVAILABLE"

@@ -18,7 +18,15 @@ from typing import Any, Protocol
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
-from .errors import ClaudeCodeError, InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from .errors import (
+    ClaudeCodeError,
+    InvalidArgument,
+    LimitReached,
+    PermissionDenied,
+    SessionBusy,
+    SessionNotFound,
+    UpstreamUnavailable,
+)
 from .model.acts import Act, ActKind
 from .model.events import Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from .model.options import SessionOptions
@@ -33,7 +41,7 @@ from .secret_shapes import MARK
 from .sessions.delivery import Delivery, WhenBusy
 from .sessions.gate import Gate
 from .sessions.hosting import Host
-from .sessions.launch import Launcher
+from .sessions.launch import Launcher, needs_confirmation
 from .sessions.recorder import Recorder
 from .sessions.registry import Sessions
 from .sessions.session import Session
@@ -223,7 +231,7 @@ class Service:
         try:
             yield
         except BaseException:
-            if not session.turns:
+            if not session.turns or self._sessions.known(session.id) is None:
                 await asyncio.shield(self._recorder.remove(session.id))
             raise
 
@@ -238,9 +246,26 @@ class Service:
             made = self._sessions.create(options or SessionOptions(), owner)
             async with self._admitted(made, owner) as session, self._recorded(session):
                 delivery = await session.send(prompt)
+                await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._tell_of(ActKind.SESSION_CREATED, session, prompt)
         return session, delivery
+
+    async def _confirm(self, session: Session, *, new: bool) -> None:
+        """Where only Claude Code can tell whether it takes the options, waits for its word, which comes before it is
+        given the message. Raises its refusal, after which nothing is left of a `new` session."""
+        if not needs_confirmation(session.options):
+            return
+        try:
+            await session.start_settled()
+        except asyncio.CancelledError:
+            self.start_task(_interrupted(session))
+            raise
+        refusal = session.start_error
+        if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
+            if new:
+                await self._sessions.drop(session)
+            raise refusal
 
     def _tell_of(self, kind: ActKind, session: Session, prompt: str, **more: Any) -> None:
         about = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
@@ -274,7 +299,9 @@ class Service:
             self._sessions.admit(found)
             async with self._admitted(found, owner) as session:
                 kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
+                new = not session.turns
                 delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
+                await self._confirm(session, new=new)
         await self._recorder.saved(session.id)
         self._tell_of(kind, session, text)
         return session, delivery
@@ -298,6 +325,7 @@ class Service:
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
             async with self._admitted(fork, owner) as session, self._recorded(session):
                 delivery = await session.send(text, timeout=timeout)
+                await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
         return session, delivery
@@ -432,8 +460,15 @@ class Service:
             answer = replace(answer, updated_input=updated)
             with self._refusals_told(owner, "respond", session_id):
                 self.gate.check_call(owner, session.cwd, question.tool_name, updated)
+        if answer.mode is not None:
+            with self._refusals_told(owner, "respond", session_id):
+                self.gate.check_mode(owner, answer.mode)
         self.broker.answer(session.id, question_id, answer, by)
         return session
+
+
+async def _interrupted(session: Session) -> None:
+    await session.interrupt()
 
 
 def _is_recorded(event: Event) -> bool:

@@ -5,8 +5,10 @@ the subscribers unharmed.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+from ..model.usage import Usage
 
 Raw: TypeAlias = dict[str, Any]
 
@@ -46,10 +48,11 @@ class Conversation:
 
 @dataclass(slots=True)
 class Result:
-    """The end of a turn."""
+    """The end of a turn. `usage` is what it used, once whoever knows the process's totals has told."""
 
     raw: Raw
     size: int
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def message_ids(self) -> list[str]:

@@ -57,6 +57,10 @@ class Question:
     suggestions: Sequence[Mapping[str, Any]] = ()
     reason: str | None = None
     blocked_path: str | None = None
+    modes: Sequence[str] = ()
+    """The permission modes that may be chosen for what comes after a plan."""
+    mode_after: str | None = None
+    """The mode after an approved plan if none is chosen; None leaves it to Claude Code, which asks for each tool."""
     opened_at: float = 0.0
     deadline: float | None = None
 
@@ -106,6 +110,8 @@ class Answer:
     updated_input: Mapping[str, Any] | None = None
     answers: GivenAnswers | None = None
     interrupt: bool = False
+    mode: str | None = None
+    """With the approval of a plan: the permission mode to go on in."""
 
 
 class Closure(StrEnum):

@@ -73,11 +73,14 @@ _SUBTYPE_CODES = {
 }
 
 
-def read_outcome(result: Mapping[str, Any], *, wants_structure: bool, interrupted: bool) -> Outcome:
+def read_outcome(
+    result: Mapping[str, Any], *, wants_structure: bool, interrupted: bool, usage: Usage | None = None
+) -> Outcome:
     """The outcome that a result frame of the CLI stands for.
 
     `interrupted` says that we asked for the interruption; `wants_structure` that a schema was given,
-    so that a success without structured output is a failure the caller must hear of.
+    so that a success without structured output is a failure the caller must hear of; `usage` is what the turn used,
+    by default what the result itself says of that.
     """
     code = _code_of(result, wants_structure, interrupted)
     return Outcome(
@@ -89,7 +92,7 @@ def read_outcome(result: Mapping[str, Any], *, wants_structure: bool, interrupte
         api_status=int(read_number(result, "api_error_status")) or None,
         stop_reason=_text(result, "stop_reason"),
         structured_output=result.get("structured_output"),
-        usage=read_usage(result.get("model_usage_since_last_result")),
+        usage=read_usage(result.get("model_usage_since_last_result")) if usage is None else usage,
         raw_usage=_mapping(result, "usage"),
         num_turns=int(read_number(result, "num_turns")),
         duration_ms=int(read_number(result, "duration_ms")),
@@ -102,7 +105,9 @@ def _code_of(result: Mapping[str, Any], wants_structure: bool, interrupted: bool
     subtype, failed = str(result.get("subtype")), bool(result.get("is_error"))
     if subtype in _SUBTYPE_CODES:
         return _SUBTYPE_CODES[subtype]
-    if str(result.get("terminal_reason")).startswith("aborted") or (interrupted and failed):
+    # Early CLIs give an interrupted turn neither a reason nor `is_error`, only this subtype.
+    aborted = interrupted and (failed or subtype == "error_during_execution")
+    if str(result.get("terminal_reason")).startswith("aborted") or aborted:
         return OutcomeCode.INTERRUPTED
     if result.get("terminal_reason") == "api_error" or result.get("api_error_status"):
         return OutcomeCode.API_ERROR

@@ -17,6 +17,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from ..model.times import iso
+
 log = logging.getLogger(__name__)
 
 _KEPT = 5
@@ -134,5 +136,4 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 def timestamp() -> str:
     """Now, in UTC, to the millisecond."""
-    now = time.time()
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+    return iso(time.time())

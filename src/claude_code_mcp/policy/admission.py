@@ -13,7 +13,7 @@ from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from .paths import LONGEST_PATH, Resolve, lies_below
-from .profile import MODE_LADDER, NEVER_SET, Profile
+from .profile import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
 from .rules import names_tool
 
 Number = TypeVar("Number", int, float)
@@ -98,14 +98,18 @@ class Admission:
                 field, f"{mode!r} allows more than {self.profile.mode_ceiling!r}, which is as far as you may go"
             )
 
+    def modes_after_plan(self) -> tuple[tuple[str, ...], str | None]:
+        """The modes that may be chosen with the approval of a plan; and the ceiling, if it is below `default`, which
+        Claude Code would go on in."""
+        ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
+        modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
+        return modes, None if "default" in modes else self.profile.mode_ceiling
+
     def _check_bypass(self, field: str) -> None:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:
             raise _denied(field, "permissions may never be bypassed here")
         if self.profile.bypass == "confirm" and not self.bypass_on:
-            raise _denied(
-                field,
-                "bypassing permissions is switched off; claude_code_configure with enable_bypass asks to switch it on",
-            )
+            raise _denied(field, "bypassing permissions is switched off", remedy="enable_bypass")
 
     # -- with what ------------------------------------------------------------------------------------------------
 
@@ -228,5 +232,5 @@ def _listed(value: object) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
-def _denied(field: str, why: str) -> PermissionDenied:
-    return PermissionDenied(f"{field}: {why}.", field=field)
+def _denied(field: str, why: str, **more: str) -> PermissionDenied:
+    return PermissionDenied(f"{field}: {why}.", field=field, **more)

@@ -9,6 +9,9 @@ from .rules import Rule, check_tool_name, parse_rule
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
 """Permission modes, the most careful first."""
 
+AFTER_PLAN = ("default", "acceptEdits", "dontAsk")
+"""The modes that can be chosen with the approval of a plan."""
+
 NEVER_SET = (
     # What decides which code runs in place of, or inside, the programs that are called
     *("LD_*", "DYLD_*", "PATH", "PATHEXT", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "MALLOC_*"),

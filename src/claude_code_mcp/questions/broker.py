@@ -94,6 +94,8 @@ class Broker:
         suggestions: Sequence[Mapping[str, Any]] = (),
         reason: str | None = None,
         blocked_path: str | None = None,
+        modes: Sequence[str] = (),
+        mode_after: str | None = None,
     ) -> Question:
         """Opens a question, to be offered to every channel; `settle` is called once, when it closes."""
         now = time.time()
@@ -108,6 +110,8 @@ class Broker:
             suggestions=suggestions,
             reason=reason,
             blocked_path=blocked_path,
+            modes=modes,
+            mode_after=mode_after,
             opened_at=now,
             deadline=now + self._timeout,
         )

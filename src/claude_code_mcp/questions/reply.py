@@ -21,12 +21,28 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
     body: dict[str, Any] = {"behavior": "allow", "updatedInput": _input(question, answer)}
     if answer.scope is Scope.SESSION:
         body["updatedPermissions"] = _for_session(question)
+    mode = chosen_mode(question, answer)
+    if mode is not None:
+        change = {"type": "setMode", "mode": mode, "destination": "session"}
+        body["updatedPermissions"] = [*body.get("updatedPermissions", ()), change]
     return body
 
 
+def chosen_mode(question: Question, answer: Answer) -> str | None:
+    """The permission mode that an allowance leads to; None leaves it as it is, or to Claude Code."""
+    if answer.mode is not None and question.kind is not QuestionKind.PLAN_REVIEW:
+        raise InvalidArgument(
+            "permission_mode: only the approval of a plan comes with a mode.", field="permission_mode"
+        )
+    if answer.mode is not None and answer.mode not in question.modes:
+        choices = f"it can be {', '.join(question.modes)}" if question.modes else "none can be chosen here"
+        raise InvalidArgument(f"permission_mode: {answer.mode!r} cannot follow; {choices}.", field="permission_mode")
+    return answer.mode or (question.mode_after if question.kind is QuestionKind.PLAN_REVIEW else None)
+
+
 def _denial(question: Question, answer: Answer) -> dict[str, Any]:
-    if answer.updated_input is not None or answer.answers is not None:
-        raise InvalidArgument("A denial takes a reason, not an updated input or answers.")
+    if answer.updated_input is not None or answer.answers is not None or answer.mode is not None:
+        raise InvalidArgument("A denial takes a reason, not an updated input, answers or a mode.")
     body = {"behavior": "deny", "message": answer.message or _DENIALS[question.kind]}
     return {**body, "interrupt": True} if answer.interrupt else body
 

@@ -16,6 +16,7 @@ from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from .dialogs import Dialogs
 from .holding import Holding
+from .pointers import ENABLE_BYPASS
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub
@@ -44,9 +45,7 @@ class Switches:
     def check(self, permission_mode: str | None) -> None:
         """Refuses a mode that is switched off."""
         if permission_mode == "bypassPermissions" and not self.bypass:
-            raise PermissionDenied(
-                "bypassPermissions is switched off; claude_code_configure with action enable_bypass switches it on."
-            )
+            raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The many options of a `claude_code` call, and what they mean for a session."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -32,6 +33,15 @@ class OutputFormat(Arguments):
 
 class SessionArguments(Arguments):
     """Everything that shapes a session; only what is set is passed on."""
+
+    written_as: ClassVar[Mapping[str, str]] = {
+        "at_message": "resumeSessionAt",
+        "executable": "pathToClaudeCodeExecutable",
+        "file_checkpointing": "enableFileCheckpointing",
+        "output_schema": "outputFormat.schema",
+        "persist": "persistSession",
+        "turn_timeout": "timeout",
+    }
 
     cwd: str | None = None
     allowed_tools: list[str] | None = Field(None, description="Run without asking; with dontAsk, all that may run")

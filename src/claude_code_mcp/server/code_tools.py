@@ -7,8 +7,9 @@ import mcp_types as types
 from pydantic import Field
 
 from ..config import Settings
-from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy, TurnTimeout
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
 from ..model.states import CODE_TOOL_STATUS, State
+from ..model.times import iso
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.delivery import Delivery, WhenBusy
@@ -18,9 +19,12 @@ from .code_options import SessionArguments, resume_options, session_options
 from .forms import CONFIRM, confirmation, confirmed
 from .limits import Name, Offset
 from .parts import Parts, read_part, told_cut, told_page
-from .status import PendingInput, Problem, pending_inputs, told_inputs
+from .pointers import how_to_answer, how_to_wait
+from .responding import GivenAnswers, ModeAfterPlan, answer_in
+from .status import PendingInput, Problem, pending_inputs, report, told_inputs
+from .timeouts import timeout_error
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import wait_for_turn
+from .turns import open_questions, rest_or_question, wait_for_turn
 
 Milliseconds = int
 _LONGEST = 256 << 10
@@ -43,11 +47,19 @@ class DiskReply(ReplyArguments, SessionArguments):
 
 
 class SessionAction(Arguments):
-    action: Literal["list", "get", "cancel"]
+    action: Literal["list", "get", "respond", "cancel"]
     session_id: str | None = None
     include_sensitive: bool | None = None
     part: Name | None = Field(None, description="With get: read this part of truncated, from offset on")
     offset: Offset | None = None
+    wait_seconds: float | None = Field(None, ge=0, le=55, description="get, respond: wait for the turn or a question")
+    input_id: str | None = Field(None, description="respond: of the entry in pendingInputs")
+    decision: Literal["allow", "deny"] | None = None
+    reason: str | None = None
+    scope: Literal["once", "session"] | None = None
+    answers: GivenAnswers | None = None
+    updated_input: dict[str, Any] | None = None
+    permission_mode: ModeAfterPlan | None = Field(None, description="With an approved plan")
 
 
 class Configure(Arguments):
@@ -89,8 +101,8 @@ class TurnReport(Outcome):
 class SessionInfo(Outcome):
     session_id: str
     status: str
-    created_at: float
-    last_active_at: float
+    created_at: str
+    last_active_at: str
     total_turns: int
     total_cost_usd: float
     model: str | None = None
@@ -187,17 +199,17 @@ async def _turn(call: Call, session: Session, delivery: Delivery, asked_as: str 
     if asked is not None:
         return asked
     done, parts = delivery.outcome.done(), Parts(call.service.redactor)
-    report = _finished(session, delivery.outcome.result(), parts) if done else _unfinished(session, parts)
+    report = (
+        _finished(session, delivery.outcome.result(), parts)
+        if done
+        else _unfinished(session, parts, call.service.settings)
+    )
     return report.model_copy(update={"previous_session_id": asked_as}) if asked_as != session.id else report
 
 
-def _unfinished(session: Session, parts: Parts) -> TurnReport:
+def _unfinished(session: Session, parts: Parts, settings: Settings) -> TurnReport:
     waiting = session.state is State.WAITING
-    how = (
-        "Answer each entry of pendingInputs with claude_respond; then wait with claude_get_status."
-        if waiting
-        else "It goes on in the background: wait for it with claude_get_status, then continue with claude_code_reply."
-    )
+    how = how_to_answer(settings) if waiting else how_to_wait(settings)
     told = "waits for an answer" if waiting else "is still working"
     return TurnReport(
         session_id=session.id,
@@ -210,9 +222,13 @@ def _unfinished(session: Session, parts: Parts) -> TurnReport:
 
 def _finished(session: Session, outcome: TurnOutcome, parts: Parts) -> TurnReport:
     if outcome.code is OutcomeCode.TIMEOUT:
-        raise TurnTimeout(f"{outcome.detail} Session {session.id} can be continued.", session_id=session.id)
+        raise timeout_error(session, outcome, _report(session, outcome, parts))
     if outcome.code is OutcomeCode.START_FAILED:
         raise _start_failure(outcome, session)
+    return _report(session, outcome, parts)
+
+
+def _report(session: Session, outcome: TurnOutcome, parts: Parts) -> TurnReport:
     return TurnReport(
         session_id=session.id,
         result=parts.text("result", outcome.result, _LONGEST)
@@ -244,6 +260,9 @@ def _subtype(outcome: TurnOutcome) -> str:
 def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
     if outcome.error_code == SessionBusy.code:
         return SessionBusy(outcome.detail, session_id=session.id)
+    refused = session.start_error
+    if refused is not None and refused.code != ClaudeCodeError.code:
+        return refused  # the options were fine once, and are not any more
     return ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
 
 
@@ -275,19 +294,60 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
         return _infos(call.service.sessions(owner=call.principal), sensitive)
     if given.session_id is None:
         raise InvalidArgument(f"sessionId: required for {given.action}", field="sessionId")
+    if given.action == "cancel":
+        session = await call.service.cancel(given.session_id, owner=call.principal)
+        return _infos([session], sensitive, f"Session {session.id} was cancelled.")
+    session = call.service.session(given.session_id, owner=call.principal)
     if given.action == "get" and given.part is not None:
-        session = call.service.session(given.session_id, owner=call.principal)
         return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redactor))
-    if given.action == "get":
-        return _infos([call.service.session(given.session_id, owner=call.principal)], sensitive)
-    session = await call.service.cancel(given.session_id, owner=call.principal)
-    return _infos([session], sensitive, f"Session {session.id} was cancelled.")
+    if given.action == "respond" and call.resumed_session is None:
+        _respond(call, session, given)
+        await call.service.saved(session.id)  # what was allowed for the session outlives this process
+    call.dialogs.follow(session.id)
+    call.dialogs.take_all(session.id, call.responses, call.offsets)
+    if given.wait_seconds:
+        await rest_or_question(call, session, given.wait_seconds)
+    asked = open_questions(call, session) if given.wait_seconds else None
+    return asked or SessionInfos(sessions=[_detailed(call, session, sensitive)])
+
+
+def _respond(call: Call, session: Session, given: SessionAction) -> None:
+    for name, value in (("inputId", given.input_id), ("decision", given.decision)):
+        if value is None:
+            raise InvalidArgument(f"{name}: required for respond", field=name)
+    assert given.input_id is not None
+    assert given.decision is not None
+    answer = answer_in(
+        given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
+    )
+    call.service.respond(session.id, given.input_id, answer, owner=call.principal, by="claude_code_session")
+
+
+def _detailed(call: Call, session: Session, sensitive: bool) -> dict[str, Any]:
+    """A session with what its last turn has come to: its result and output, and what it waits for."""
+    told = report(session, call.service.redactor)
+    details = told.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
+    return {**_row(session, sensitive), **details}
+
+
+_DETAILS = {
+    "result",
+    "recent_output",
+    "pending_inputs",
+    "structured_output",
+    "error",
+    "retrying",
+    "stalled_seconds",
+    "truncated",
+}
 
 
 def _infos(sessions: list[Session], sensitive: bool, message: str | None = None) -> SessionInfos:
-    told = [_info(session, sensitive) for session in sessions]
-    rows = [info.model_dump(mode="json", by_alias=True, exclude_none=True) for info in told]
-    return SessionInfos(sessions=rows, message=message)
+    return SessionInfos(sessions=[_row(session, sensitive) for session in sessions], message=message)
+
+
+def _row(session: Session, sensitive: bool) -> dict[str, Any]:
+    return _info(session, sensitive).model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _info(session: Session, sensitive: bool) -> SessionInfo:
@@ -301,8 +361,8 @@ def _info(session: Session, sensitive: bool) -> SessionInfo:
     return SessionInfo(
         session_id=session.id,
         status=CODE_TOOL_STATUS[session.state],
-        created_at=session.created_at,
-        last_active_at=session.used_at,
+        created_at=iso(session.created_at),
+        last_active_at=iso(session.used_at),
         total_turns=session.model_turns,
         total_cost_usd=session.usage.cost_usd,
         model=options.model,
@@ -381,7 +441,8 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_session",
-            "List the sessions of this server, get one, or cancel one for good.",
+            "List the sessions of this server; get one with its result, output and pendingInputs; respond to a pending "
+            "input (decision allow or deny; a user_question takes answers); or cancel one for good.",
             SessionAction,
             SessionInfos,
             claude_code_session,

@@ -14,6 +14,7 @@ from ..questions.showing import FORM_PAGE, is_whole, told
 CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
+_APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
 _NEXT = "Show the next part"
 
 
@@ -59,7 +60,7 @@ def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
         case QuestionKind.PLAN_REVIEW:
             return _schema(
                 {
-                    "decision": _enum("Decision", (_APPROVE, _FEEDBACK)),
+                    "decision": _enum("Decision", _plan_choices(question)),
                     "feedback": _text("Feedback", "What should change, if you send feedback"),
                 },
                 ["decision"],
@@ -83,7 +84,9 @@ def answer_of(
             return _permission_answer(filled)
         case QuestionKind.PLAN_REVIEW:
             feedback = str(filled.get("feedback") or "") or None
-            return Answer(filled.get("decision") == _APPROVE, message=feedback)
+            decision = filled.get("decision")
+            mode = _EDITS if decision == _APPROVE_EDITS else None
+            return Answer(decision in (_APPROVE, _APPROVE_EDITS), message=feedback, mode=mode)
         case QuestionKind.USER_QUESTION:
             return _question_answer(question, filled)
 
@@ -125,6 +128,10 @@ def _permission_answer(filled: Mapping[str, Any]) -> Answer:
     if decision not in (_ONCE, _SESSION):
         return Answer(allow=False, message=str(filled.get("reason") or "") or None)
     return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
+
+
+def _plan_choices(question: Question) -> tuple[str, ...]:
+    return (_APPROVE, _APPROVE_EDITS, _FEEDBACK) if _EDITS in question.modes else (_APPROVE, _FEEDBACK)
 
 
 def _question_schema(question: Question, arrays: bool) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import mcp_types as types
@@ -14,6 +13,7 @@ from ..config import Settings
 from ..model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ..model.options import SessionOptions
 from ..model.states import State
+from ..model.times import iso
 from ..model.turn import Outcome as TurnOutcome
 from ..model.turn import OutcomeCode
 from ..sessions.delivery import Delivery
@@ -24,6 +24,7 @@ from .backlog import Backlog, Numbered
 from .call import Call
 from .limits import Count, Name, Path, Rules
 from .status import Problem
+from .timeouts import outcome_so_far, timeout_problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import either, open_questions, told_progress
 
@@ -83,6 +84,7 @@ class Bundle(Outcome):
     messages: list[dict[str, Any]] | None = None
     execution_time: int | None = Field(None, description="Milliseconds")
     usage: dict[str, Any] | None = None
+    total_cost_usd: float | None = None
     result: QueryResult | None = None
     truncated: Truncation | None = None
     error: Problem | None = None
@@ -260,7 +262,7 @@ class _Stream:
                 "type": "claude_code_message",
                 "sessionId": self._session.id,
                 "message": self._call.service.redactor.data(message),
-                "timestamp": datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds"),
+                "timestamp": iso(at),
                 "sequence": sequence,
             }
             await sdk.notify_on_call(self._call.context, METHOD, params)
@@ -272,8 +274,10 @@ class _Stream:
             messages=[dict(event.raw) for event in self._kept],
             execution_time=_now() - self._began,
             usage=dict(outcome.raw_usage) or None,
-            result=_result(outcome),
+            total_cost_usd=outcome.usage.cost_usd,
+            result=_result(self._session, outcome),
             truncated=self._truncation(),
+            error=timeout_problem(self._session, outcome),
         )
 
     def _truncation(self) -> Truncation | None:
@@ -293,10 +297,11 @@ def _now() -> int:
     return int(time.monotonic() * 1000)
 
 
-def _result(outcome: TurnOutcome) -> QueryResult:
+def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
+    so_far = outcome_so_far(session) if outcome.code is OutcomeCode.TIMEOUT else ""
     return QueryResult(
         success=outcome.ok,
-        summary=outcome.result or outcome.detail,
+        summary=outcome.result or so_far or outcome.detail,
         error=None if outcome.ok else f"{outcome.code}: {outcome.detail}",
         timed_out=outcome.code is OutcomeCode.TIMEOUT or None,
     )

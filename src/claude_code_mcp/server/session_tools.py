@@ -1,22 +1,21 @@
 """The six session tools: start, message, watch, answer, interrupt, list."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
 
-from ..errors import InvalidArgument
 from ..model.options import SessionOptions
-from ..model.question import Answer, Scope
 from ..model.states import SESSION_TOOL_STATUS, State
+from ..model.times import iso
 from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
 from .limits import Count, Name, Offset, Path, Rules, SessionId
 from .parts import PENDING, Parts, read_part
+from .responding import GivenAnswers, ModeAfterPlan, answer_in
 from .status import (
     Acknowledgement,
     Problem,
@@ -30,12 +29,14 @@ from .status import (
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, outcome_or_question, rest_or_question
 
-Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
+Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
 _TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
 class CreateSession(Arguments):
+    written_as: ClassVar[Mapping[str, str]] = {"cwd": "workingDirectory", "append_system_prompt": "systemPrompt"}
+
     prompt: Text
     working_directory: Path | None = None
     model: Name | None = None
@@ -69,12 +70,13 @@ class Respond(Arguments):
     session_id: SessionId
     input_id: Name
     decision: Literal["allow", "deny"]
-    reason: str | None = Field(None, description="Why denied, or feedback on a plan")
+    reason: str | None = None
     scope: Literal["once", "session"] | None = None
-    answers: dict[str, str | list[str]] | list[str | list[str]] | None = Field(
+    answers: GivenAnswers | None = Field(
         None, description="For user_question: labels or free text, by question or in order"
     )
     updated_input: dict[str, Any] | None = Field(None, description="Changed tool input, with allow")
+    permission_mode: ModeAfterPlan | None = None
     wait_seconds: Wait | None = None
 
 
@@ -180,14 +182,8 @@ def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
     if call.resumed_session is None:
-        if given.decision == "deny" and given.scope == "session":
-            raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
-        answer = Answer(
-            allow=given.decision == "allow",
-            message=given.reason,
-            scope=Scope(given.scope or "once"),
-            updated_input=given.updated_input,
-            answers=given.answers,
+        answer = answer_in(
+            given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
@@ -214,7 +210,7 @@ def _listed(entry: Entry, running: Session | None, left: State | None) -> Listed
         session_id=entry.session_id,
         project_directory=entry.project,
         display_text=entry.title or entry.first_prompt or "",
-        timestamp=datetime.fromtimestamp(entry.last_used, UTC).isoformat(timespec="seconds"),
+        timestamp=iso(entry.last_used),
         branch=entry.branch,
         is_active=running is not None and running.live,
         active_status=SESSION_TOOL_STATUS[running.state] if running else None,
@@ -302,7 +298,8 @@ TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_respond",
             "Answer a pending input. permission: allow (scope session: stop asking for the like) or deny with reason. "
-            "plan_review: allow, or deny with feedback as reason. user_question: allow with answers.",
+            "plan_review: allow (permissionMode: go on in it), or deny with feedback as reason. "
+            "user_question: allow with answers.",
             Respond,
             Acknowledgement,
             respond,

@@ -11,6 +11,7 @@ from ..model.events import Event, Gap, Output, Stalled
 from ..model.question import Question
 from ..model.states import SESSION_TOOL_STATUS, State
 from ..model.text import as_json, cut
+from ..model.times import iso
 from ..questions.showing import Redacts
 from ..sessions.delivery import Delivery
 from ..sessions.session import Session
@@ -45,7 +46,7 @@ class PendingInput(Outcome):
     tool_input: dict[str, Any]
     description: str
     can_allow_for_session: bool | None = None
-    expires_at: float | None = None
+    expires_at: str | None = None
 
 
 class Problem(Outcome):
@@ -193,7 +194,7 @@ def pending_inputs(questions: Sequence[Question], parts: Parts, start: int = 0) 
             tool_input=given,
             description=question.description,
             can_allow_for_session=bool(question.suggestions) or None,
-            expires_at=question.deadline,
+            expires_at=None if question.deadline is None else iso(question.deadline),
         )
         for question, given in parts.questions(questions, start)
     ]

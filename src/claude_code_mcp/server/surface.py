@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 
 from .. import __version__
 from ..config import Settings
-from ..errors import ClaudeCodeError
+from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.acts import Act, ActKind
 from ..model.text import cut
 from ..service import LOCAL, Service
@@ -25,6 +25,7 @@ from .call import Call, Context, Switches, can_be_asked, read_state
 from .code_tools import code_tools
 from .dialogs import Dialogs, is_modern
 from .holding import Holding
+from .pointers import instructions, point_to_remedy
 from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
 from .tool import Outcome, Tool
@@ -40,11 +41,6 @@ Run = Callable[[Call, Mapping[str, Any]], Awaitable[Outcome | types.CallToolResu
 NAME = "claude-code-mcp"
 _LONGEST = 2000
 _BETWEEN_CHANGES = 0.5
-INSTRUCTIONS = (
-    "Runs Claude Code sessions. claude_create_session starts one and returns its id; claude_get_status with "
-    "waitSeconds waits for its end or a question; claude_respond answers questions; claude_send_message goes on "
-    "with any session."
-)
 
 
 class Surface:
@@ -72,7 +68,7 @@ class Surface:
             NAME,
             version=__version__,
             title="Claude Code",
-            instructions=INSTRUCTIONS,
+            instructions=instructions(self.service.settings),
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
@@ -130,6 +126,7 @@ class Surface:
                 reply = await run(call, params.arguments or {})
         except ClaudeCodeError as error:
             self._tell_failure(params.name, error.code)
+            point_to_remedy(error, self.service.settings)
             return self._without_secrets(refusal(error, self.service.redactor.text))
         except Exception:
             log.exception("tool %s failed", params.name)
@@ -250,11 +247,14 @@ def success(outcome: Outcome) -> types.CallToolResult:
 
 
 def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:
-    """A failure: the code for programs, a sentence for people, no more. `clean` takes secrets out."""
+    """A failure: the code for programs, a sentence for people, and what there is of a turn that took too long.
+
+    `clean` takes secrets out.
+    """
     message = cut(clean(error.message), _LONGEST)
     problem = {"code": error.code, "message": message}
     return types.CallToolResult(
         is_error=True,
         content=[types.TextContent(type="text", text=f"Error [{error.code}]: {message}")],
-        structured_content={"error": problem},
+        structured_content={**(error.report if isinstance(error, TurnTimeout) else {}), "error": problem},
     )

@@ -2,13 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from ..errors import InvalidArgument
+from ..errors import ClaudeCodeError, InvalidArgument
 from .call import Call
 from .schema import compact_schema
 
@@ -17,6 +17,9 @@ class Arguments(BaseModel):
     """Arguments of a tool: camelCase on the wire, nothing unknown, no silent conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, alias_generator=to_camel)
+
+    written_as: ClassVar[Mapping[str, str]] = {}
+    """Options of a session that these arguments call something else, and what they call them."""
 
 
 class Outcome(BaseModel):
@@ -67,7 +70,34 @@ class Tool(Generic[ArgumentsT]):
             arguments = self.arguments.model_validate(given)
         except ValidationError as error:
             raise _readable(error) from None
-        return await self.run(call, arguments)
+        try:
+            return await self.run(call, arguments)
+        except ClaudeCodeError as error:
+            name_as_written(error, self.arguments)
+            raise
+
+
+def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
+    """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`."""
+    field = error.data.get("field")
+    if not isinstance(field, str):
+        return
+    root, dot, rest = field.partition(".")
+    written = f"{_written(root, arguments) or root}{dot}{rest}"
+    if error.message.startswith(field):
+        error.message = written + error.message[len(field) :]
+    error.data["field"] = written
+
+
+def _written(option: str, arguments: type[Arguments]) -> str | None:
+    if option in arguments.written_as:
+        return arguments.written_as[option]
+    if option in arguments.model_fields:
+        return arguments.model_fields[option].alias or option
+    grouped = arguments.model_fields.get("options")
+    inner = [one for one in get_args(grouped.annotation) if isinstance(one, type)] if grouped else []
+    found = (_written(option, one) for one in inner if issubclass(one, Arguments))
+    return next((f"options.{name}" for name in found if name is not None), None)
 
 
 def _readable(error: ValidationError) -> InvalidArgument:

@@ -55,6 +55,8 @@ class Dialogue:
         self.spent_usd = 0.0
         self.outcome: Outcome | None = None
         self.grants: tuple[Mapping[str, Any], ...] = ()
+        self.start_error: ClaudeCodeError | None = None
+        """Why the last process could not be started, until another one is tried."""
         self._around = around
         self._incarnation: Incarnation | None = None
         self._last_incarnation: Incarnation | None = None
@@ -129,6 +131,7 @@ class Dialogue:
             self._give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
     def start_failed(self, error: ClaudeCodeError) -> None:
+        self.start_error = error
         self._give_up(Outcome(OutcomeCode.START_FAILED, detail=error.message, error_code=error.code))
 
     def process_ended(self, exit_: Exit) -> None:
@@ -393,7 +396,7 @@ class Dialogue:
 
     def _outcome_in(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self.options.output_schema is not None
-        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted)
+        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage)
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
         return replace(outcome, duration_api_ms=total - before if total >= before else total)
@@ -427,6 +430,12 @@ class Dialogue:
         filled = self._inquiry.elicit(server, form)
         self._wait_for_answers()
         return await filled
+
+    def plan_approved(self, mode: str | None) -> None:
+        """The session goes on in this mode, also in the processes to come: a resumed one must not plan again."""
+        if mode is not None or self.options.permission_mode == "plan":
+            self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
+            self.grants = tuple(one for one in self.grants if one.get("type") != "setMode")  # this is the newer word
 
     def _wait_for_answers(self) -> None:
         if self._inquiry.pending:

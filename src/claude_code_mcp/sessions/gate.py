@@ -102,6 +102,15 @@ class Gate:
         """What "allow for this session" may mean."""
         return self._admission(owner).suggestions(offered if isinstance(offered, list) else [], cwd)
 
+    def modes_after_plan(self, owner: str) -> tuple[Sequence[str], str | None]:
+        """The modes that may be chosen with the approval of a plan, and the one that it must be if none is: where
+        even the careful default of Claude Code is above the ceiling."""
+        return self._admission(owner).modes_after_plan()
+
+    def check_mode(self, owner: str, mode: str) -> None:
+        """PermissionDenied for a mode above the ceiling."""
+        self._admission(owner).check_mode("permission_mode", mode)
+
     def hooks(self, owner: str) -> dict[str, Any] | None:
         """Where something is refused, Claude Code is to show us every call, also those that it would not ask about."""
         profile = self._policy.profile(owner)

@@ -16,6 +16,7 @@ from ..claude.grants import granted_rules, with_grants
 from ..claude.process import ClaudeProcess, Exit
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
+from ..model.totals import Totals
 from .hosting import Hosting
 from .slots import Occupant
 from .surroundings import Surroundings
@@ -85,6 +86,7 @@ class Incarnation:
         self.process: ClaudeProcess | None = None
         self.ready = False
         self.hosting = _hosting(tenant, around)
+        self._totals = Totals()
         self._starting = around.start_task(self._start())
 
     # -- coming up --------------------------------------------------------------------------------------------
@@ -94,7 +96,10 @@ class Incarnation:
             async with self._around.slots.spawning():
                 process = await self._spawn()
                 hosted = self.hosting.servers if self.hosting else ()
-                await self._around.launcher.initialize(process, self._around.gate.hooks(self._tenant.owner), hosted)
+                hooks = self._around.gate.hooks(self._tenant.owner)
+                await self._around.launcher.initialize(process, self._tenant.options, hooks, hosted)
+            # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
+            await self._around.launcher.check_servers(process, self._tenant.options)
         except ClaudeCodeError as error:
             self._failed(error)
         except Exception:
@@ -108,6 +113,8 @@ class Incarnation:
         opening = await asyncio.to_thread(self._opening)
         await asyncio.to_thread(around.launcher.check_alone, tenant.id)
         self.budget = tenant.process_budget
+        if opening.resume is not None:
+            self._totals = Totals(await asyncio.to_thread(around.transcripts.usage_of, opening.resume))
         hosted = self.hosting.configuration if self.hosting else None
         granted = around.gate.suggestions(tenant.owner, tenant.cwd, list(tenant.grants))  # as the policy is now
         starting = asyncio.ensure_future(
@@ -142,10 +149,16 @@ class Incarnation:
         self.ready = True
         self._tenant.process_ready()
 
+    async def start_settled(self) -> None:
+        """Waits until the process is ready or will never be. Cancelling the wait changes nothing."""
+        await asyncio.wait([self._starting])
+
     # -- what the process reports -----------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
         """A frame for the session, while it listens."""
+        if isinstance(frame, Result):
+            frame.usage = self._totals.used_by(frame.raw)
         if self._leaving is None:
             self._tenant.frame_received(frame)
         elif isinstance(frame, Result):

@@ -9,6 +9,7 @@ from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
 from ..questions.elicited import TOOL, filled_in, questions_of
+from ..questions.reply import chosen_mode
 from ..store.log import EventLog
 from .gate import BY, Gate
 from .narrator import Narrator
@@ -25,6 +26,9 @@ class Asker(Protocol):
 
     def granted(self, updates: list[Mapping[str, Any]]) -> None:
         """Somebody allowed something for the whole session."""
+
+    def plan_approved(self, mode: str | None) -> None:
+        """A plan was approved; the session goes on in this mode, or in the CLI's own choice."""
 
 
 class Inquiry:
@@ -56,6 +60,7 @@ class Inquiry:
         """Offers a `can_use_tool` request to everybody who may answer, unless a rule answers it."""
         request, asker = frame.request, self._asker
         tool_use_id = request.get("tool_use_id")
+        modes, mode_after = self._gate.modes_after_plan(asker.owner)
         question = self._broker.open(
             self._asker.id,
             str(request.get("tool_name")),
@@ -66,6 +71,8 @@ class Inquiry:
             suggestions=self._gate.suggestions(asker.owner, asker.cwd, request.get("permission_suggestions")),
             reason=request.get("decision_reason"),
             blocked_path=request.get("blocked_path"),
+            modes=modes,
+            mode_after=mode_after,
         )
         self._asked[frame.id] = question.id
         self._asker.log.append(QuestionOpened(question))
@@ -111,6 +118,8 @@ class Inquiry:
         if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
             self._asker.granted(updates)
         self._asker.log.append(QuestionSettled(question, resolution))
+        if resolution.answer is not None and resolution.answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
+            self._asker.plan_approved(chosen_mode(question, resolution.answer))
         denied = body is not None and body.get("behavior") == "deny"
         if denied and question.kind is QuestionKind.PERMISSION:
             self._asker.narrator.denied(question.tool_use_id)

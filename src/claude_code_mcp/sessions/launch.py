@@ -14,9 +14,14 @@ from ..claude.executable import find_executable
 from ..claude.leftovers import end_stale, new_mark
 from ..claude.open_sessions import process_with
 from ..claude.process import ClaudeProcess, Owner
+from ..claude.refusals import check_agents, check_servers, refused_argument
 from ..claude.scratch import prepare_command
-from ..errors import InvalidArgument, SessionBusy
+from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+
+_CONNECT_MILLISECONDS = 30_000
+_LISTED_WITHIN = 2.0
+_BETWEEN_LOOKS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +86,60 @@ class Launcher:
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
     async def initialize(
-        self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None, hosted: Collection[str] = ()
+        self,
+        process: ClaudeProcess,
+        options: SessionOptions,
+        hooks: Mapping[str, Any] | None = None,
+        hosted: Collection[str] = (),
     ) -> None:
         """Waits until it says that it is ready. `hooks` say which moments it is to report and have decided, `hosted`
-        which MCP servers it reaches through us."""
+        which MCP servers it reaches through us. InvalidArgument if it does not take the options as they are."""
         wishes: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
         if hosted:
             wishes["sdkMcpServers"] = list(hosted)
-        await process.request("initialize", timeout=self.start_timeout, **wishes)
+        if options.agents:
+            wishes["agents"] = options.agents  # earlier versions do not read them from a file
+        try:
+            reply = await process.request("initialize", timeout=self.start_timeout, **wishes)
+        except ProcessFailed:
+            refusal = refused_argument(process.stderr) if process.exited.done() else None
+            if refusal is not None:
+                raise refusal from None
+            raise
+        check_agents(options, reply)
+        if options.permission_mode is None and reply.get("current_permission_mode") == "auto":
+            # Some versions begin like this although nobody asked for it; then a model decides instead of a person.
+            await process.request("set_permission_mode", timeout=self.start_timeout, mode="default")
+
+    async def check_servers(self, process: ClaudeProcess, options: SessionOptions) -> None:
+        """Waits for the session's own MCP servers as long as Claude Code does, if a session without one of them is not
+        wanted; raises what `refusals.check_servers` raises."""
+        if not options.mcp_servers:
+            return
+        loop = asyncio.get_running_loop()
+        patience = (
+            _connect_seconds({**self.environment, **options.env}) if options.strict_mcp_config else _LISTED_WITHIN
+        )
+        deadline = loop.time() + patience
+        while True:
+            reply = await process.request("mcp_status", timeout=self.start_timeout)
+            listed = reply.get("mcpServers")
+            status = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+            if check_servers(options, status, last=loop.time() >= deadline):
+                return
+            await asyncio.sleep(_BETWEEN_LOOKS)
+
+
+def needs_confirmation(options: SessionOptions) -> bool:
+    """Whether there is something in the options that only a started Claude Code can judge."""
+    return bool(options.agent or options.agents or options.output_schema or options.mcp_servers)
+
+
+def _connect_seconds(environment: Mapping[str, str]) -> float:
+    """How long Claude Code tries to connect to a server, and a moment for it to say so."""
+    given = environment.get("MCP_TIMEOUT", "")
+    milliseconds = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else _CONNECT_MILLISECONDS
+    return milliseconds / 1000 + 2.0
 
 
 def _check_directory(field: str, path: str) -> None:

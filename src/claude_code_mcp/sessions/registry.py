@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..claude.definitions import check_definitions
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
@@ -66,7 +67,8 @@ class Sessions:
                 raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
 
     def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
-        """The one way to a session: past the gate, which may refuse it, or tighten what was asked for."""
+        """The one way to a session: what makes no sense is refused, and then the gate may refuse it, or tighten it."""
+        check_definitions(options)
         admitted = self._around.gate.admit(options, cwd, owner)
         return Session(session_id, admitted, admitted.cwd or cwd, owner, self._around, **more)
 
@@ -209,6 +211,13 @@ class Sessions:
         if session.dormant:
             del self._known[session.id]
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
+            session.log.close()
+
+    async def drop(self, session: Session) -> None:
+        """Forgets a session that Claude Code would not start as it was asked for, once its process is gone."""
+        await session.closed()
+        if self._known.get(session.id) is session and session.dormant:
+            del self._known[session.id]
             session.log.close()
 
     async def close(self) -> None:

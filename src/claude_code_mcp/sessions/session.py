@@ -160,6 +160,7 @@ class Session(Dialogue):
             # Nothing may be awaited between here and the acceptance.
             self._refuse_if_over(when_busy)
             if self._incarnation is None:
+                self.start_error = None
                 self._incarnation = self._incarnate(at_message)
             delivery = Delivery(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
             self._accept(delivery)
@@ -173,6 +174,11 @@ class Session(Dialogue):
         """Nobody waits for the answer any more: ends its turn, and only its turn."""
         if not delivery.outcome.done():
             await self.interrupt(drop_queued=False)
+
+    async def start_settled(self) -> None:
+        """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
+        if self._incarnation is not None:
+            await self._incarnation.start_settled()
 
     def refuse_if_busy(self) -> None:
         if self.busy:

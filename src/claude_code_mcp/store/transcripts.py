@@ -75,6 +75,11 @@ class Transcripts:
             return None
         return Transcript(session_id, path, _directory(path), _last_usage(path))
 
+    def usage_of(self, session_id: str) -> Usage:
+        """The consumption that the CLI wrote down at its last clean exit; nothing if it never did."""
+        path = self.path_of(session_id)
+        return Usage() if path is None else _last_usage(path)
+
 
 def read_lines(path: Path, mentioning: bytes = b"") -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines, without the lines that are none or do not mention something."""

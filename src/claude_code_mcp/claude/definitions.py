@@ -1,0 +1,183 @@
+"""Whether agents, MCP servers and an output schema can be what Claude Code expects. Pure.
+
+Claude Code drops some of what it cannot use without a word, and ends because of the rest, which of them depends on
+its version. So what is certainly wrong is refused here, before anything is started, with the path to the part that
+is wrong. What only a certain version knows better is left to that version: see `refusals`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..errors import InvalidArgument
+from ..model.options import SessionOptions
+
+_Check = Callable[[Any], bool]
+
+_REMOTE = {
+    "http": ("http", "https"),
+    "streamable-http": ("http", "https"),
+    "sse": ("http", "https"),
+    "ws": ("ws", "wss"),
+}
+_OF_THE_CLI = ("sse-ide", "ws-ide", "claudeai-proxy")
+"""Types that Claude Code has for itself; it knows what they need."""
+
+_SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SCHEMA_PARTS = ("not", "if", "then", "else", "contains", "propertyNames", "additionalProperties", "items")
+
+
+def check_definitions(options: SessionOptions) -> None:
+    """InvalidArgument for the first part that no version of Claude Code can use; `field` is the path to it."""
+    for name, agent in (options.agents or {}).items():
+        _check_agent(f"agents.{name}", agent)
+    for name, server in (options.mcp_servers or {}).items():
+        _check_server(f"mcp_servers.{name}", name, server)
+    if options.output_schema is not None:
+        _check_schema("output_schema", options.output_schema)
+
+
+def _refuse(field: str, why: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: {why}.", field=field)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_some_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def _is_text_map(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+# -- agents ---------------------------------------------------------------------------------------------------
+
+_AGENT_FIELDS: Mapping[str, tuple[_Check, str]] = {
+    "description": (_is_some_text, "must be a text that is not empty"),
+    "prompt": (_is_text, "must be a text"),
+    "tools": (_is_text_list, "must be a list of names"),
+    "disallowedTools": (_is_text_list, "must be a list of names"),
+    "skills": (_is_text_list, "must be a list of names"),
+    "model": (_is_some_text, "must be the name of a model"),
+    "permissionMode": (_is_text, "must be the name of a mode"),
+    "maxTurns": (_is_count, "must be a whole number above 0"),
+    "background": (lambda value: isinstance(value, bool), "must be true or false"),
+    "mcpServers": (lambda value: isinstance(value, list | tuple), "must be a list"),
+    "memory": (lambda value: value in ("user", "project", "local"), "must be user, project or local"),
+}
+_AGENT_NEEDS = ("description", "prompt")
+
+
+def _check_agent(field: str, agent: Any) -> None:
+    if not isinstance(agent, Mapping):
+        raise _refuse(field, "must be an object")
+    for name in _AGENT_NEEDS:
+        if agent.get(name) is None:
+            raise _refuse(f"{field}.{name}", "required")
+    for name, (fits, what) in _AGENT_FIELDS.items():
+        if agent.get(name) is not None and not fits(agent[name]):
+            raise _refuse(f"{field}.{name}", what)
+
+
+# -- MCP servers ----------------------------------------------------------------------------------------------
+
+
+def _check_server(field: str, name: str, server: Any) -> None:
+    if not name.strip():
+        raise _refuse(field, "a server needs a name")
+    if not isinstance(server, Mapping):
+        raise _refuse(field, "must be an object")
+    kind = server.get("type", "stdio")
+    if kind == "stdio":
+        _check_parts(field, server, "command", {"args": (_is_text_list, "must be a list of texts"), "env": _TEXTS})
+    elif kind in _REMOTE:
+        _check_parts(field, server, "url", {"headers": _TEXTS})
+        _check_address(f"{field}.url", server["url"], _REMOTE[kind])
+    elif kind not in (*_OF_THE_CLI, "sdk"):
+        raise _refuse(f"{field}.type", "must be stdio, http, sse or ws")
+
+
+_TEXTS = (_is_text_map, "must be an object of texts")
+
+
+def _check_parts(field: str, server: Mapping[str, Any], needed: str, others: Mapping[str, tuple[_Check, str]]) -> None:
+    if server.get(needed) is None:
+        raise _refuse(f"{field}.{needed}", "required")
+    if not _is_some_text(server[needed]):
+        raise _refuse(f"{field}.{needed}", "must be a text that is not empty")
+    for name, (fits, what) in others.items():
+        if name in server and not fits(server[name]):
+            raise _refuse(f"{field}.{name}", what)
+
+
+def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
+    if "${" in url:
+        return  # Claude Code puts the value of a variable there
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme in schemes and bool(parts.hostname)
+    except ValueError:
+        whole = False
+    if not whole:
+        raise _refuse(field, f"must be an address that begins with {' or '.join(f'{one}://' for one in schemes)}")
+
+
+# -- output schemas -------------------------------------------------------------------------------------------
+
+
+def _check_schema(field: str, schema: Any) -> None:
+    """Looks at every part of the schema once. A list and no recursion: a schema may be nested to any depth."""
+    left = [(field, schema)]
+    while left:
+        path, part = left.pop()
+        if isinstance(part, bool) and path != field:
+            continue
+        if not isinstance(part, Mapping):
+            raise _refuse(path, "must be a JSON schema, which is an object")
+        _check_keywords(path, part)
+        left.extend(_inner(path, part))
+
+
+def _check_keywords(path: str, part: Mapping[str, Any]) -> None:
+    kinds = part.get("type", ())
+    for kind in [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else [None]:
+        if kind not in _SCHEMA_TYPES:
+            raise _refuse(f"{path}.type", f"must be one of {', '.join(_SCHEMA_TYPES)}, or a list of these")
+    if "required" in part and not _is_text_list(part["required"]):
+        raise _refuse(f"{path}.required", "must be a list of names")
+    if "enum" in part and not (isinstance(part["enum"], list) and part["enum"]):
+        raise _refuse(f"{path}.enum", "must be a list that is not empty")
+    for name in _SCHEMA_MAPS:
+        if name in part and not isinstance(part[name], Mapping):
+            raise _refuse(f"{path}.{name}", "must be an object of schemas")
+    for name in _SCHEMA_LISTS:
+        if name in part and not (isinstance(part[name], list) and part[name]):
+            raise _refuse(f"{path}.{name}", "must be a list of schemas that is not empty")
+
+
+def _inner(path: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for keyword in _SCHEMA_MAPS:
+        for name, inner in part.get(keyword, {}).items():
+            yield f"{path}.{keyword}.{name}", inner
+    for keyword in _SCHEMA_LISTS:
+        for number, inner in enumerate(part.get(keyword, ())):
+            yield f"{path}.{keyword}.{number}", inner
+    for keyword in _SCHEMA_PARTS:
+        inner = part.get(keyword)
+        for number, one in enumerate(inner if isinstance(inner, list) else ()):  # items of an earlier draft
+            yield f"{path}.{keyword}.{number}", one
+        if inner is not None and not isinstance(inner, list):
+            yield f"{path}.{keyword}", inner
