@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
-from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
 from .errors import InvalidArgument, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
 from .model.acts import Act, ActKind
@@ -25,6 +24,8 @@ from .model.question import Answer, Question
 from .model.turn import Outcome
 from .policy.document import Policy
 from .policy.redaction import Redactor
+from .processes.leftovers import sweep_stale
+from .processes.spawn import prepare
 from .questions.broker import Broker
 from .sessions.delivery import Delivery
 from .sessions.gate import Gate
@@ -99,6 +100,7 @@ class Service:
         self._catalogue = Catalogue(config_dir)
         self._owners = Owners(settings.state_dir)
         self.start_task(_sweep_quietly())
+        self.start_task(prepare())
         self._cleaner = self.start_task(self._sessions.clean_up_regularly())
         return self
 

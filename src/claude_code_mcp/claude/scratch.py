@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 from ..model.options import SessionOptions
+from ..processes.leftovers import scratch_directory
 from .argv import Command, Opening, build_command
-from .leftovers import scratch_directory
 
 
 def prepare_command(

@@ -11,13 +11,14 @@ from dataclasses import replace
 from functools import partial
 
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Raw, Result, StreamEvent, System
-from ..claude.process import ClaudeProcess, Exit
+from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import Event, Output, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode, read_outcome
 from ..model.usage import Usage
+from ..processes.child import Exit
 from ..store.log import EventLog
 from .delivery import Delivery, Mail, Turn
 from .incarnation import Incarnation

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 from ..claude.argv import Opening
 from ..claude.frames import Frame, Result
-from ..claude.process import ClaudeProcess, Exit
+from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
+from ..processes.child import Exit
 from .hosting import Hosting
 from .slots import Occupant
 from .surroundings import Surroundings

@@ -11,11 +11,11 @@ from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
 from ..claude.environment import build_environment
 from ..claude.executable import find_executable
-from ..claude.leftovers import new_mark
 from ..claude.process import ClaudeProcess, Owner
 from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
+from ..processes.leftovers import new_mark
 
 
 @dataclass(frozen=True, slots=True)
