@@ -68,7 +68,7 @@ async def _receive(session: Session, data: bytes, events: int, subscription: Sub
     await asyncio.sleep(0)
     began = time.thread_time()
     for start in range(0, len(data), _CHUNK):
-        process.stdout_received(data[start : start + _CHUNK])
+        process.output_received(data[start : start + _CHUNK])
         await asyncio.sleep(0)
     took = time.thread_time() - began
     if subscription is not None and reader is not None:

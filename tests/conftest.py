@@ -71,6 +71,20 @@ async def service(start_service: StartService) -> Service:
     return started
 
 
+def programs_below(pid: int | None = None) -> list[psutil.Process]:
+    """What a process has started, without the supervisor that starts it: that ends when its process does."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and not any(
+                "supervisor.py" in one for one in process.cmdline()
+            ):
+                found.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
 def _started_by_this_run(process: psutil.Process) -> bool:
     try:
         return process.environ().get(RUN) == os.environ[RUN] and process.status() != psutil.STATUS_ZOMBIE

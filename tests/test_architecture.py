@@ -26,6 +26,7 @@ ROWS: list[set[str]] = [
     {"model"},
     {"errors"},
     {"config"},
+    {"processes"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
     {"service"},
@@ -48,6 +49,7 @@ NARROW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "config": {"errors"},
+    "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it
@@ -80,7 +82,7 @@ PUBLIC: dict[str, set[str]] = {
 MAY_START_TASKS = {
     "service",
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
-    "claude.process",  # the two tasks of a process end with it, and `stop` awaits them
+    "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "testing.scripted_model",
 }
 

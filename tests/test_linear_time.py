@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
-from claude_code_mcp.claude.framing import LineSplitter
 from claude_code_mcp.hub.expansion import expand
 from claude_code_mcp.hub.presentation import cut_result
 from claude_code_mcp.model.paths import POSIX, WINDOWS
@@ -21,6 +20,7 @@ from claude_code_mcp.model.tool_names import ToolNames
 from claude_code_mcp.policy import shell
 from claude_code_mcp.policy.paths import fits
 from claude_code_mcp.policy.rules import ToolCall, judge, parse_rule
+from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.describe import describe
 from claude_code_mcp.questions.elicited import questions_of
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in

@@ -3,17 +3,14 @@ the programs of servers are tied to our life."""
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 from .claude.environment import build_environment, config_directory
-from .claude.leftovers import new_mark, sweep
-from .claude.tether import tether
 from .config import Settings
 from .hub.hub import Hub
 from .hub.means import Means, Notified, hear_nothing
 from .hub.sources import Configuration, Places, read_configuration
-from .hub.transports.stdio import Leash
+from .processes.leftovers import new_mark
 
 
 def hub_configuration(settings: Settings, environment: Mapping[str, str], project: str | None = None) -> Configuration:
@@ -27,10 +24,10 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     return read_configuration(places, environment)
 
 
-def put_on_leash(argv: list[str], environment: Mapping[str, str]) -> Leash:
-    """Ties a server's program to our life as we do with Claude Code, and marks all that it starts."""
+def child_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The environment of a server's program, marked as that of Claude Code is, and the mark."""
     mark = new_mark()
-    return Leash(tether(argv), build_environment(environment, {}, mark), partial(sweep, mark))
+    return build_environment(variables, {}, mark), mark
 
 
 def make_hub(
@@ -44,7 +41,7 @@ def make_hub(
         environment,
         settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
         Path(config_directory(environment)),
-        put_on_leash=put_on_leash,
+        child_environment=child_environment,
         notified=notified,
     )
     return Hub(configuration, settings, means)

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from .claude.environment import config_directory
-from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
 from .errors import (
     ClaudeCodeError,
@@ -34,6 +33,8 @@ from .model.question import Answer, Question
 from .model.states import State
 from .model.turn import Outcome
 from .policy.document import Policy
+from .processes.leftovers import sweep_stale
+from .processes.spawn import prepare
 from .questions.broker import Broker
 from .questions.returned import put_back
 from .redaction import Redactor
@@ -118,6 +119,7 @@ class Service:
         self._sessions = Sessions(self._around)
         self._catalogue = Catalogue(config_dir)
         self.start_task(_sweep_quietly())
+        self.start_task(prepare())
         self._cleaner = self.start_task(self._sessions.clean_up_regularly())
         return self
 

@@ -14,10 +14,11 @@ from claude_code_mcp.claude.argv import Opening
 from claude_code_mcp.claude.environment import build_environment
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.claude.frames import ControlRequest, Frame, Result
-from claude_code_mcp.claude.leftovers import new_mark
-from claude_code_mcp.claude.process import ClaudeProcess, Exit
+from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.claude.scratch import prepare_command
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.processes.child import Exit
+from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 
 # A busy machine must not fail a property.

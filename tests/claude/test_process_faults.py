@@ -18,12 +18,13 @@ from claude_code_mcp.claude.frames import (
     StreamEvent,
     System,
 )
-from claude_code_mcp.claude.framing import MAX_LINE
-from claude_code_mcp.claude.leftovers import new_mark
-from claude_code_mcp.claude.process import ClaudeProcess, Exit
+from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
+from claude_code_mcp.processes.child import Exit
+from claude_code_mcp.processes.leftovers import new_mark
+from claude_code_mcp.processes.lines import MAX_LINE
 from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 
@@ -212,12 +213,10 @@ async def test_after_the_end_messages_are_refused_with_the_reason_and_answers_fa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing stands between us and the program")
 async def test_a_program_that_does_not_exist_is_told_by_name(sandbox: Sandbox, environment: dict[str, str]) -> None:
-    process = await ClaudeProcess.start(
-        Listener(), ["/no-such-program"], cwd=str(sandbox.project), environment=environment, mark=new_mark()
-    )
     with pytest.raises(ProcessFailed, match="no-such-program"):
-        await process.request("initialize", timeout=PATIENCE)
-    await process.stop(PATIENCE)
+        await ClaudeProcess.start(
+            Listener(), ["/no-such-program"], cwd=str(sandbox.project), environment=environment, mark=new_mark()
+        )
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")

@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 from claude_code_mcp.claude.frames import ControlRequest, Garbage, Result, StreamEvent
-from claude_code_mcp.claude.framing import MAX_LINE
 from claude_code_mcp.claude.protocol import Protocol
+from claude_code_mcp.processes.lines import MAX_LINE
 
 QUESTION = {"type": "control_request", "request_id": "q1", "request": {"subtype": "can_use_tool"}}
 

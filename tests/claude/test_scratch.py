@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.argv import Opening
-from claude_code_mcp.claude.leftovers import new_mark, scratch_directory, sweep_stale
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.claude.scratch import prepare_command
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.processes.leftovers import new_mark, scratch_directory, sweep_stale
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
@@ -39,7 +39,7 @@ def names(place: Path, pattern: str = "*") -> list[str]:
 
 
 def mark_of_a_dead_server() -> str:
-    code = "from claude_code_mcp.claude.leftovers import new_mark; print(new_mark())"
+    code = "from claude_code_mcp.processes.leftovers import new_mark; print(new_mark())"
     return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ..conftest import programs_below
 from ..hub.conftest import until_file
 from ..hub.remote import RemoteServer, http_server, sse_server, websocket_server
 from .conftest import PATIENCE, Mcp, command, finish, is_posix, program, start, until
@@ -153,7 +154,7 @@ async def test_ctrl_c_on_a_pipe_ends_it_cleanly_in_mid_call(shell: dict[str, str
     assert process.stdin is not None
     process.stdin.write(f"call wait note={note}\n".encode())
     await until_file(note, "waiting")
-    [server] = psutil.Process(process.pid).children()
+    [server] = programs_below(process.pid)
     process.send_signal(signal.SIGINT)
     async with asyncio.timeout(PATIENCE):  # with its input still open
         assert await process.wait() == 130
@@ -227,7 +228,7 @@ def test_in_a_terminal_there_is_a_prompt_and_a_line_that_shows_progress(terminal
 
 def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp_path: Path) -> None:
     terminal.until("> ")
-    [server] = psutil.Process(terminal.process.pid).children()
+    [server] = programs_below(terminal.process.pid)
     terminal.type("call ask\n")
     terminal.until("name (string): ")
     terminal.type("\x03")

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
-import psutil
 import pytest
 
+from ..conftest import programs_below
 from ..hub.conftest import local, until_file
 from ..hub.oauth import Authority, Person
 from ..hub.remote import RemoteServer, free_port, http_server
@@ -130,7 +130,7 @@ async def test_ctrl_c_cancels_the_call_and_leaves_no_server(
     configure(own_file, x=local())
     process = await start(shell, "call", "x", "wait", f"note={note}")
     await until_file(note, "waiting")
-    [server] = psutil.Process(process.pid).children()
+    [server] = programs_below(process.pid)
     process.send_signal(signal.SIGINT)
     code, _, err = await finish(process)
     assert (code, err) == (130, "")

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable
 
-import psutil
 import pytest
 
 from claude_code_mcp.errors import Cancelled
@@ -15,14 +14,14 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script
 
-from ..conftest import StartService
+from ..conftest import StartService, programs_below
 from .support import MOMENTS, Moment, at, end_of, events, options, parked, run, say, streams, until
 
 every_moment = pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name)
 
 
 def children() -> set[int]:
-    return {one.pid for one in psutil.Process().children(recursive=True)}
+    return {one.pid for one in programs_below()}
 
 
 @every_moment

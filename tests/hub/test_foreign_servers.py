@@ -5,14 +5,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
 
-from ..conftest import RUN
+from ..conftest import RUN, programs_below
 from .conftest import Changes, StartHub, text_of
 from .remote import free_port
 from .test_endpoint import Session, answer_with, text_in
@@ -133,7 +132,7 @@ def _environment() -> dict[str, str]:
 async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
     await hub.call("memory", "read_graph")
     changes = Changes(hub, "memory")
-    [process] = [one for one in psutil.Process().children() if "server-memory" in " ".join(one.cmdline())]
+    [process] = [one for one in programs_below() if "server-memory" in " ".join(one.cmdline())]
     process.kill()
     await changes.until_seen("pending")
     assert "entities" in text_of(await hub.call("memory", "read_graph"))

@@ -13,7 +13,6 @@ from mcp import MCPError
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.sources import parse_servers
-from claude_code_mcp.hub.transports.stdio import Leash
 
 from .conftest import Changes, StartHub, local, make_hub, text_of, until_file
 
@@ -236,19 +235,9 @@ async def test_reconnecting_in_the_middle_of_an_attempt_begins_anew(start_hub: S
     await waiting
 
 
-async def test_children_are_put_on_the_leash_and_swept_after(start_hub: StartHub) -> None:
-    swept = asyncio.Event()
-
-    async def sweep() -> None:
-        swept.set()
-
-    def leash(argv: list[str], environment: dict[str, str]) -> Leash:
-        return Leash([sys.executable, "-S", *argv[2:]], {**environment, "MARK": "1"}, sweep)
-
-    hub = await start_hub({"x": local()}, put_on_leash=leash)
+async def test_children_get_the_environment_that_the_hub_is_told_to_give_them(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()}, child_environment=lambda variables: ({**variables, "MARK": "1"}, ""))
     assert psutil.Process(await pid(hub)).environ()["MARK"] == "1"
-    hub.disable("x")
-    await asyncio.wait_for(swept.wait(), 10)
 
 
 async def test_leaving_the_hub_ends_every_process_and_tells_who_waits(tmp_path: Path) -> None:

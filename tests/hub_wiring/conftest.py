@@ -14,7 +14,7 @@ from mcp import Client
 from mcp.client._memory import InMemoryTransport
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hosted import put_on_leash
+from claude_code_mcp.hosted import child_environment
 from claude_code_mcp.hub.auth.tokens import FileVault
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.means import Means
@@ -133,7 +133,7 @@ async def start_rig(
                 sandbox.root / "hub",
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
-                put_on_leash=put_on_leash,
+                child_environment=child_environment,
                 notified=relay.hear,
             )
             hub = await stack.enter_async_context(Hub(parse_servers(servers, around), given, means))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-MARK = "CLAUDE_CODE_MCP_MARK"
+from ..processes.leftovers import MARK
 
 _OF_AN_OUTER_SESSION = (
     "CLAUDECODE",

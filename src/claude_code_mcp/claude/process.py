@@ -1,4 +1,4 @@
-"""The asyncio shell around one Claude Code process.
+"""One Claude Code process: the control protocol on the pipes of a child.
 
 Frames reach the owner by a plain call from the reader, in order and at once: no queue stands between the pipe and
 the owner, so a slow consumer further up can neither block the process nor delay a control frame.
@@ -7,50 +7,21 @@ the owner, so a slow consumer further up can neither block the process nor delay
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
-import signal
-import subprocess
-import sys
-from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
+from ..processes.child import ChildProcess, Exit
 from .frames import ControlResponse, Frame, Raw
-from .leftovers import sweep
 from .protocol import Protocol
-from .tether import tether
 
 log = logging.getLogger(__name__)
 
-_STDERR_KEPT = 32 << 10
 _DRAIN = 1.0
 _MAX_UNSENT = 64 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended: its code (negative for a signal) and the end of its stderr."""
-
-    code: int
-    stderr: str
-
-    @property
-    def reason(self) -> str:
-        how = f"was ended by {_signal_name(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
-        last_words = self.stderr.strip()
-        return f"Claude Code {how}" + (f": {last_words[-2000:]}" if last_words else ".")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Owner(Interface):
@@ -67,19 +38,14 @@ class ClaudeProcess:
     def __init__(self, owner: Owner, mark: str, scratch: Path | None) -> None:
         self._owner: Owner = owner
         self._mark = mark
-        self._scratch = scratch
         self._protocol = Protocol()
-        self._stderr: deque[bytes] = deque()
-        self._stderr_size = 0
         self._replies: dict[str, asyncio.Future[Raw]] = {}
-        self._transport: asyncio.SubprocessTransport | None = None
+        self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
         self._settled: asyncio.Event = asyncio.Event()
-        self._cleanup: asyncio.Task[None] | None = None
-        self._stopping: asyncio.Task[Exit] | None = None
-        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        self.exited = self._child.exited
         """Done once the process is gone and everything it said was handed over."""
-        self.cleaned = asyncio.Event()
-        """Set once whatever it left behind is gone too."""
+        self.cleaned = self._child.cleaned
+        """Set once whatever it started and its private files are gone too."""
 
     @classmethod
     async def start(
@@ -94,33 +60,24 @@ class ClaudeProcess:
     ) -> "ClaudeProcess":
         """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
-        loop = asyncio.get_running_loop()
         try:
-            await loop.subprocess_exec(
-                lambda: _Pipes(process),
-                *tether(list(argv)),
-                cwd=cwd,
-                env=dict(environment),
-                **_detached(),
-            )
+            await process._child.start(argv, cwd=cwd, environment=environment)
         except (OSError, ValueError) as error:
-            if scratch is not None:
-                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process
 
-    def connected(self, transport: asyncio.SubprocessTransport) -> None:
-        """The process runs. It may have ended again before `start` returns."""
-        self._transport = transport
-
     @property
     def pid(self) -> int:
-        assert self._transport is not None
-        return self._transport.get_pid()
+        return self._child.pid
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to stderr."""
+        return self._child.stderr
 
     @property
     def alive(self) -> bool:
-        return not self.exited.done() and self._stopping is None
+        return not self.exited.done() and not self._child.stopping
 
     @property
     def unfinished(self) -> Set[str]:
@@ -170,27 +127,20 @@ class ClaudeProcess:
                 self._write(data)
 
     def _write(self, data: bytes) -> None:
-        stdin = self._stdin
         if self.exited.done():
             raise ProcessFailed(self.exited.result().reason)
-        if stdin.is_closing():
-            if self._stopping is not None:
+        if not self._child.input_open:
+            if self._child.stopping:
                 raise ProcessFailed("Claude Code is being stopped.")
             return  # it is about to end, and will say why
-        if stdin.get_write_buffer_size() > _MAX_UNSENT:
+        if self._child.unsent > _MAX_UNSENT:
             raise ProcessFailed("Claude Code does not read what it is sent.")
-        stdin.write(data)
-
-    @property
-    def _stdin(self) -> asyncio.WriteTransport:
-        assert self._transport is not None
-        pipe = self._transport.get_pipe_transport(0)
-        assert isinstance(pipe, asyncio.WriteTransport)
-        return pipe
+        self._child.write(data)
 
     # -- listening --------------------------------------------------------------------------------------------
 
-    def stdout_received(self, data: bytes) -> None:
+    def output_received(self, data: bytes) -> None:
+        """Some bytes of its stdout."""
         for frame in self._protocol.receive(data):
             self._deliver(frame)
         if not self._protocol.unfinished:
@@ -214,62 +164,27 @@ class ClaudeProcess:
         else:
             reply.set_exception(ProcessFailed(f"Claude Code refused: {frame.error}"))
 
-    def stderr_received(self, data: bytes) -> None:
-        self._stderr.append(data)
-        self._stderr_size += len(data)
-        while self._stderr_size > _STDERR_KEPT and len(self._stderr) > 1:
-            self._stderr_size -= len(self._stderr.popleft())
-
-    @property
-    def stderr(self) -> str:
-        """The end of what it wrote to stderr."""
-        return b"".join(self._stderr)[-_STDERR_KEPT:].decode("utf-8", "replace")
-
     # -- the end ----------------------------------------------------------------------------------------------
 
-    def stdin_closed(self) -> None:
-        """It can no longer be spoken to. As a rule it is ending; one that is not would never hear of anything."""
-        if self._stopping is None:
-            loop = asyncio.get_running_loop()
-            loop.call_later(_DRAIN, self._terminate)
-            loop.call_later(2 * _DRAIN, self._kill)
-
-    def process_exited(self) -> None:
-        """The process is gone; its pipes may still hold words, or be held open by a child of its."""
-        if self._cleanup is None:
-            self._cleanup = asyncio.get_running_loop().create_task(self._clean_up())
-
-    def pipes_closed(self) -> None:
-        """Everything it said has arrived."""
-        if self.exited.done():
-            return
+    def output_ended(self) -> None:
+        """Nothing more will come; what it left without a newline is a line too."""
         for frame in self._protocol.end():
             self._deliver(frame)
-        assert self._transport is not None
-        code = self._transport.get_returncode()
-        assert code is not None
-        exit_ = Exit(code, self.stderr)
-        self.exited.set_result(exit_)
+
+    def input_closed(self) -> None:
+        """It can no longer be spoken to. As a rule it is ending; one that is not would never hear of anything."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(_DRAIN, self._child.terminate)
+        loop.call_later(2 * _DRAIN, self._child.kill)
+
+    def child_ended(self, exit_: Exit) -> None:
+        """It is gone. Whoever waits for an answer of its hears that there will be none."""
+        self.output_ended()
         self._settled.set()
         for reply in self._replies.values():
             if not reply.done():
                 reply.set_exception(ProcessFailed(exit_.reason))
-        try:
-            self._owner.process_ended(exit_)
-        except Exception:
-            log.exception("the end of process %s could not be handled", self._mark)
-
-    async def _clean_up(self) -> None:
-        assert self._transport is not None
-        try:
-            await sweep(self._mark)  # first, since a child may hold the pipes open
-            await asyncio.wait([self.exited], timeout=_DRAIN)
-            self.pipes_closed()
-            self._transport.close()
-            if self._scratch is not None:
-                await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
-        finally:
-            self.cleaned.set()
+        self._owner.process_ended(exit_)
 
     async def settled(self, timeout: float) -> bool:
         """Waits until no user message is unfinished; tells whether that came about."""
@@ -281,24 +196,19 @@ class ClaudeProcess:
         return not self._protocol.unfinished
 
     async def stop(self, timeout: float) -> Exit:
-        """The stop ladder: interrupt, end of input, SIGTERM, SIGKILL, sweep. Each step waits `timeout` at most.
+        """The stop ladder: interrupt, end of input, SIGTERM, SIGKILL, everything it started.
 
-        Cancelling the caller does not stop it half way.
+        Each step waits `timeout` at most. Cancelling the caller does not stop it half way.
         """
-        if self._stopping is None:
-            self._stopping = asyncio.get_running_loop().create_task(self._climb_down(timeout))
-        return await asyncio.shield(self._stopping)
-
-    async def _climb_down(self, timeout: float) -> Exit:
-        if await self._interrupt_quietly(timeout) and not self._protocol.owed:
-            await self._ended_by(self._close_stdin, timeout)
-        await self._ended_by(self._terminate, timeout)
-        await self._ended_by(self._kill, timeout)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.cleaned.wait(), 2 * timeout + _DRAIN)
-        if not self.exited.done():
+        exit_ = await self._child.stop(timeout, partial(self._may_close_input, timeout))
+        if exit_ is None:
             raise ProcessFailed(f"Process {self.pid} survived SIGKILL.")
-        return self.exited.result()
+        return exit_
+
+    async def _may_close_input(self, timeout: float) -> bool:
+        """Interrupts the turn. With a question open the input must stay open: the model would be told that the stream
+        closed, and carry on."""
+        return await self._interrupt_quietly(timeout) and not self._protocol.owed
 
     async def _interrupt_quietly(self, timeout: float) -> bool:
         if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
@@ -308,65 +218,3 @@ class ClaudeProcess:
         except ProcessFailed:
             return False
         return await self.settled(timeout)
-
-    async def _ended_by(self, step: "_Step", timeout: float) -> None:
-        if not self.exited.done():
-            step()
-            await asyncio.wait([self.exited], timeout=timeout)
-
-    def _close_stdin(self) -> None:
-        self._stdin.close()
-
-    def _terminate(self) -> None:
-        self._signal("SIGTERM")
-
-    def _kill(self) -> None:
-        self._signal("SIGKILL")
-
-    def _signal(self, name: str) -> None:
-        assert self._transport is not None
-        if self._transport.get_returncode() is not None:
-            return  # only its pipes are left, and its number may belong to somebody else by now
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if sys.platform != "win32":
-                os.killpg(self.pid, getattr(signal, name))
-            else:
-                self._transport.terminate()
-
-
-class _Step(Interface):
-    def __call__(self) -> None: ...
-
-
-class _Pipes(asyncio.SubprocessProtocol):
-    """Passes what asyncio sees to the process."""
-
-    def __init__(self, process: ClaudeProcess) -> None:
-        self._process = process
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._process.connected(transport)
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self._process.stdout_received(data)
-        else:
-            self._process.stderr_received(data)
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 0:
-            self._process.stdin_closed()
-
-    def process_exited(self) -> None:
-        self._process.process_exited()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._process.pipes_closed()
-
-
-def _detached() -> dict[str, Any]:
-    """A session of its own, so that a Ctrl-C meant for the server does not reach it."""
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}

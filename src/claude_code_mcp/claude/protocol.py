@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from ..processes.lines import LineSplitter, Oversized
 from .frames import (
     ControlCancel,
     ControlRequest,
@@ -24,7 +25,6 @@ from .frames import (
     parse_frame,
     user_message,
 )
-from .framing import LineSplitter, Oversized
 
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..model.options import SessionOptions
+from ..processes.leftovers import scratch_directory
 from .argv import Command, Opening, build_command
-from .leftovers import scratch_directory
 
 
 def prepare_command(

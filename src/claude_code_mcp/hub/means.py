@@ -8,7 +8,7 @@ from typing import Any
 from .auth.identity import Assert
 from .auth.tokens import FileVault, KeyringVault, Vault
 from .transports.in_process import Serve
-from .transports.stdio import PutOnLeash, no_leash
+from .transports.stdio import ChildEnvironment, unmarked
 
 Permit = Callable[[str, str, str, dict[str, Any]], Awaitable[None]]
 """Caller, server, tool and arguments of a call about to be made; raises PermissionDenied to stop it."""
@@ -37,7 +37,7 @@ class Means:
     """Where tokens are kept."""
     claude_directory: Path
     """Where IDEs leave their lock files: `~/.claude`."""
-    put_on_leash: PutOnLeash = no_leash
+    child_environment: ChildEnvironment = unmarked
     """How children are tied to the life of this process."""
     permit: Permit = permit_all
     notified: Notified = hear_nothing

@@ -34,7 +34,7 @@ def open_transport(
     """The transport of a server; `lose` is called when it can go on no more without having ended."""
     match config:
         case StdioConfig():
-            return stdio(config, means.environment, means.put_on_leash, trouble)
+            return stdio(config, means.environment, means.child_environment, trouble)
         case HttpConfig():
             return http(config, config.headers, authentication(name, config, means), trouble)
         case SseConfig():

@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Other, Raw, Result, StreamEvent, System
-from ..claude.process import ClaudeProcess, Exit
+from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import Event, Output, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode, read_outcome
 from ..model.usage import Usage
+from ..processes.child import Exit
 from ..store.log import EventLog
 from ..store.transcripts import is_session_id
 from .delivery import Delivery, Mail, Turn

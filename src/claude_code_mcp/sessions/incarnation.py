@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from ..claude.argv import Opening
 from ..claude.frames import Frame, Result
 from ..claude.grants import granted_rules, with_grants
-from ..claude.process import ClaudeProcess, Exit
+from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
 from ..model.totals import Totals
+from ..processes.child import Exit
 from .hosting import Hosting
 from .slots import Occupant
 from .surroundings import Surroundings

@@ -11,13 +11,13 @@ from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
 from ..claude.environment import build_environment, config_directory
 from ..claude.executable import find_executable
-from ..claude.leftovers import end_stale, new_mark
 from ..claude.open_sessions import process_with
 from ..claude.process import ClaudeProcess, Owner
 from ..claude.refusals import check_agents, check_servers, refused_argument
 from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..processes.leftovers import end_stale, new_mark
 
 _CONNECT_MILLISECONDS = 30_000
 _LISTED_WITHIN = 2.0

@@ -7,7 +7,6 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from ..claude.process import Exit
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, SessionNotFound
 from ..model.events import ProcessChanged, Retrying
 from ..model.options import SessionOptions
@@ -15,6 +14,7 @@ from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
+from ..processes.child import Exit
 from ..store.session_records import LONGEST_RESULT, RecordUnreadable, SessionRecord
 from ..store.transcripts import read_lines
 from .delivery import Delivery, Turn, WhenBusy

@@ -1,79 +1,54 @@
-"""A server that is a program of ours: newline-delimited JSON on asyncio pipes, tied to our life.
+"""A server that is a program of ours: newline-delimited JSON on the pipes of a child.
 
 Messages are written from the caller's own task and handed over from the reader's callback, so that no task stands
 between the pipe and the session.
 """
 
-import asyncio
-import contextlib
 import logging
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import anyio
 from mcp.shared.message import SessionMessage
 
+from ...processes.child import ChildProcess, Exit
+from ...processes.lines import MAX_LINE, LineSplitter, Oversized
 from ..config_secrets import redactor_of
 from ..configuration import StdioConfig
 from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
 
 log = logging.getLogger(__name__)
 
-LONGEST_LINE = 64 << 20
-_STDERR_KEPT = 8 << 10
 _NO_MESSAGE_SHOWN = 200
 _GRACE = 2.0
 """Seconds that a server has to end after its input did, and again after SIGTERM."""
 
-
-async def _nothing() -> None:
-    """There is nothing left to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Leash:
-    """A child's command and environment, tied to the life of this process, and what ends all that it leaves."""
-
-    argv: list[str]
-    environment: dict[str, str]
-    sweep: Callable[[], Awaitable[object]] = _nothing
+ChildEnvironment = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
+"""From the variables of a server to the environment of its program, and the mark in it."""
 
 
-PutOnLeash = Callable[[list[str], Mapping[str, str]], Leash]
-
-
-def no_leash(argv: list[str], environment: Mapping[str, str]) -> Leash:
-    """A child that ends with its input and with its process group, and by nothing else."""
-    return Leash(argv, dict(environment))
+def unmarked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """The variables as they are."""
+    return dict(variables), ""
 
 
 @asynccontextmanager
 async def stdio(
-    config: StdioConfig, environment: Mapping[str, str], put_on_leash: PutOnLeash, trouble: Trouble
+    config: StdioConfig, environment: Mapping[str, str], child_environment: ChildEnvironment, trouble: Trouble
 ) -> AsyncIterator[Streams]:
     """Starts the program; ends it, and all that it started, on the way out."""
-    variables = {**environment, **config.env}
-    leash = put_on_leash([_find(config.command, variables), *config.args], variables)
-    child = _Child(redactor_of(config).text)
-    loop = asyncio.get_running_loop()
+    variables, mark = child_environment({**environment, **config.env})
+    server = _Server(redactor_of(config).text, mark)
+    argv = [_find(config.command, variables), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
-            await loop.subprocess_exec(
-                lambda: child, *leash.argv, cwd=config.cwd, env=leash.environment, **_group_of_its_own()
-            )
-        yield child.inbox, CalledOutbox(child.send)
+            await server.child.start(argv, cwd=config.cwd, environment=variables)
+        yield server.inbox, CalledOutbox(server.send)
     finally:
         with anyio.CancelScope(shield=True):
-            await child.stop()
-            await leash.sweep()
-        trouble.reason = child.last_words
+            await server.stop()
+        trouble.reason = server.end_reason
 
 
 def _find(command: str, environment: Mapping[str, str]) -> str:
@@ -83,44 +58,21 @@ def _find(command: str, environment: Mapping[str, str]) -> str:
     return found
 
 
-class _Child(asyncio.SubprocessProtocol):
-    def __init__(self, redact: Callable[[str], str]) -> None:
-        self.inbox = BufferedInbox(self._hold)
+class _Server:
+    """The program: messages out of its lines, and how it ended."""
+
+    def __init__(self, redact: Callable[[str], str], mark: str) -> None:
+        self.child = ChildProcess(self, "the server", mark=mark)
+        self.inbox = BufferedInbox(self.child.pause_reading)
         self._redact = redact
-        self._line = bytearray()
-        self._skipping = False
-        self._stderr = bytearray()
-        self._transport: asyncio.SubprocessTransport | None = None
-        self._exited = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._stopping = False
+        self._lines = LineSplitter()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._transport = transport
-
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 1:
-            self._read(data)
-        else:
-            self._stderr += data
-            del self._stderr[:-_STDERR_KEPT]
-
-    def _read(self, data: bytes) -> None:
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            if self._line or self._skipping:
-                line = bytes(self._line) + line  # noqa: PLW2901 - the end of what came before
-                self._line.clear()
-            if not self._skipping:
+    def output_received(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            if isinstance(line, Oversized):
+                log.warning("a line of over %d bytes was skipped", MAX_LINE)
+            else:
                 self._take(line)
-            self._skipping = False
-        self._line += rest
-        if len(self._line) > LONGEST_LINE:
-            log.warning("a line of over %d bytes was skipped", LONGEST_LINE)
-            self._line.clear()
-            self._skipping = True
 
     def _take(self, line: bytes) -> None:
         message = parse_message(line)
@@ -131,85 +83,31 @@ class _Child(asyncio.SubprocessProtocol):
             words = self._redact(line[: 100 * _NO_MESSAGE_SHOWN].decode("utf-8", "replace"))
             log.debug("not a message: %s", words[:_NO_MESSAGE_SHOWN])
 
-    def _hold(self, held: bool) -> None:
-        pipe = self._transport and self._transport.get_pipe_transport(1)
-        if isinstance(pipe, asyncio.ReadTransport):
-            (pipe.pause_reading if held else pipe.resume_reading)()
-
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1 or (fd == 0 and not self._stopping):
-            self.inbox.end()
-        if fd == 0:
-            self._writable.set()
-
-    def process_exited(self) -> None:
-        self._exited.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
+    def output_ended(self) -> None:
         self.inbox.end()
 
-    def pause_writing(self) -> None:
-        self._writable.clear()
+    def input_closed(self) -> None:
+        self.inbox.end()
 
-    def resume_writing(self) -> None:
-        self._writable.set()
+    def child_ended(self, exit_: Exit) -> None:
+        self.inbox.end()
 
     async def send(self, message: SessionMessage) -> None:
-        stdin = self._stdin
-        if stdin is None or stdin.is_closing():
+        if not self.child.input_open:
             raise anyio.BrokenResourceError
-        stdin.write(render_message(message).encode() + b"\n")
-        if not self._writable.is_set():
-            await self._writable.wait()
+        self.child.write(render_message(message).encode() + b"\n")
+        await self.child.drained()
 
     @property
-    def _stdin(self) -> asyncio.WriteTransport | None:
-        pipe = self._transport.get_pipe_transport(0) if self._transport else None
-        assert pipe is None or isinstance(pipe, asyncio.WriteTransport)
-        return pipe
-
-    @property
-    def last_words(self) -> str | None:
+    def end_reason(self) -> str | None:
         """How it ended, if it did so by itself."""
-        code = self._transport.get_returncode() if self._transport else None
-        words = self._redact(self._stderr.decode("utf-8", "replace")).strip()
-        if code is None or (code <= 0 and self._stopping and not words):
+        code = self.child.returncode
+        last_lines = self._redact(self.child.stderr).strip()
+        if code is None or (code <= 0 and self.child.stopping and not last_lines):
             return None
-        how = f"ended by signal {-code}" if code < 0 else f"exited with code {code}"
-        return f"{how}: {words[-500:]}" if words else how
+        how = Exit(code, "").how
+        return f"{how}: {last_lines[-500:]}" if last_lines else how
 
     async def stop(self) -> None:
-        """End of input, SIGTERM and SIGKILL to its process group. What has left the group is for the leash."""
-        if self._transport is None:
-            return
-        self._stopping = True
-        self._hold(False)  # a server that is stuck writing would never see its input end
-        if self._stdin is not None:
-            self._stdin.close()
-        if not await self._gone():
-            self._signal("SIGTERM")
-            if not await self._gone():
-                self._signal("SIGKILL")
-                await self._gone()
-        self._transport.close()
-
-    async def _gone(self) -> bool:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._exited.wait(), _GRACE)
-        return self._exited.is_set()
-
-    def _signal(self, name: str) -> None:
-        assert self._transport is not None
-        if self._transport.get_returncode() is not None:
-            return  # its number may belong to somebody else by now
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if sys.platform != "win32":
-                os.killpg(self._transport.get_pid(), getattr(signal, name))
-            else:
-                self._transport.kill()
-
-
-def _group_of_its_own() -> dict[str, Any]:
-    if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
-    return {"start_new_session": True}
+        if self.child.started:
+            await self.child.stop(_GRACE)

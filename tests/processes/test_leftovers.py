@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from claude_code_mcp.claude.environment import MARK
-from claude_code_mcp.claude.leftovers import end_stale, new_mark, sweep, sweep_stale
+from claude_code_mcp.processes.leftovers import MARK, end_stale, new_mark, sweep, sweep_stale
 
-from .conftest import gone, runs
-from .test_scratch import mark_of_a_dead_server
+from ..claude.conftest import gone, runs
+from ..claude.test_scratch import mark_of_a_dead_server
 
 Leave = Callable[[str | None], int]
 
@@ -63,7 +62,7 @@ async def test_a_sweep_of_nothing_does_nothing() -> None:
 
 async def test_a_sweep_spares_whoever_sweeps() -> None:
     mark = new_mark()
-    code = f"import asyncio; from claude_code_mcp.claude.leftovers import sweep; print(asyncio.run(sweep({mark!r})))"
+    code = f"import asyncio; from claude_code_mcp.processes.leftovers import sweep; print(asyncio.run(sweep({mark!r})))"
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", code, env={**os.environ, MARK: mark}, stdout=asyncio.subprocess.PIPE
     )

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import psutil
 
-from .environment import MARK
+MARK = "CLAUDE_CODE_MCP_MARK"
+"""The variable that carries the mark."""
 
 _PATIENCE = 5.0
 _PAUSE = 0.01

@@ -1,0 +1,1 @@
+"""Child processes: started, contained, read line by line, and ended with everything that they started."""

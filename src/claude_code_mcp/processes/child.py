@@ -1,0 +1,299 @@
+"""One child process on asyncio pipes: what it writes is handed over at once, and it is ended with all it started.
+
+Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
+the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
+are gone as well.
+"""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import signal
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from .leftovers import sweep
+from .spawn import containment, kill, spawn, terminate
+
+log = logging.getLogger(__name__)
+
+_STDERR_KEPT = 32 << 10
+_DRAIN = 1.0
+"""Seconds that the pipes of a child that has ended may stay open: something may hold them."""
+_DESCENDANTS = 6.0
+"""Seconds until the supervisor has given up on descendants that cannot be killed, and a little more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended: its code (negative for a signal), the end of its stderr, and the program's name for people."""
+
+    code: int
+    stderr: str
+    program: str = field(default="the program", compare=False)
+
+    @property
+    def how(self) -> str:
+        return f"ended by {_signal_name(-self.code)}" if self.code < 0 else f"exited with code {self.code}"
+
+    @property
+    def reason(self) -> str:
+        """A sentence for a person, with what the program wrote last."""
+        sentence = f"{self.program} {'was ' if self.code < 0 else ''}{self.how}"
+        last_lines = self.stderr.strip()
+        return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class ChildListener(Protocol):
+    """Whoever runs a child. Calls come from the event loop and must not block; what they raise is logged."""
+
+    def output_received(self, data: bytes) -> None:
+        """Some bytes of stdout."""
+
+    def output_ended(self) -> None:
+        """Stdout is closed; the child may still run."""
+
+    def input_closed(self) -> None:
+        """The child can no longer be written to, though nobody has stopped it."""
+
+    def child_ended(self, exit_: Exit) -> None:
+        """The child is gone, and everything that it wrote was handed over."""
+
+
+class ChildProcess:
+    """One child. `start` it once; it is ended by `stop` or by itself."""
+
+    def __init__(self, listener: ChildListener, program: str, *, mark: str = "", scratch: Path | None = None) -> None:
+        """`program` is its name for people, `mark` the one in its environment; `scratch` is removed at its end."""
+        self._listener = listener
+        self._program = program
+        self._mark = mark
+        self._scratch = scratch
+        self._stderr: deque[bytes] = deque()
+        self._stderr_size = 0
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._cleanup: asyncio.Task[None] | None = None
+        self._ladder: asyncio.Task[Exit | None] | None = None
+        self._lost = asyncio.Event()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.stopping = False
+        """Whether somebody has called `stop`."""
+        self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
+        """Done once the child is gone and everything it wrote was handed over."""
+        self.cleaned = asyncio.Event()
+        """Set once its descendants and its scratch directory are gone too."""
+
+    async def start(self, argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]) -> None:
+        """Starts it; OSError or ValueError if that fails, and then nothing of it is left."""
+        try:
+            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment)
+        except (OSError, ValueError):
+            await self._remove_scratch()
+            raise
+
+    @property
+    def started(self) -> bool:
+        """Whether it was ever running."""
+        return self._transport is not None
+
+    @property
+    def pid(self) -> int:
+        assert self._transport is not None
+        return self._transport.get_pid()
+
+    @property
+    def returncode(self) -> int | None:
+        return self._transport.get_returncode() if self._transport is not None else None
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to stderr."""
+        return b"".join(self._stderr)[-_STDERR_KEPT:].decode("utf-8", "replace")
+
+    # -- input and output ---------------------------------------------------------------------------------------
+
+    @property
+    def input_open(self) -> bool:
+        stdin = self._stdin
+        return stdin is not None and not stdin.is_closing()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes written that the child has not read."""
+        return self._stdin.get_write_buffer_size() if self._stdin is not None else 0
+
+    def write(self, data: bytes) -> None:
+        """Hands bytes to the child, buffering what it does not read yet. A no-op once its input is closed."""
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def drained(self) -> None:
+        """Waits while the child reads more slowly than it is written to."""
+        await self._writable.wait()
+
+    def pause_reading(self, paused: bool) -> None:
+        """Lets the child's stdout fill up, or reads on."""
+        pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
+        if isinstance(pipe, asyncio.ReadTransport):
+            (pipe.pause_reading if paused else pipe.resume_reading)()
+
+    @property
+    def _stdin(self) -> asyncio.WriteTransport | None:
+        pipe = self._transport.get_pipe_transport(0) if self._transport is not None else None
+        assert pipe is None or isinstance(pipe, asyncio.WriteTransport)
+        return pipe
+
+    # -- the end ------------------------------------------------------------------------------------------------
+
+    async def stop(self, timeout: float, first: Callable[[], Awaitable[bool]] | None = None) -> Exit | None:
+        """The stop ladder: end of input, SIGTERM, SIGKILL, everything it started. Each step waits `timeout` at most.
+
+        `first` comes before all of them; when it returns False the input is not closed, and SIGTERM is the next step.
+        Cancelling the caller does not stop it half way. Returns None if the child survived even SIGKILL.
+        """
+        if self._ladder is None:
+            self.stopping = True
+            self._ladder = asyncio.get_running_loop().create_task(self._climb_down(timeout, first))
+        return await asyncio.shield(self._ladder)
+
+    async def _climb_down(self, timeout: float, first: Callable[[], Awaitable[bool]] | None) -> Exit | None:
+        close_input = await first() if first is not None else True
+        self.pause_reading(False)  # a child that is stuck writing would never see its input end
+        if close_input:
+            await self._ended_by(self.close_input, timeout)
+        await self._ended_by(self.terminate, timeout)
+        await self._ended_by(self.kill, timeout)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.cleaned.wait(), 2 * timeout + _DRAIN)
+        return self.exited.result() if self.exited.done() else None
+
+    async def _ended_by(self, step: Callable[[], None], timeout: float) -> None:
+        if not self.exited.done():
+            step()
+            await asyncio.wait([self.exited], timeout=timeout)
+
+    def close_input(self) -> None:
+        if self._stdin is not None:
+            self._stdin.close()
+
+    def terminate(self) -> None:
+        assert self._transport is not None
+        terminate(self._transport)
+
+    def kill(self) -> None:
+        assert self._transport is not None
+        kill(self._transport)
+
+    # -- what the pipes report ----------------------------------------------------------------------------------
+
+    def connected(self, transport: asyncio.SubprocessTransport) -> None:
+        """The child runs. It may have ended again before `start` returns."""
+        self._transport = transport
+
+    def data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            try:
+                self._listener.output_received(data)
+            except Exception:
+                log.exception("what %s wrote could not be handled", self._program)
+            return
+        self._stderr.append(data)
+        self._stderr_size += len(data)
+        while self._stderr_size > _STDERR_KEPT and len(self._stderr) > 1:
+            self._stderr_size -= len(self._stderr.popleft())
+
+    def pipe_closed(self, fd: int) -> None:
+        if fd == 0:
+            self._writable.set()
+            if not self.stopping:
+                self._tell(self._listener.input_closed)
+        elif fd == 1:
+            self._tell(self._listener.output_ended)
+
+    def writing_paused(self, paused: bool) -> None:
+        (self._writable.clear if paused else self._writable.set)()
+
+    def process_exited(self) -> None:
+        """The child is gone; its pipes may still hold output, or be held open by a descendant."""
+        if self._cleanup is None:
+            self._cleanup = asyncio.get_running_loop().create_task(self._clean_up())
+
+    def pipes_closed(self) -> None:
+        """Everything that it wrote has arrived."""
+        self._lost.set()
+        if not self.exited.done():
+            code = self.returncode
+            assert code is not None
+            exit_ = Exit(code, self.stderr, self._program)
+            self.exited.set_result(exit_)
+            self._tell(lambda: self._listener.child_ended(exit_))
+
+    async def _clean_up(self) -> None:
+        assert self._transport is not None
+        try:
+            if containment() == "marks":
+                if self._mark:
+                    await sweep(self._mark)  # first, since a descendant may hold the pipes open
+                await self._pipes_gone(_DRAIN)
+            else:
+                await self._pipes_gone(_DESCENDANTS)
+            self.pipes_closed()
+            self._transport.close()
+            await self._remove_scratch()
+        finally:
+            self.cleaned.set()
+
+    async def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
+
+    async def _pipes_gone(self, timeout: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._lost.wait(), timeout)
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            log.exception("a report on %s could not be handled", self._program)
+
+
+class _Pipes(asyncio.SubprocessProtocol):
+    """Passes what asyncio sees to the child."""
+
+    def __init__(self, child: ChildProcess) -> None:
+        self._child = child
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._child.connected(transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._child.data_received(fd, data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._child.pipe_closed(fd)
+
+    def pause_writing(self) -> None:
+        self._child.writing_paused(True)
+
+    def resume_writing(self) -> None:
+        self._child.writing_paused(False)
+
+    def process_exited(self) -> None:
+        self._child.process_exited()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._child.pipes_closed()

@@ -1,0 +1,309 @@
+"""The supervisor: a small program that starts this server's children and ends whatever they leave behind.
+
+Run by `supervision.py` as a script, on Linux, with the standard library alone. It makes the promise *everything a
+child starts ends with it* hold by construction instead of by searching:
+
+- For every child the supervisor forks a *keeper*. A keeper is a subreaper (`PR_SET_CHILD_SUBREAPER`): each orphan
+  among the child's descendants becomes the keeper's own child, whatever its session, name or environment.
+- When the child ends, the keeper kills all its descendants, reaps them and ends. When the server dies, the keeper sees
+  the end of its control socket and does the same. When a keeper itself is killed, the kernel kills the child (parent
+  death signal), and the supervisor, a subreaper too, inherits the rest and kills it.
+- The supervisor ignores signals meant for the server, lives in a session of its own, and ends when the server is gone
+  and no keeper is left.
+
+A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
+given up after `_LIMIT` seconds. Whoever kills supervisor and keeper at once leaves the descendants to the sweep by
+mark in `leftovers.py`.
+
+Wire format. On the main socket, per child: four bytes of length with four descriptors attached (the child's stdin,
+stdout and stderr, and the keeper's end of a control socket), then the NUL-separated payload: directory, number of
+arguments, arguments, `NAME=value` pairs. The keeper writes lines to its control socket: `S pid` (started), `F errno`
+(could not be started), `X code` (the child ended; negative for a signal); its end means that nothing is left. It reads
+single bytes: `T` sends the child's process group SIGTERM, `K` kills everything at once.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_GRACE = 1.0
+"""Seconds that a child has between SIGTERM and SIGKILL when the server is gone."""
+_LIMIT = 5.0
+"""Seconds after which descendants that cannot be killed are given up."""
+_PAUSE = 0.005
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Serves spawn requests on the socket whose descriptor is the first argument, until its other end is closed."""
+    with contextlib.suppress(OSError):
+        os.setsid()
+    _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    descriptor = int(sys.argv[1])
+    os.closerange(3, descriptor)  # whatever the server left open for its children is not for ours
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+    with socket.socket(fileno=descriptor) as requests:
+        os.set_inheritable(descriptor, False)
+        _serve(requests)
+
+
+def _serve(requests: socket.socket) -> None:
+    child_ended = _watch_children()
+    keepers: set[int] = set()
+    while True:
+        ready, _, _ = select.select([requests.fileno(), child_ended], [], [])
+        if child_ended in ready:
+            os.read(child_ended, 4096)
+            _reap_keepers(keepers)
+        if requests.fileno() in ready:
+            request = _receive(requests)
+            if request is None:
+                break
+            keepers.add(_fork_keeper(requests, *request))
+    # Each keeper has seen the end of its own socket by now; what outlives all of them is killed here.
+    until = time.monotonic() + _GRACE + 2 * _LIMIT
+    while keepers and time.monotonic() < until:
+        select.select([child_ended], [], [], 0.1)
+        _reap_keepers(keepers)
+    _end_descendants()
+
+
+def _watch_children() -> int:
+    """A descriptor that becomes readable when a child has ended."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    os.set_blocking(writer, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def _reap_keepers(keepers: set[int]) -> None:
+    """Forgets keepers that ended; one that was killed has left its descendants to us."""
+    orphaned = False
+    while (ended := _reap_one()) is not None:
+        pid, status = ended
+        if pid in keepers:
+            keepers.discard(pid)
+            orphaned = orphaned or os.WIFSIGNALED(status)
+    if orphaned:
+        _kill_all([pid for pid in _children_of([os.getpid()]) if pid not in keepers])
+
+
+def _reap_one() -> tuple[int, int] | None:
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
+
+
+def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
+    """The next request: descriptors and the fields of the payload; None at the end."""
+    try:
+        head, descriptors, _, _ = socket.recv_fds(requests, 4, 4)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)  # `recv_fds` ignores the flag that would do it
+        if len(head) < 4 or len(descriptors) != 4:
+            return None
+        (length,) = struct.unpack("!I", head)
+        payload = bytearray()
+        while len(payload) < length:
+            piece = requests.recv(min(length - len(payload), 1 << 16))
+            if not piece:
+                return None
+            payload += piece
+    except OSError:
+        return None
+    return list(descriptors), bytes(payload).split(b"\0")
+
+
+def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int:
+    keeper = os.fork()
+    if keeper:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return keeper
+    try:
+        requests.close()
+        with contextlib.suppress(OSError):
+            os.setsid()
+        _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # not inherited over a fork
+        _keep(descriptors, fields)
+    finally:
+        os._exit(0)
+
+
+# -- a keeper -------------------------------------------------------------------------------------------------------
+
+
+def _keep(descriptors: list[int], fields: list[bytes]) -> None:
+    """Starts one child, reports on it, and returns when nothing of it is left."""
+    child_ended = _watch_children()
+    *pipes, control_descriptor = descriptors
+    control = socket.socket(fileno=control_descriptor)
+    try:
+        pid = _start(pipes, fields)
+    except OSError as error:
+        _report(control, f"F {error.errno or errno.EIO}")
+        return
+    for pipe in pipes:
+        os.close(pipe)  # otherwise the server would never see their end
+    _report(control, f"S {pid}")
+    try:
+        status = _wait_for(pid, control, child_ended)
+        if status is not None:
+            _report(control, f"X {os.waitstatus_to_exitcode(status)}")
+    finally:
+        _end_descendants()
+
+
+def _report(control: socket.socket, line: str) -> None:
+    with contextlib.suppress(OSError):  # a server that is gone needs no report
+        control.sendall(line.encode() + b"\n")
+
+
+def _start(pipes: list[int], fields: list[bytes]) -> int:
+    """Forks and executes the child; raises the OSError that its `exec` failed with."""
+    directory, count, *rest = fields
+    arguments = rest[: int(count)]
+    environment = dict(pair.split(b"=", 1) for pair in rest[int(count) :] if pair)
+    failed, fail = os.pipe()
+    keeper = os.getpid()
+    pid = os.fork()
+    if not pid:
+        try:
+            _become(pipes, directory, arguments, environment, keeper)
+        except OSError as error:
+            os.write(fail, str(error.errno or errno.EIO).encode())
+        finally:
+            os._exit(127)
+    os.close(fail)
+    code = os.read(failed, 16)  # ends at once when `exec` closes the other end
+    os.close(failed)
+    if code:
+        os.waitpid(pid, 0)
+        raise OSError(int(code), os.strerror(int(code)))
+    return pid
+
+
+def _become(
+    pipes: list[int], directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes], keeper: int
+) -> None:
+    """Turns this process into the child."""
+    os.setsid()
+    _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != keeper:
+        os._exit(127)  # the keeper ended before the kernel was told to watch it
+    signal.set_wakeup_fd(-1)
+    for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    for target, pipe in enumerate(pipes):
+        os.dup2(pipe, target)
+    os.chdir(directory)
+    os.execve(arguments[0], arguments, environment)  # noqa: S606 - becoming the child is the purpose
+
+
+def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
+    """Carries out the server's orders until the child has ended; None if all is to be killed before that."""
+    deadline: float | None = None
+    while True:
+        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        listening = [child_ended] if deadline is not None else [control.fileno(), child_ended]
+        ready, _, _ = select.select(listening, [], [], timeout)
+        if child_ended in ready:
+            os.read(child_ended, 4096)
+            while (ended := _reap_one()) is not None:
+                if ended[0] == pid:
+                    return ended[1]
+        if deadline is not None and time.monotonic() >= deadline:
+            return None
+        if control.fileno() in ready:
+            order = _order(control)
+            if order == b"K":
+                os.kill(pid, signal.SIGKILL)
+            elif order == b"T":
+                _signal_group(pid, signal.SIGTERM)
+            else:  # the server is gone
+                _signal_group(pid, signal.SIGTERM)
+                deadline = time.monotonic() + _GRACE
+
+
+def _order(control: socket.socket) -> bytes:
+    try:
+        return control.recv(1)
+    except OSError:
+        return b""
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+# -- ending descendants ---------------------------------------------------------------------------------------------
+
+
+def _end_descendants() -> None:
+    """Kills and reaps until this process has no child left. Being a subreaper, it then has no descendant left."""
+    until = time.monotonic() + _LIMIT
+    while time.monotonic() < until:
+        _kill_all(_children_of([os.getpid()]))
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(_PAUSE)
+
+
+def _kill_all(roots: list[int]) -> None:
+    """Stops the trees below `roots` from the top, so that nothing forks any more, and then kills all of them."""
+    seen: list[int] = []
+    generation = roots
+    while generation:
+        for pid in generation:
+            _signal(pid, signal.SIGSTOP)
+        seen += generation
+        known = set(seen)
+        generation = [pid for pid in _children_of(generation) if pid not in known]
+    for pid in seen:
+        _signal(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _children_of(parents: list[int]) -> list[int]:
+    """The processes whose parent is one of these, by one look at /proc."""
+    wanted = set(parents)
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            if parent in wanted:
+                found.append(int(name))
+    return found
+
+
+if __name__ == "__main__":
+    main()
