@@ -122,3 +122,9 @@ def test_a_long_command_is_cut_visibly() -> None:
     line = describe("Bash", {"command": "x" * 1000})
     assert len(line) == 200
     assert line.endswith("…")
+
+
+def test_a_secret_at_the_place_where_the_line_is_cut_is_hidden_first() -> None:
+    token = "ghp_AbCdEf0123456789AbCdEf0123456789AbCd"
+    assert "ghp_" not in describe("Bash", {"command": "x" * 180 + f" {token} and more"})
+    assert "ghp_" not in describe("mcp__a__b", {"value": "x" * 45 + f" {token}"})

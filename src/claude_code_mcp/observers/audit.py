@@ -55,10 +55,11 @@ class Audit:
         return {"prompt_sha256": digest, **({"prompt": prompt} if self._prompts else {})}
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
-        told = {name: value if name == "prompt" else _short(value) for name, value in details.items()}
-        told = {name: value for name, value in told.items() if value is not None}
-        entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {}), **told}
-        self._trail.write(self._redactor.data(entry))
+        # Redacted first: of a secret that was cut, the rest could not be recognised.
+        clean = self._redactor.data({name: value for name, value in details.items() if value is not None})
+        told = {name: value if name == "prompt" else _short(value) for name, value in clean.items()}
+        about = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
+        self._trail.write({**self._redactor.data(about), **told})
 
 
 def _question(question: Question) -> dict[str, Any]:

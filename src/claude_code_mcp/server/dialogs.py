@@ -22,7 +22,9 @@ from pydantic import ValidationError
 from ..errors import InvalidArgument
 from ..model.question import Question, Resolution
 from ..questions.broker import Broker
+from ..redaction import Redactor
 from .forms import CONFIRM, answer_of, confirmation, form_of
+from .shown_question import as_offered, without_secrets
 
 log = logging.getLogger(__name__)
 
@@ -45,13 +47,13 @@ class Dialogs:
         *,
         pushes: bool,
         start_task: StartTask,
-        redact: Callable[[str], str],
+        redactor: Redactor,
     ) -> None:
         self._broker = broker
         self._session = session
         self._pushes = pushes
         self._start_task = start_task
-        self._redact = redact
+        self._redactor = redactor
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self._calls: dict[types.RequestId, ServerSession] = {}
@@ -114,10 +116,11 @@ class Dialogs:
         await self._pulse.wait()
 
     async def _show(self, question: Question) -> None:
-        message, schema = form_of(question, arrays=self._session.protocol_version >= _WITH_ARRAYS)
+        shown = without_secrets(question, self._redactor)
+        message, schema = form_of(shown, arrays=self._session.protocol_version >= _WITH_ARRAYS)
         request_id, session = next(reversed(self._calls.items()), (None, self._session))
         try:
-            result = await session.elicit_form(self._redact(message), schema, related_request_id=request_id)
+            result = await session.elicit_form(message, schema, related_request_id=request_id)
         except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
             self._put_aside(question.id)
@@ -143,7 +146,7 @@ class Dialogs:
     def as_result(self, session_id: str, questions: list[Question], **state: Any) -> types.InputRequiredResult:
         """The questions as the result of a call, to be repeated with the answers."""
         return types.InputRequiredResult(
-            input_requests={question.id: _request(question) for question in questions},
+            input_requests={one.id: _request(without_secrets(one, self._redactor)) for one in questions},
             request_state=json.dumps({"session": session_id, **state}),
         )
 
@@ -164,12 +167,13 @@ class Dialogs:
         question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
         if question is None:
             return False
-        answer = answer_of(question, action, content)
+        shown = without_secrets(question, self._redactor)
+        answer = answer_of(shown, action, content)
         try:
             if answer is None:
                 self._put_aside(question_id)
             else:
-                self._broker.answer(session_id, question_id, answer, self.name)
+                self._broker.answer(session_id, question_id, as_offered(question, shown, answer), self.name)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._put_aside(question_id)

@@ -18,6 +18,7 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError
 from ..model.acts import Act, ActKind
+from ..secret_shapes import hide_shapes
 from ..service import LOCAL, Service
 from . import sdk
 from .call import Call, Context, Switches, can_be_asked, read_state
@@ -26,6 +27,7 @@ from .dialogs import Dialogs, is_modern
 from .holding import Holding
 from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
+from .shown_question import form_without_secrets
 from .tool import Outcome, Tool
 
 if TYPE_CHECKING:
@@ -158,7 +160,10 @@ class Surface:
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
                 if isinstance(request, types.ElicitRequest):
-                    request.params.message = redactor.text(request.params.message)
+                    params = request.params
+                    params.message = redactor.text(params.message)
+                    if isinstance(params, types.ElicitRequestFormParams):
+                        params.requested_schema = form_without_secrets(params.requested_schema, redactor)
             return result
         for block in result.content:
             if isinstance(block, types.TextContent):
@@ -182,7 +187,7 @@ class Surface:
             context.session,
             pushes=pushes,
             start_task=self.service.start_task,
-            redact=self.service.redactor.text,
+            redactor=self.service.redactor,
         )
         self._connections.add(dialogs)
         return dialogs
@@ -250,7 +255,7 @@ def success(outcome: Outcome) -> types.CallToolResult:
 
 def refusal(error: ClaudeCodeError) -> types.CallToolResult:
     """A failure: the code for programs, a sentence for people, no more."""
-    message = error.message if len(error.message) <= _LONGEST else f"{error.message[:_LONGEST]}…"
+    message = error.message if len(error.message) <= _LONGEST else f"{hide_shapes(error.message)[:_LONGEST]}…"
     problem = {"code": error.code, "message": message}
     return types.CallToolResult(
         is_error=True,

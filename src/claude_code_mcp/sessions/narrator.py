@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..claude.frames import Conversation, Raw
 from ..questions.describe import describe
+from ..secret_shapes import hide_shapes
 
 _REMEMBERED = 200
 _EXCERPT = 160
@@ -100,4 +101,7 @@ def _excerpt(content: object) -> str:
         texts = (block.get("text") for block in content if isinstance(block, dict))
         content = next((text for text in texts if isinstance(text, str)), "")
     first = str(content or "").strip().split("\n", 1)[0]
+    if len(first) <= _EXCERPT:
+        return first
+    first = hide_shapes(first)  # of a secret that is cut, the rest could not be recognised
     return first if len(first) <= _EXCERPT else first[: _EXCERPT - 1] + "…"
