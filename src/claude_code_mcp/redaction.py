@@ -62,6 +62,7 @@ class Redactor:
     def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
         self._shortest = shortest
         self._known: tuple[tuple[str, str], ...] = ()
+        self._starts: frozenset[str] = frozenset()
         self._keys: dict[str, tuple[str, bool]] = {}
         self._lock = threading.Lock()
         self._for_good: dict[str, None] = {}
@@ -135,6 +136,7 @@ class Redactor:
         every = {**self._for_good, **self._holders, **self._retired}
         # A secret may be part of another one, so the longest go first.
         self._known = tuple((_head(one), one) for one in sorted(every, key=len, reverse=True))
+        self._starts = frozenset(one[0] for one in every)
         self._keys = {}
 
     # -- hiding -----------------------------------------------------------------------------------------------
@@ -156,16 +158,24 @@ class Redactor:
         return _marked(text, spans)
 
     def held_back(self, text: str) -> int:
-        """How many characters at the end of a text could be the beginning of a known secret that goes on behind it.
-
-        Never as many as the longest known secret has.
-        """
-        longest = len(self._known[0][1]) if self._known else 0
+        """How many characters at the end of a text must wait for what follows: they could be the beginning of a known
+        secret. Less than the longest known secret has, or together with secrets that they overlap."""
+        known, starts = self._known, self._starts
+        longest = len(known[0][1]) if known else 0
         for begin in range(max(0, len(text) - longest + 1), len(text)):
-            end = text[begin:]
-            if any(secret.startswith(end) and secret != end for _, secret in self._known):
-                return len(end)
+            if text[begin] in starts:
+                end = text[begin:]
+                if any(secret.startswith(end) and secret != end for _, secret in known):
+                    return len(text) - self._whole(text, begin)
         return 0
+
+    def _whole(self, text: str, begin: int) -> int:
+        """The place, or the beginning of the secret that would be cut in two there."""
+        spans = [span for head, secret in self._known if head in text for span in _occurrences(text, secret)]
+        for start, end in sorted(spans, reverse=True):
+            if start < begin < end:
+                begin = start
+        return begin
 
     def data(self, value: Any) -> Any:
         """A JSON-like value without secrets, of the same shape; what holds none is given back as it is. What is nested

@@ -15,7 +15,8 @@ from .hub.hub import Hub
 from .model.acts import Act, ActKind
 from .model.question import Answer, Question, QuestionKind, Resolution
 from .model.text import as_json
-from .questions.showing import is_whole, shown_input, without_secrets
+from .questions.showing import is_whole, shown_input
+from .questions.shown_question import without_secrets
 from .service import LOCAL, Service
 from .sessions.session import Session
 

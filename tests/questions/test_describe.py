@@ -124,6 +124,12 @@ def test_a_long_command_is_cut_visibly() -> None:
     assert "[… 1005 characters in all …]" in line
 
 
+def test_a_secret_at_the_place_where_the_line_is_cut_is_hidden_first() -> None:
+    token = "ghp_AbCdEf0123456789AbCdEf0123456789AbCd"
+    assert "ghp_" not in describe("Bash", {"command": "x" * 180 + f" {token} and more"})
+    assert "ghp_" not in describe("mcp__a__b", {"value": "x" * 45 + f" {token}"})
+
+
 def test_the_end_of_a_long_command_is_in_its_line() -> None:
     padded = {"command": "git status" + " " * 5000 + "; rm -rf /home"}
     line = describe("Bash", padded)

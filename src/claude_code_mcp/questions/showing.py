@@ -4,7 +4,6 @@ Secrets are taken out first (`without_secrets`); everything else here works on w
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
 from ..errors import InvalidArgument
@@ -36,16 +35,6 @@ class Redacts(Protocol):
     def text(self, text: str) -> str: ...
 
     def data(self, value: Any) -> Any: ...
-
-
-def without_secrets(question: Question, redactor: Redacts) -> Question:
-    """The question as it may be shown."""
-    return replace(
-        question,
-        tool_input=redactor.data(question.tool_input),
-        description=redactor.text(question.description),
-        reason=None if question.reason is None else redactor.text(question.reason),
-    )
 
 
 # -- for programs -----------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..hub.asking import Ask
 from ..model.text import visible
+from ..questions.shown_question import form_without_secrets
 from .call import Call
 from .turns import call_progress
 
@@ -144,7 +145,8 @@ def _asker(call: Call) -> Ask:
             id_ = str(params.get("elicitationId", ""))
             return _wire(await session.elicit_url(message, str(params.get("url", "")), id_, request_id))
         schema = params.get("requestedSchema") or {"type": "object", "properties": {}}
-        return _wire(await session.elicit_form(message, schema, request_id))
+        clean = form_without_secrets(schema, call.service.redactor)
+        return _wire(await session.elicit_form(message, clean, request_id))
 
     return ask
 

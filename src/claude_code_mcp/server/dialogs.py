@@ -22,7 +22,8 @@ from pydantic import ValidationError
 from ..errors import InvalidArgument
 from ..model.question import Question, Resolution
 from ..questions.broker import Broker
-from ..questions.showing import Redacts, without_secrets
+from ..questions.showing import Redacts
+from ..questions.shown_question import as_offered, without_secrets
 from .forms import CONFIRM, answer_of, confirmation, following, form_of, turns_page
 
 log = logging.getLogger(__name__)
@@ -204,16 +205,17 @@ class Dialogs:
         question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
         if question is None:
             return False
-        rest = following(without_secrets(question, self._redactor), offsets.get(question_id, 0))
+        shown = without_secrets(question, self._redactor)
+        rest = following(shown, offsets.get(question_id, 0))
         if rest is not None and turns_page(action, content):
             offsets[question_id] = rest
             return True
-        answer = answer_of(question, action, content, all_shown=rest is None)
+        answer = answer_of(shown, action, content, all_shown=rest is None)
         try:
             if answer is None:
                 self._put_aside(question_id)
             else:
-                self._broker.answer(session_id, question_id, answer, self.name)
+                self._broker.answer(session_id, question_id, as_offered(question, shown, answer), self.name)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._put_aside(question_id)

@@ -12,7 +12,8 @@ from ..errors import InvalidArgument
 from ..model.events import Output
 from ..model.question import Question
 from ..model.text import as_json, mark, page_of
-from ..questions.showing import Redacts, input_size, shown_input, without_secrets
+from ..questions.showing import Redacts, input_size, shown_input
+from ..questions.shown_question import without_secrets
 from ..sessions.session import Session
 
 PAGE = 64_000

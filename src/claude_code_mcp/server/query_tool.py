@@ -22,6 +22,7 @@ from ..store.log import Subscription
 from . import sdk
 from .backlog import Backlog, Numbered
 from .call import Call
+from .fragments import Fragments
 from .limits import Count, Name, Path, Rules
 from .status import Problem
 from .timeouts import outcome_so_far, timeout_problem
@@ -146,6 +147,7 @@ class _Stream:
         self._kept: deque[Message] = deque()
         self._kept_bytes = 0
         self._backlog = Backlog()
+        self._fragments = Fragments(call.service.redactor)
         # What an earlier round of this call had come to.
         self._began = call.resumed("began") or _now()
         # A place in the log of an earlier life of the session means nothing in this one.
@@ -224,6 +226,9 @@ class _Stream:
         self._backlog.close()
 
     def _take(self, event: Event) -> None:
+        if not isinstance(event, Partial):
+            for left in self._fragments.flush():
+                self._number(left, event)
         if isinstance(event, Message):
             if _is_for_clients(event):
                 self._number(event.raw, event)
@@ -231,7 +236,8 @@ class _Stream:
                 self._total += 1
                 self._keep(event)
         elif isinstance(event, Partial) and self._partials and event.raw is not None:
-            self._number(event.raw, event)
+            for fragment in self._fragments.take(event.raw):
+                self._number(fragment, event)
         elif isinstance(event, PartialRun) and self._partials:
             self._miss(len(event.parts))
         elif isinstance(event, Gap):

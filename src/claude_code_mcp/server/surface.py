@@ -19,6 +19,7 @@ from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.acts import Act, ActKind
 from ..model.text import cut
+from ..questions.shown_question import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
 from .call import Call, Context, Switches, can_be_asked, read_state
@@ -156,7 +157,10 @@ class Surface:
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
                 if isinstance(request, types.ElicitRequest):
-                    request.params.message = redactor.text(request.params.message)
+                    params = request.params
+                    params.message = redactor.text(params.message)
+                    if isinstance(params, types.ElicitRequestFormParams):
+                        params.requested_schema = form_without_secrets(params.requested_schema, redactor)
             return result
         for block in result.content:
             if isinstance(block, types.TextContent):

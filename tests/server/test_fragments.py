@@ -1,0 +1,86 @@
+"""A known secret that is spread over fragments is in none of them, nor in all of them together."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.secret_shapes import MARK
+from claude_code_mcp.server.fragments import Fragments
+
+SECRET, OTHER = "opaque-secret-12345", "12345-and-another-one"
+redactor = Redactor([SECRET, OTHER])
+FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+STOP = {"type": "stream_event", "event": {"type": "content_block_stop", "index": 0}}
+
+
+def fragment(text: str, kind: str = "text_delta", index: int = 0) -> dict[str, Any]:
+    delta = {"type": kind, FIELDS[kind]: text}
+    return {
+        "type": "stream_event",
+        "uuid": "u",
+        "event": {"type": "content_block_delta", "index": index, "delta": delta},
+    }
+
+
+def told(fragments: Fragments, *messages: dict[str, Any]) -> list[str]:
+    """The texts that are sent, as they are sent."""
+    sent = [redactor.data(one) for message in messages for one in fragments.take(message)]
+    deltas = [one["event"]["delta"] for one in sent if "delta" in one["event"]]
+    return [delta[FIELDS[delta["type"]]] for delta in deltas]
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+def test_a_secret_in_two_fragments(kind: str, cut: int) -> None:
+    parts = [fragment(f"a {SECRET[:cut]}", kind), fragment(f"{SECRET[cut:]} b", kind)]
+    assert told(Fragments(redactor), *parts, STOP) == ["a ", f"{MARK} b"]
+
+
+def test_what_turns_out_to_be_no_secret_comes_with_the_next_fragment() -> None:
+    assert told(Fragments(redactor), fragment("an opaque-"), fragment("looking glass"), STOP) == [
+        "an ",
+        "opaque-looking glass",
+    ]
+
+
+def test_what_is_held_back_comes_at_the_end_of_the_block() -> None:
+    fragments = Fragments(redactor)
+    assert told(fragments, fragment("it is o")) == ["it is "]
+    *left, stop = fragments.take(STOP)
+    assert [one["event"]["delta"]["text"] for one in left] == ["o"]
+    assert left[0]["uuid"] != "u"
+    assert stop is STOP
+    assert fragments.flush() == []
+
+
+def test_blocks_are_told_apart() -> None:
+    parts = fragment("opaque-", index=0), fragment("secret-12345", index=1)
+    assert told(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
+
+
+def test_a_message_without_a_secret_s_beginning_passes_as_it_is() -> None:
+    message = fragment("nothing of this kin")
+    assert Fragments(redactor).take(message) == [message]
+
+
+@given(
+    st.lists(
+        st.sampled_from([SECRET, OTHER, "12345", "opaque-", " and ", "x", SECRET[:6], SECRET + OTHER[5:]]), max_size=6
+    ),
+    st.lists(st.integers(1, 7), min_size=1, max_size=40),
+)
+def test_however_the_text_is_cut_no_secret_is_left_and_nothing_else_is_lost(pieces: list[str], cuts: list[int]) -> None:
+    text, at = "".join(pieces), 0
+    parts: list[dict[str, Any]] = []
+    while at < len(text):
+        size = cuts[len(parts) % len(cuts)]
+        parts.append(fragment(text[at : at + size]))
+        at += size
+    whole = "".join(told(Fragments(redactor), *parts, STOP))
+    assert SECRET not in whole
+    assert OTHER not in whole
+    if MARK not in redactor.text(text):
+        assert whole == text
