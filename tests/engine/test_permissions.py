@@ -173,3 +173,22 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
     results = [(await end_of(delivery)).result for _, delivery in made]
     assert ["no b" in result for result in results] == [False, True, False]
     assert sorted(path.name for path in sandbox.project.iterdir()) == ["a", "c"]
+
+
+async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service: Service, sandbox: Sandbox) -> None:
+    """Callers see inputs without secrets, and what they send back must not write the mark into a file."""
+    secret = "correct-horse-battery-staple"
+    service.redactor.add([secret])
+    asking = tool("Write", file_path=str(sandbox.project / "asked"), content=f"key={secret}\n")
+    session, delivery = await service.create(script("ask", asking, "done"), options(sandbox))
+    asked = await question(session)
+    shown = service.redactor.data(session.questions[0].tool_input)
+    assert secret not in str(shown)
+    changed = {**shown, "content": shown["content"] + "more\n"}
+    with pytest.raises(InvalidArgument, match="stands for a secret"):
+        service.respond(session.id, asked, Answer(allow=True, updated_input=changed))
+    assert session.questions, "it is still open"
+    moved = {**shown, "file_path": str(sandbox.project / "moved")}
+    service.respond(session.id, asked, Answer(allow=True, updated_input=moved))
+    assert (await end_of(delivery)).ok
+    assert (sandbox.project / "moved").read_text() == f"key={secret}\n"

@@ -64,6 +64,14 @@ def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
     ]
 
 
+def test_denials_are_told_with_marks_where_they_are_too_long() -> None:
+    denials = [{"tool_name": "Write", "tool_input": {"content": "x" * 10_000}}] * 100
+    told = Parts(Redactor()).shortened(denials, 50_000)
+    assert has_mark(told)
+    assert len(json.dumps(told)) < 60_000
+    assert Parts(Redactor()).shortened(denials[:2], 50_000) == denials[:2]
+
+
 def large(tool: str = "Write", kind: QuestionKind = QuestionKind.PERMISSION, **tool_input: Any) -> Question:
     return Question("q-1", "s", kind, tool, tool_input, "something large")
 

@@ -246,7 +246,7 @@ def _report(session: Session, outcome: TurnOutcome, parts: Parts) -> TurnReport:
         error_subtype=None if outcome.ok else _subtype(outcome),
         usage=dict(outcome.raw_usage) or None,
         model_usage=_model_usage(outcome),
-        permission_denials=[dict(denial) for denial in outcome.permission_denials] or None,
+        permission_denials=parts.shortened(outcome.permission_denials, _LONGEST) or None,
         truncated=parts.truncated,
     )
 

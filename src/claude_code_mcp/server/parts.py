@@ -5,13 +5,13 @@ Every part has a name: `result`, `error`, `structuredOutput`, the id of an open 
 under `truncated`; the pages of a part, one after the other, are the whole. Secrets are taken out before that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.events import Output
 from ..model.question import Question
-from ..model.text import as_json, mark, page_of
+from ..model.text import as_json, cut_data, mark, page_of
 from ..questions.showing import Redacts, input_size, shown_input
 from ..questions.shown_question import without_secrets
 from ..sessions.session import Session
@@ -58,6 +58,11 @@ class Parts:
             return value
         self._note(part, 0, len(text))
         return None
+
+    def shortened(self, values: Sequence[Mapping[str, Any]], longest: int) -> list[Any]:
+        """JSON values about what is past and that nobody decides on: with marks in them where they are too long."""
+        clean: list[Any] = self._redactor.data(list(values))
+        return list(cut_data(clean, longest, longest // 8)) if len(as_json(clean)) > longest else clean
 
     def questions(self, questions: Sequence[Question], start: int = 0) -> list[tuple[Question, dict[str, Any]]]:
         """Open questions as they may be shown, each with its input: whole while there is room, then cut and noted."""
