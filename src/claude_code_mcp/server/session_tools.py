@@ -16,7 +16,7 @@ from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
 from .limits import Count, Name, Path, Rules, SessionId
-from .status import Acknowledgement, Problem, SessionReport, Status, acknowledgement, report
+from .status import Acknowledgement, Interruption, Problem, SessionReport, Status, acknowledgement, interruption, report
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, outcome_or_question, rest_or_question
 
@@ -162,12 +162,12 @@ async def respond(call: Call, given: Respond) -> Reply:
             answers=given.answers,
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
-    return await _went_on(call, session, given.wait_seconds)
+    return await _went_on(call, session, given.wait_seconds, asked_as=given.session_id)
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
     session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
-    return acknowledgement(session, given.session_id, dropped=dropped)
+    return interruption(session, given.session_id, dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
@@ -280,7 +280,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "claude_interrupt",
             "Stop the running turn, like Escape in the terminal. The session stays usable.",
             Interrupt,
-            Acknowledgement,
+            Interruption,
             interrupt,
             _STEERS,
         ),

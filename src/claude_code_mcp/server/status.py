@@ -74,18 +74,27 @@ class Acknowledgement(Outcome):
     session_id: str | None = None
     previous_session_id: str | None = None
     status: Status | None = None
-    dropped_messages: list[str] | None = Field(None, description="What an interruption kept from ever running")
     error: Problem | None = None
 
 
-def acknowledgement(session: Session, asked_as: str | None, dropped: Iterable[Delivery] = ()) -> Acknowledgement:
+class Interruption(Acknowledgement):
+    """What an interruption came to."""
+
+    dropped_messages: list[str] | None = Field(None, description="The beginnings of messages that will never run")
+
+
+def acknowledgement(session: Session, asked_as: str | None) -> Acknowledgement:
     """`asked_as` is the id that the caller used; it is told of another one."""
     return Acknowledgement(
-        session_id=session.id,
-        previous_session_id=_previous(session, asked_as),
-        status=status_of(session),
-        dropped_messages=[_cut(one.text, _LONGEST_DROPPED) for one in dropped] or None,
+        session_id=session.id, previous_session_id=_previous(session, asked_as), status=status_of(session)
     )
+
+
+def interruption(session: Session, asked_as: str, dropped: Iterable[Delivery]) -> Interruption:
+    """The same, with the messages that were dropped."""
+    beginnings = [_cut(one.text, _LONGEST_DROPPED) for one in dropped]
+    known = acknowledgement(session, asked_as)
+    return Interruption(**dict(known), dropped_messages=beginnings or None)
 
 
 def _previous(session: Session, asked_as: str | None) -> str | None:
