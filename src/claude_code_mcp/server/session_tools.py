@@ -16,11 +16,11 @@ from ..sessions.session import Session
 from ..store.catalogue import Entry
 from .call import Call
 from .limits import Count, Name, Path, Rules, SessionId
-from .status import Acknowledgement, Interruption, Problem, SessionReport, Status, acknowledgement, interruption, report
+from .status import Acknowledgement, Interruption, Problem, SessionReport, Status, interruption, report, status_of
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, outcome_or_question, rest_or_question
 
-Wait = Annotated[float, Field(ge=0, le=55, description="Wait up to this long for the turn's end or a question")]
+Wait = Annotated[float, Field(ge=0, le=55, description="Wait so long for the turn's end or a question")]
 _TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
@@ -167,7 +167,7 @@ async def respond(call: Call, given: Respond) -> Reply:
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
     session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
-    return interruption(session, given.session_id, dropped)
+    return interruption(session, dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
@@ -205,7 +205,7 @@ async def _went_on(
     since = call.resumed("since") if call.resumed_session else session.log.last_seq
     late = _take_answers(call, session)
     if not seconds:
-        return acknowledgement(session, asked_as)
+        return Acknowledgement(session_id=session.id, status=status_of(session))
     asked = await _waited(call, session, seconds, delivery, since=since, late=late)
     notice = _TOO_LATE if late else None
     return asked or report(session, cursor=since, notice=notice, asked_as=asked_as, delivery=delivery)
@@ -260,8 +260,8 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_get_status",
-            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait instead of "
-            "polling; it returns as soon as the turn ends or a question opens.",
+            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait for the "
+            "turn's end or a question instead of polling.",
             GetStatus,
             SessionReport,
             get_status,

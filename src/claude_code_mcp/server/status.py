@@ -47,7 +47,7 @@ class SessionReport(Outcome):
     """What every session tool returns. Only what applies is there."""
 
     session_id: str | None = None
-    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
+    previous_session_id: str | None = None
     status: Status | None = None
     result: str | None = None
     recent_output: list[str] | None = None
@@ -72,29 +72,19 @@ class Acknowledgement(Outcome):
     """The short form: enough to go on. A call that waited returns the fields of a full report too."""
 
     session_id: str | None = None
-    previous_session_id: str | None = None
     status: Status | None = None
     error: Problem | None = None
 
 
 class Interruption(Acknowledgement):
-    """What an interruption came to."""
+    """What an interruption came to; `dropped_messages` are the beginnings of those that will never run."""
 
-    dropped_messages: list[str] | None = Field(None, description="The beginnings of messages that will never run")
-
-
-def acknowledgement(session: Session, asked_as: str | None) -> Acknowledgement:
-    """`asked_as` is the id that the caller used; it is told of another one."""
-    return Acknowledgement(
-        session_id=session.id, previous_session_id=_previous(session, asked_as), status=status_of(session)
-    )
+    dropped_messages: list[str] | None = None
 
 
-def interruption(session: Session, asked_as: str, dropped: Iterable[Delivery]) -> Interruption:
-    """The same, with the messages that were dropped."""
+def interruption(session: Session, dropped: Iterable[Delivery]) -> Interruption:
     beginnings = [_cut(one.text, _LONGEST_DROPPED) for one in dropped]
-    known = acknowledgement(session, asked_as)
-    return Interruption(**dict(known), dropped_messages=beginnings or None)
+    return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 
 
 def _previous(session: Session, asked_as: str | None) -> str | None:
