@@ -181,8 +181,8 @@ async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Cal
     assert new in cleared["result"]
     again = await caller.ok("claude_code_reply", sessionId=new, prompt=HELLO)
     assert (again["sessionId"], again.get("previousSessionId")) == (new, None)
-    for name in ("claude_get_status", "claude_interrupt"):
-        told = await caller.ok(name, sessionId=old)
-        assert (told["sessionId"], told["previousSessionId"]) == (new, old)
+    told = await caller.ok("claude_get_status", sessionId=old)
+    assert (told["sessionId"], told["previousSessionId"]) == (new, old)
+    assert (await caller.ok("claude_interrupt", sessionId=old))["sessionId"] == new
     sent = await caller.ok("claude_send_message", sessionId=old, message=HELLO, waitSeconds=30)
     assert (sent["sessionId"], sent["previousSessionId"], sent["result"]) == (new, old, "hello")

@@ -18,10 +18,11 @@ from .parts import PENDING, Parts, read_part
 from .responding import GivenAnswers, ModeAfterPlan, answer_in
 from .status import (
     Acknowledgement,
+    Interruption,
     Problem,
     SessionReport,
     Status,
-    acknowledgement,
+    interruption,
     pending_inputs,
     report,
     status_of,
@@ -187,12 +188,12 @@ async def respond(call: Call, given: Respond) -> Reply:
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
-    return await _went_on(call, session, given.wait_seconds)
+    return await _went_on(call, session, given.wait_seconds, asked_as=given.session_id)
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
     session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
-    return acknowledgement(session, given.session_id, dropped=dropped)
+    return interruption(session, dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
@@ -233,7 +234,7 @@ async def _went_on(
     since = str(call.state.get("since")) if call.resumed_session else session.log.cursor(session.log.last_seq)
     late = _take_answers(call, session)
     if not seconds:
-        return acknowledgement(session, asked_as)
+        return Acknowledgement(session_id=session.id, status=status_of(session))
     asked = await _waited(call, session, seconds, delivery, since=since, late=late)
     notice, redactor = _TOO_LATE if late else None, call.service.redactor
     return asked or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, delivery=delivery)
@@ -288,8 +289,8 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_get_status",
-            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait instead of "
-            "polling; it returns as soon as the turn ends or a question opens.",
+            "Status, new output, open questions, cost and result of a session. waitSeconds makes it wait for the "
+            "turn's end or a question instead of polling.",
             GetStatus,
             SessionReport,
             get_status,
@@ -309,7 +310,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             "claude_interrupt",
             "Stop the running turn, like Escape in the terminal. The session stays usable.",
             Interrupt,
-            Acknowledgement,
+            Interruption,
             interrupt,
             _STEERS,
         ),

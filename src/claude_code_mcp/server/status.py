@@ -58,7 +58,7 @@ class SessionReport(Outcome):
     """What every session tool returns. Only what applies is there."""
 
     session_id: str | None = None
-    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
+    previous_session_id: str | None = None
     status: Status | None = None
     result: str | None = None
     recent_output: list[str] | None = None
@@ -85,20 +85,19 @@ class Acknowledgement(Outcome):
     """The short form: enough to go on. A call that waited returns the fields of a full report too."""
 
     session_id: str | None = None
-    previous_session_id: str | None = None
     status: Status | None = None
-    dropped_messages: list[str] | None = Field(None, description="What an interruption kept from ever running")
     error: Problem | None = None
 
 
-def acknowledgement(session: Session, asked_as: str | None, dropped: Iterable[Delivery] = ()) -> Acknowledgement:
-    """`asked_as` is the id that the caller used; it is told of another one."""
-    return Acknowledgement(
-        session_id=session.id,
-        previous_session_id=_previous(session, asked_as),
-        status=status_of(session),
-        dropped_messages=[cut(one.text, _LONGEST_DROPPED) for one in dropped] or None,
-    )
+class Interruption(Acknowledgement):
+    """What an interruption came to; `dropped_messages` are the beginnings of those that will never run."""
+
+    dropped_messages: list[str] | None = None
+
+
+def interruption(session: Session, dropped: Iterable[Delivery]) -> Interruption:
+    beginnings = [cut(one.text, _LONGEST_DROPPED) for one in dropped]
+    return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 
 
 def _previous(session: Session, asked_as: str | None) -> str | None:
