@@ -354,6 +354,8 @@ class Service:
         records = self._recorder.records
         mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
         if mine and await asyncio.to_thread(records.read, session_id) is not None:
+            if await asyncio.to_thread(self._around.leases.held, session_id):
+                raise _elsewhere(session_id)
             return await self._owned(session_id, owner)
         return self.session(session_id, owner=owner)  # or SessionNotFound
 
@@ -487,7 +489,11 @@ def _is_recorded(event: Event) -> bool:
 
 def _refuse_elsewhere(session: Session) -> None:
     if session.runs_elsewhere:
-        raise SessionBusy(f"Session {session.id} is run by another server on this machine.", session_id=session.id)
+        raise _elsewhere(session.id)
+
+
+def _elsewhere(session_id: str) -> SessionBusy:
+    return SessionBusy(f"Session {session_id} is run by another server on this machine.", session_id=session_id)
 
 
 def _matches(session: Session, project: str | None, text: str | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, SessionNotFound
+from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.model.states import State
@@ -169,6 +169,34 @@ async def test_a_session_that_another_server_cancelled_takes_no_more_messages(
     await there.cancel(session.id)
     with pytest.raises(Cancelled):
         await here.send(session.id, "hello")
+
+
+async def test_a_session_that_another_server_has_at_hand_is_cancelled_there(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    session, _ = await run(here, script("one", "first"), options(sandbox))
+    assert session.live
+    with pytest.raises(SessionBusy):
+        await there.cancel(session.id)
+    await here.cancel(session.id)
+    await session.closed()
+    with pytest.raises(Cancelled):
+        await there.send(session.id, "hello")
+
+
+async def test_a_mode_that_a_call_sets_takes_back_one_that_was_allowed(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    first = await start_service()
+    session, _ = await run(first, script("one", "first"), options(sandbox))
+    rules = {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}
+    session.granted([{"type": "setMode", "mode": "acceptEdits"}, rules])
+    await say(first, session, script("two", "second"))
+    second = await restarted(start_service, first)
+    assert (await second.find(session.id)).grants == session.grants
+    await say(second, session.id, script("three", "third"), options=SessionOptions(permission_mode="plan"))
+    assert second.session(session.id).grants == (rules,)
 
 
 async def test_what_another_server_spent_counts_here_too(start_service: StartService, sandbox: Sandbox) -> None:

@@ -126,6 +126,16 @@ def test_a_turn_that_was_cut_short_is_not_completed(servers: Servers, killed: bo
         assert client.send(session, script("again", "recovered"), waitSeconds=40).data["result"] == "recovered"
 
 
+def test_a_session_is_known_and_limited_from_the_moment_that_its_id_is_told(servers: Servers) -> None:
+    with servers.running(killed=True) as client:
+        session = client.create(BASH, disallowedTools=["Bash"], permissionMode="acceptEdits").session
+    with servers.running() as client:
+        assert client.look(session).status == "interrupted"
+        assert client.send(session, BASH, waitSeconds=40).data["result"] == "tried"
+    assert "Bash" not in servers.offered(session)
+    assert not (servers.place.project / "let-in").exists()
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
 def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) -> None:
     dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))

@@ -391,3 +391,43 @@ async def test_a_subscriber_that_left_is_offered_nothing_more() -> None:
         log.append(Output("a"))
     log.append(Output("b"))
     assert [event.seq for event in drained(subscription)] == [1]
+
+
+# -- cursors ----------------------------------------------------------------------------------------------------
+
+
+def test_a_cursor_is_good_in_its_own_log_only() -> None:
+    one, two = EventLog(10, 10_000), EventLog(10, 10_000)
+    for log in (one, two):
+        for number in range(5):
+            log.append(Output(f"line {number}"))
+    assert [one.position(one.cursor(seq)) for seq in range(6)] == [*range(6)]
+    assert two.position(one.cursor(3)) is None
+    assert one.position(f"{one.epoch}-6") is None
+
+
+def test_the_cursors_of_a_restored_log_hold_for_what_was_restored_alone() -> None:
+    first, again, other = (EventLog(10, 10_000) for _ in range(3))
+    for log, epoch in ((first, "aa"), (again, "aa"), (other, "bb")):
+        log.restore((Output(f"line {number}") for number in range(3)), epoch)
+    assert again.position(first.cursor(3)) == 3
+    assert other.position(first.cursor(3)) is None
+    first.append(Output("new"))
+    again.append(Output("something else"))
+    assert again.position(first.cursor(4)) is None
+    assert first.position(first.cursor(4)) == 4
+
+
+def test_nobody_is_told_of_what_is_restored() -> None:
+    told: list[Event] = []
+    log = EventLog(10, 10_000, told.append)
+    log.restore([Output("old")], "aa")
+    log.append(Output("new"))
+    assert [one.line for one in told if isinstance(one, Output)] == ["new"]
+    assert [one.line for one in log.after(0) if isinstance(one, Output)] == ["old", "new"]
+
+
+@pytest.mark.parametrize("cursor", ["", "7", "aa", "aa-", "-7", "aa--7", "aa-1 ", "AA-1", "aa-١", "a" * 33 + "-1"])
+def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+    with pytest.raises(ValueError, match="cursor"):
+        EventLog(10, 10_000).position(cursor)

@@ -319,6 +319,7 @@ class Session(Dialogue):
     async def _catch_up(self) -> None:
         """Another server may have gone on with the session while this one had it parked."""
         record = None
+        await self._around.recorder.saved(self.id)
         with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
             record = await asyncio.to_thread(self._around.recorder.records.read, self.id)
         if record is not None and record.revision > self._revision:
