@@ -23,6 +23,7 @@ _REMOTE = {
 _OF_THE_CLI = ("sse-ide", "ws-ide", "claudeai-proxy")
 """Types that Claude Code has for itself; it knows what they need."""
 
+_DEEPEST = 100
 _SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -139,16 +140,18 @@ def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
 
 
 def _check_schema(field: str, schema: Any) -> None:
-    """Looks at every part of the schema once. A list and no recursion: a schema may be nested to any depth."""
-    left = [(field, schema)]
+    """Looks at every part of the schema once. A list and no recursion: a schema may come nested to any depth."""
+    left = [(field, schema, 0)]
     while left:
-        path, part = left.pop()
+        path, part, depth = left.pop()
+        if depth > _DEEPEST:
+            raise _refuse(field, f"is nested more than {_DEEPEST} schemas deep")
         if isinstance(part, bool) and path != field:
             continue
         if not isinstance(part, Mapping):
             raise _refuse(path, "must be a JSON schema, which is an object")
         _check_keywords(path, part)
-        left.extend(_inner(path, part))
+        left.extend((inner_path, inner, depth + 1) for inner_path, inner in _inner(path, part))
 
 
 def _check_keywords(path: str, part: Mapping[str, Any]) -> None:

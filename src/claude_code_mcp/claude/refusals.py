@@ -46,7 +46,7 @@ def refused_argument(stderr: str) -> InvalidArgument | None:
         if line.endswith(_AGENTS):
             where, _, why = following.partition(": ")
             return _refusal(f"agents.{where}" if why else "agents", why or where)
-        if line.endswith(_SERVERS) and following:
+        if line.endswith(_SERVERS) and following.startswith("mcpServers"):
             where, _, why = following.partition(": ")
             field = where.replace("mcpServers", "mcp_servers", 1)
             return _refusal(field if why else "mcp_servers", why or where)
@@ -59,7 +59,7 @@ def refused_argument(stderr: str) -> InvalidArgument | None:
 def _pairs(text: str) -> list[tuple[str, str]]:
     """Each line with the next one that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return list(zip(lines, [*lines[1:], ""], strict=True))
+    return list(zip(lines, [*lines[1:], ""], strict=False))
 
 
 def _refusal(field: str, why: str) -> InvalidArgument:
