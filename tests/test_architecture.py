@@ -22,7 +22,7 @@ ROWS: list[set[str]] = [
     {"greeting"},
     {"front"},
     {"model"},
-    {"errors"},
+    {"errors", "json_text"},
     {"config"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
@@ -43,6 +43,7 @@ NARROW: dict[str, set[str]] = {
     "front": {"manifest", "greeting"},
     "model": set(),
     "errors": set(),
+    "json_text": set(),
     "config": {"errors"},
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests

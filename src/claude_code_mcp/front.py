@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 SWITCH = "CLAUDE_CODE_MCP_GREETING"
 """The variable that turns the greeting off: the server then loads first and speaks later."""
 
+FOR_PEOPLE = b"""\
+claude-code-mcp waits for an MCP client on standard input; a client starts it by itself.
+To register it with one: claude-code-mcp config CLIENT. Ctrl-C ends it.
+"""
+"""What a person is told who starts the server in a terminal."""
+
 _QUIET_MS = 20
 """How long the client must be silent before loading may take the processor away from it."""
 _TURN = 0.0005
@@ -26,8 +32,14 @@ _TURN = 0.0005
 
 def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     """Serves MCP on stdio. `load` imports the server and returns the function that runs it, in this thread."""
+    _fill_gaps()
     if os.environ.get(SWITCH) == "off" or not on_pipes():
-        return load()(argv, Heard())
+        try:
+            if os.isatty(0) and not any(one.startswith("--ht") for one in argv):
+                os.write(2, FOR_PEOPLE)
+            return load()(argv, Heard())
+        except KeyboardInterrupt:  # while it was loading; later it has signals in hand
+            return 130
     manifest, leave_manifest = find(argv)
     if manifest is None:
         return load()(argv, Heard(leave_manifest=leave_manifest))
@@ -40,6 +52,15 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
         except KeyboardInterrupt:
             loading.leave(130)
     return load()(argv, greeting.heard())
+
+
+def _fill_gaps() -> None:
+    """A standard descriptor that is closed would soon be somebody else's file: nothing is put there instead."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
 
 
 def on_pipes() -> bool:

@@ -8,6 +8,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from .. import json_text
+
 Raw: TypeAlias = dict[str, Any]
 
 
@@ -217,8 +219,9 @@ def _parse_control(raw: Raw, size: int) -> Frame:
 
 
 def encode(frame: Raw) -> bytes:
-    """One frame as the CLI reads it: plain ASCII, so that half a surrogate pair cannot spoil the encoding."""
-    return json.dumps(frame, separators=(",", ":")).encode("ascii") + b"\n"
+    """One frame as the CLI reads it. A line that it cannot parse would end it, so what JSON cannot say is replaced;
+    ValueError for a frame that is nested too deeply."""
+    return json_text.encode(frame) + b"\n"
 
 
 def user_message(text: str, message_id: str, *, later: bool = False) -> Raw:

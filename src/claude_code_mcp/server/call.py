@@ -60,6 +60,8 @@ class Call:
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    on_disconnect: str = "keep"
+    """What becomes of a turn when the client that waits for it is gone."""
 
     @property
     def resumed_session(self) -> str | None:

@@ -15,11 +15,10 @@ from ..sessions.session import Session
 from .call import Call
 from .code_options import SessionArguments, session_options
 from .forms import CONFIRM, confirmation, confirmed
+from .limits import Milliseconds
 from .status import PendingInput, Problem, pending_input
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import wait_for_turn
-
-Milliseconds = int
 
 
 class ClaudeCode(SessionArguments):

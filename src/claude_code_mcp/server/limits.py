@@ -12,6 +12,7 @@ from ..store.transcripts import is_session_id
 
 _RULES = 200
 _HIGHEST = 1_000_000
+_LONGEST_WAIT = 10**12
 
 
 def _bounded(text: str, limit: int) -> str:
@@ -40,6 +41,13 @@ def _countable(number: int) -> int:
     return number
 
 
+def _bearable(milliseconds: int) -> int:
+    if milliseconds > _LONGEST_WAIT:
+        raise ValueError(f"must not be more than {_LONGEST_WAIT}")
+    return milliseconds
+
+
+Milliseconds = Annotated[int, AfterValidator(_bearable)]
 Count = Annotated[int, AfterValidator(_countable)]
 Name = Annotated[str, AfterValidator(partial(_bounded, limit=1000))]
 Path = Annotated[str, AfterValidator(partial(_bounded, limit=4096))]

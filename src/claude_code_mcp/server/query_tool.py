@@ -24,7 +24,7 @@ from .call import Call
 from .limits import Count, Name, Path, Rules
 from .status import Problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import open_questions, told_progress
+from .turns import left_waiting, open_questions, told_progress
 
 METHOD = "claude-code/messages"
 _BUNDLE_BYTES = 16 << 20
@@ -159,10 +159,11 @@ class _Stream:
         call.dialogs.take_all(session.id, call.responses)
         self._recall()
         try:
-            async with told_progress(call, session):
-                asked = await self._stream()
+            with call.dialogs.waiting(session.id, call.context.request_id, call.context.session):
+                async with told_progress(call, session):
+                    asked = await self._stream()
         except asyncio.CancelledError:
-            call.service.start_task(session.interrupt())
+            left_waiting(call, session)
             raise
         return asked or self._bundle()
 
