@@ -134,6 +134,8 @@ def test_a_frame_that_is_nested_without_end_is_refused() -> None:
         value = [value]
     with pytest.raises(ValueError, match="nested"):
         encode({"deep": value})
+
+
 def test_half_a_surrogate_pair_from_the_cli_can_be_passed_on() -> None:
     frame = parse_frame(
         b'{"type":"user","message":{"content":"a\\ud83d"},"list":["\\udc00b", 1, null],"whole":"\\ud83d\\ude00"}'

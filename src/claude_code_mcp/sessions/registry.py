@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..config import Settings
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
@@ -18,6 +19,26 @@ from .session import Session
 from .surroundings import Surroundings
 
 log = logging.getLogger(__name__)
+
+
+def own_directory() -> str:
+    """Where this server works; InvalidArgument if that directory is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        raise InvalidArgument(
+            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
+            "server elsewhere.",
+            field="cwd",
+        ) from None
+
+
+def default_directory(settings: Settings) -> str:
+    """Where sessions work that name no directory."""
+    named = settings.default_cwd
+    if named is not None and os.path.isabs(named):
+        return os.path.abspath(named)
+    return os.path.abspath(os.path.join(own_directory(), named or ""))
 
 
 class Sessions:
@@ -39,7 +60,9 @@ class Sessions:
 
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
-        cwd = os.path.abspath(options.cwd or self._around.settings.default_cwd or os.getcwd())
+        cwd = options.cwd or default_directory(self._around.settings)
+        if not os.path.isabs(cwd):
+            cwd = os.path.abspath(os.path.join(own_directory(), cwd))
         self._check_servers(options.hub_servers or ())
         return self._new(str(uuid.uuid4()), options, cwd, owner)
 
@@ -86,7 +109,7 @@ class Sessions:
         if transcript is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         options = options or SessionOptions()
-        cwd = options.cwd or transcript.cwd or os.getcwd()
+        cwd = options.cwd or transcript.cwd or own_directory()
         return self._new(session_id, options, cwd, owner, usage=transcript.usage)
 
     async def check_message(self, session_id: str, message_id: str | None) -> None:
