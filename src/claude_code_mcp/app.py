@@ -18,7 +18,7 @@ from .errors import ClaudeCodeError, InvalidArgument
 from .greeting import Heard
 from .model.acts import Act, ActKind
 from .observers.audit import Audit
-from .observers.logs import RedactingFormatter
+from .observers.logs import RedactingFormatter, SessionLog
 from .observers.trail import Trail
 from .policy.document import Policy, built_in, parse_policy
 from .policy.redaction import Redactor
@@ -161,6 +161,7 @@ async def _audited(
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
+    service.observe(SessionLog())
     audit = _audit(settings, audit_file)
     if audit is not None:
         service.observe(audit)

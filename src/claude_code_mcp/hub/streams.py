@@ -95,17 +95,30 @@ def render_message(message: SessionMessage) -> str:
     return message.message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def sound_message(item: SessionMessage) -> SessionMessage:
-    """The same message, with what cannot be written replaced. ValueError if it is nested too deeply."""
-    message = item.message
+def sound_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The same parameters or result, with what cannot be written replaced; MCPError if they are nested too deeply."""
     try:
-        to_json(message)
-        return item
+        to_json(params)
+        return params
     except ValueError:
-        whole = _adapter.validate_python(
-            json_text.sound(message.model_dump(by_alias=True, exclude_unset=True)), by_name=False
-        )
-        return SessionMessage(whole, metadata=item.metadata)
+        pass
+    try:
+        mended: dict[str, Any] = json_text.sound(params)
+    except ValueError as error:
+        raise MCPError(types.INVALID_PARAMS, f"The message cannot be written as JSON: {error}") from None
+    return mended
+
+
+def _sound_message(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
+    match message:
+        case types.JSONRPCResponse():
+            return message.model_copy(update={"result": sound_params(message.result)})
+        case types.JSONRPCError(error=error):
+            told = sound_params({"message": error.message, "data": error.data})
+            return message.model_copy(update={"error": error.model_copy(update=told)})
+        case _ if message.params is not None:
+            return message.model_copy(update={"params": sound_params(message.params)})
+    return message
 
 
 @dataclass(slots=True)
@@ -215,11 +228,8 @@ class SoundOutbox(_Stream):
         self._outbox = outbox
 
     async def send(self, item: SessionMessage, /) -> None:
-        try:
-            item = sound_message(item)
-        except ValueError as error:
-            raise MCPError(types.INVALID_PARAMS, f"The message cannot be written as JSON: {error}") from None
-        await self._outbox.send(item)
+        message = _sound_message(item.message)
+        await self._outbox.send(SessionMessage(message, metadata=item.metadata))
 
     async def aclose(self) -> None:
         await self._outbox.aclose()
