@@ -23,7 +23,7 @@ class ToolsPreset(Arguments):
 
 class ThinkingMode(Arguments):
     type: Literal["adaptive", "enabled", "disabled"]
-    budget_tokens: Count | None = Field(None, gt=0)
+    budget_tokens: Count | None = None
 
 
 class OutputFormat(Arguments):
@@ -40,7 +40,7 @@ class SessionArguments(Arguments):
     tools: list[str] | ToolsPreset | None = None
     persist_session: bool | None = Field(None, description="Keep a transcript (default true)")
     permission_mode: str | None = Field(None, description="Default dontAsk")
-    max_turns: Count | None = Field(None, gt=0)
+    max_turns: Count | None = None
     model: str | None = None
     system_prompt: str | SystemPromptPreset | None = None
     agents: dict[str, Any] | None = None

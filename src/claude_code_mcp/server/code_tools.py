@@ -23,14 +23,14 @@ from .turns import wait_for_turn
 
 class ClaudeCode(SessionArguments):
     prompt: Text
-    timeout: Milliseconds | None = Field(None, gt=0, description="Milliseconds")
+    timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
 
 class ReplyArguments(Arguments):
     session_id: str
     prompt: Text
     fork_session: bool | None = None
-    timeout: Milliseconds | None = Field(None, gt=0)
+    timeout: Milliseconds | None = None
 
 
 class DiskReply(ReplyArguments, SessionArguments):

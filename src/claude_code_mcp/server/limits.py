@@ -6,7 +6,7 @@ The limits are kept out of the JSON schemas, where they would cost every caller.
 from functools import partial
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from ..store.transcripts import is_session_id
 
@@ -47,8 +47,8 @@ def _bearable(milliseconds: int) -> int:
     return milliseconds
 
 
-Milliseconds = Annotated[int, AfterValidator(_bearable)]
-Count = Annotated[int, AfterValidator(_countable)]
+Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_bearable)]
+Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
 Name = Annotated[str, AfterValidator(partial(_bounded, limit=1000))]
 Path = Annotated[str, AfterValidator(partial(_bounded, limit=4096))]
 Rules = Annotated[list[Name], AfterValidator(_few)]

@@ -48,7 +48,7 @@ _NAMES = {
 
 class QueryOptions(Arguments):
     cwd: Path | None = None
-    max_turns: Count | None = Field(None, gt=0)
+    max_turns: Count | None = None
     model: Name | None = None
     append_system_prompt: str | None = None
     permission_mode: Name | None = None

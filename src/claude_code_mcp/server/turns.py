@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,6 +18,8 @@ from ..sessions.session import Session
 from ..store.log import Subscription
 from . import sdk
 from .call import Call
+
+log = logging.getLogger(__name__)
 
 _BETWEEN_REPORTS = 0.2
 
@@ -41,7 +44,10 @@ async def wait_for_turn(call: Call, session: Session, seconds: float) -> types.I
 def left_waiting(call: Call, session: Session) -> None:
     """The caller no longer waits: if it has cancelled the call, its turn is interrupted; if it is gone, the setting
     for that decides. On HTTP in 2026-07-28 a closed connection is all that a server hears of either."""
-    if sdk.was_called_off(call.context):
+    called_off = sdk.was_called_off(call.context)
+    wish = "interrupt" if called_off else call.on_disconnect
+    log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if called_off else "is gone", wish)
+    if called_off:
         call.service.start_task(session.interrupt())
     elif call.on_disconnect != "keep":
         call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
