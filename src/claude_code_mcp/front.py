@@ -1,5 +1,6 @@
 """The fast way in: talks to the client on stdin and stdout until the server is loaded, then makes room for it."""
 
+import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
 import os
 import select
 import sys
@@ -33,13 +34,12 @@ _TURN = 0.0005
 def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     """Serves MCP on stdio. `load` imports the server and returns the function that runs it, in this thread."""
     _fill_gaps()
+    if sys.platform != "win32":
+        _signal.signal(_signal.SIGINT, _leave_at_once)
     if os.environ.get(SWITCH) == "off" or not on_pipes():
-        try:
-            if os.isatty(0) and not any(one.startswith("--ht") for one in argv):
-                os.write(2, FOR_PEOPLE)
-            return load()(argv, Heard())
-        except KeyboardInterrupt:  # while it was loading; later it has signals in hand
-            return 130
+        if os.isatty(0) and not any(one.startswith("--ht") for one in argv):
+            os.write(2, FOR_PEOPLE)
+        return load()(argv, Heard())
     manifest, leave_manifest = find(argv)
     if manifest is None:
         return load()(argv, Heard(leave_manifest=leave_manifest))
@@ -49,9 +49,13 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
             _converse(greeting, loading)
         except (BrokenPipeError, ConnectionError):
             loading.leave(0)
-        except KeyboardInterrupt:
-            loading.leave(130)
     return load()(argv, greeting.heard())
+
+
+def _leave_at_once(*_: object) -> "NoReturn":
+    """Ctrl-C until the server has signals in hand: nothing is there yet that would have to be closed. The usual
+    KeyboardInterrupt is lost where it hits a callback of the import system, and the process then runs on."""
+    os._exit(130)
 
 
 def _fill_gaps() -> None:
