@@ -24,7 +24,7 @@ ROWS: list[set[str]] = [
     {"greeting"},
     {"front"},
     {"model"},
-    {"errors"},
+    {"errors", "json_text"},
     {"config"},
     {"processes"},
     {"claude", "store", "policy", "questions", "hub"},
@@ -48,6 +48,7 @@ NARROW: dict[str, set[str]] = {
     "redaction": {"secret_shapes"},
     "model": set(),
     "errors": set(),
+    "json_text": set(),
     "config": {"errors"},
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from . import __version__
-from .config import Settings
-from .errors import InvalidArgument
+from .config import Settings, load_settings
+from .errors import ClaudeCodeError, InvalidArgument
 from .greeting import Heard
 from .model.acts import Act, ActKind
 from .observers.audit import Audit
-from .observers.logs import RedactingFormatter
+from .observers.logs import RedactingFormatter, SessionLog
 from .observers.trail import Trail
 from .policy.document import Policy, built_in, parse_policy
 from .redaction import Redactor
@@ -61,6 +61,19 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
                 await _after_the_client(service, settings.on_disconnect or "stop")
+
+
+async def refuse_stdio(problem: ClaudeCodeError, heard: Heard) -> None:
+    """Tells the client on stdin and stdout with every call why there is no server, until it goes away or a signal
+    comes."""
+    from .server.refusing import refusing_server  # noqa: PLC0415
+    from .server.stdio import stdio_streams  # noqa: PLC0415
+
+    server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()
+    with _on_signals(serving.cancel):
+        async with stdio_streams(heard) as (inbox, outbox):
+            with serving:
+                await server.run(inbox, outbox, server.create_initialization_options())
 
 
 async def _after_the_client(service: Service, wish: str) -> None:
@@ -121,6 +134,8 @@ async def _hub(settings: Settings) -> "AsyncIterator[tuple[Hub, Relay] | None]":
     relay = Relay(settings.channels, settings.permission_channels)
     configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd)
     for problem in configuration.problems:
+        if problem.entry is None and problem.file == settings.hub_file:
+            raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
     async with make_hub(settings, configuration, os.environ, relay.hear) as hub:
         yield hub, relay
@@ -146,6 +161,7 @@ async def _audited(
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
+    service.observe(SessionLog())
     audit = _audit(settings, audit_file)
     if audit is not None:
         service.observe(audit)

@@ -55,7 +55,8 @@ class Settings(BaseModel):
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
     """How many Claude Code processes may live at once."""
     log_level: LogLevel = Field("info", validation_alias="LOG_LEVEL")
-    """What the server writes to stderr."""
+    """What the server writes to stderr. `info`: each start, end, crash, refusal and failed turn; `debug`: the
+    frames of both protocols too, without their contents."""
     event_buffer_size: int = Field(500, gt=0, validation_alias="EVENT_BUFFER_SIZE")
     """Events kept per session."""
     event_buffer_bytes: int = Field(4 << 20, gt=0, validation_alias=f"{_OWN}EVENT_BUFFER_BYTES")

@@ -1,5 +1,6 @@
 """The fast way in: talks to the client on stdin and stdout until the server is loaded, then makes room for it."""
 
+import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
 import os
 import select
 import sys
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 SWITCH = "CLAUDE_CODE_MCP_GREETING"
 """The variable that turns the greeting off: the server then loads first and speaks later."""
 
+FOR_PEOPLE = b"""\
+claude-code-mcp waits for an MCP client on standard input; a client starts it by itself.
+To register it with one: claude-code-mcp config CLIENT. Ctrl-C ends it.
+"""
+"""What a person is told who starts the server in a terminal."""
+
 _QUIET_MS = 20
 """How long the client must be silent before loading may take the processor away from it."""
 _TURN = 0.0005
@@ -26,7 +33,12 @@ _TURN = 0.0005
 
 def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     """Serves MCP on stdio. `load` imports the server and returns the function that runs it, in this thread."""
+    _fill_gaps()
+    if sys.platform != "win32":
+        _signal.signal(_signal.SIGINT, _leave_at_once)
     if os.environ.get(SWITCH) == "off" or not on_pipes():
+        if os.isatty(0) and not any(one.startswith("--ht") for one in argv):
+            os.write(2, FOR_PEOPLE)
         return load()(argv, Heard())
     manifest, leave_manifest = find(argv)
     if manifest is None:
@@ -37,9 +49,22 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
             _converse(greeting, loading)
         except (BrokenPipeError, ConnectionError):
             loading.leave(0)
-        except KeyboardInterrupt:
-            loading.leave(130)
     return load()(argv, greeting.heard())
+
+
+def _leave_at_once(*_: object) -> "NoReturn":
+    """Ctrl-C until the server has signals in hand: nothing is there yet that would have to be closed. The usual
+    KeyboardInterrupt is lost where it hits a callback of the import system, and the process then runs on."""
+    os._exit(130)
+
+
+def _fill_gaps() -> None:
+    """A standard descriptor that is closed would soon be somebody else's file: nothing is put there instead."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
 
 
 def on_pipes() -> bool:

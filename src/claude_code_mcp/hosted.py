@@ -1,7 +1,6 @@
 """The hub of this machine, put together from its parts: where servers are configured, where tokens are kept, and how
 the programs of servers are tied to our life."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from .hub.hub import Hub
 from .hub.means import Means, Notified, hear_nothing
 from .hub.sources import Configuration, Places, read_configuration
 from .processes.leftovers import new_mark
+from .sessions.directories import own_directory
 
 
 def hub_configuration(settings: Settings, environment: Mapping[str, str], project: str | None = None) -> Configuration:
@@ -20,7 +20,7 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     if settings.hub == "own":
         return read_configuration(Places(settings.hub_file), environment)
     home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    places = Places.usual(Path(home or Path.home()), Path(project or os.getcwd()), settings.hub_file)
+    places = Places.usual(Path(home or Path.home()), Path(project or own_directory()), settings.hub_file)
     return read_configuration(places, environment)
 
 

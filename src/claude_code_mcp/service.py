@@ -40,6 +40,7 @@ from .questions.returned import put_back
 from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.delivery import Delivery, WhenBusy
+from .sessions.directories import default_directory
 from .sessions.gate import Gate
 from .sessions.hosting import Host
 from .sessions.launch import Launcher, needs_confirmation
@@ -60,6 +61,10 @@ log = logging.getLogger(__name__)
 
 
 __all__ = ["LOCAL", "Observer", "Service", "outcome_of"]
+
+
+_LAST_WORK = 1.0
+"""Seconds that tasks have to come to their end by themselves when the service closes."""
 
 
 class Observer(Protocol):
@@ -92,7 +97,7 @@ class Service:
         self.redactor.learn(self._environment)
         self._observers: tuple[Observer, ...] = ()
         self._host = host
-        default = os.path.abspath(self.settings.default_cwd or os.getcwd())
+        default = default_directory(self.settings)
         self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -127,10 +132,17 @@ class Service:
         await asyncio.shield(self._close())
 
     async def _close(self) -> None:
+        """Sessions are closed first, which is bounded by the steps of stopping a process. What else is at work may come
+        to its end if that is near, such as a note about a cost; what waits for the world, such as a person who was
+        sent to sign in, is called off."""
         self._cleaner.cancel()
         await self._sessions.close()
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=10 * self.settings.stop_timeout)
+            _, waiting = await asyncio.wait(self._tasks, timeout=_LAST_WORK)
+            for task in waiting:
+                task.cancel()
+            if waiting:
+                await asyncio.wait(waiting, timeout=self.settings.stop_timeout)
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""

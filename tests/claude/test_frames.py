@@ -117,8 +117,23 @@ def test_every_text_arrives_as_one_line_and_unchanged(words: str) -> None:
     assert json.loads(line)["message"]["content"] == words
 
 
-def test_half_a_surrogate_pair_arrives_too() -> None:
-    assert json.loads(encode(user_message("\ud83d", "id")))["message"]["content"] == "\ud83d"
+def test_what_json_has_no_words_for_is_replaced_before_the_cli_reads_it() -> None:
+    """The CLI ends itself over a line that it cannot parse, and the API takes no half of a surrogate pair."""
+    sent = encode({"half": "a\ud83db", "whole": "\U0001f600", "numbers": [float("nan"), float("inf"), -1e999, 1.5]})
+    assert sent.isascii()
+    assert json.loads(sent, parse_constant=pytest.fail) == {
+        "half": "a\ufffdb",
+        "whole": "\U0001f600",
+        "numbers": [None, None, None, 1.5],
+    }
+
+
+def test_a_frame_that_is_nested_without_end_is_refused() -> None:
+    value: Any = []
+    for _ in range(5000):
+        value = [value]
+    with pytest.raises(ValueError, match="nested"):
+        encode({"deep": value})
 
 
 def test_half_a_surrogate_pair_from_the_cli_can_be_passed_on() -> None:

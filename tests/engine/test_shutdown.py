@@ -3,10 +3,12 @@
 import asyncio
 import time
 from collections.abc import Awaitable
+from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled
+from claude_code_mcp.errors import Cancelled, InvalidArgument
+from claude_code_mcp.hub.auth.callback import listen
 from claude_code_mcp.model.events import ProcessChanged
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.turn import OutcomeCode
@@ -126,3 +128,38 @@ async def test_a_caller_that_goes_away_while_waiting_leaves_the_turn_alone(servi
     await gone_after(service.wait(session.id), 3)
     await gone_after(end_of(delivery), 3)
     assert (await end_of(delivery)).result == "hello"
+
+
+async def test_closing_does_not_wait_for_a_person_who_was_sent_to_sign_in(start_service: StartService) -> None:
+    """However long the steps of stopping a process may take."""
+    service, listening = await start_service(stop_timeout_ms=3_600_000), asyncio.Event()
+
+    async def sign_in() -> None:
+        async with listen(None) as callback:
+            listening.set()
+            await callback.wait()
+
+    waiting = service.start_task(sign_in())
+    await listening.wait()
+    await service.__aexit__()
+    assert waiting.cancelled()
+
+
+async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
+    start_service: StartService, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    service = await start_service()
+    there = options(sandbox).model_copy(update={"cwd": str(gone)})
+    session, _ = await run(service, "hello", there)
+    await parked(session)
+    gone.rmdir()
+    with pytest.raises(InvalidArgument, match="gone"):
+        await service.send(session.id, "again")
+    with pytest.raises(InvalidArgument, match="started in no longer exists"):
+        await service.create("hello", options(sandbox).model_copy(update={"cwd": None}))
+    with pytest.raises(InvalidArgument, match="started in no longer exists"):
+        Service(service.settings)
+    assert (await run(service, "hello", options(sandbox)))[1].ok

@@ -13,8 +13,10 @@ SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY = HANDSHAKE_PROTOCOL_VERSIONS
 (MODERN,) = MODERN_PROTOCOL_VERSIONS
 PLAIN = {"CLAUDE_CODE_MCP_GREETING": "off"}
-BROKEN = {"MAX_SESSIONS": "many"}
-"""With this the server never starts, so whatever is answered comes from the greeting."""
+BROKEN = {"PYTHONPATH": str(Path(__file__).parent / "unloadable")}
+"""With this the server is never loaded, so whatever is answered comes from the greeting."""
+WRONG = {"MAX_SESSIONS": "many"}
+"""With this the server cannot run sessions."""
 
 Message = dict[str, Any]
 

@@ -23,7 +23,9 @@ from .client import (
     MODERN,
     PLAIN,
     SCRIPT,
+    WRONG,
     Client,
+    Message,
     enveloped,
     initialize,
     lines,
@@ -210,22 +212,65 @@ def test_the_last_line_needs_no_end(environment: dict[str, str]) -> None:
     assert (code, [answer["id"] for answer in said]) == (0, [0])
 
 
-@pytest.mark.parametrize("arguments", [[], ["serve"], ["serve", "--on-disconnect", "keep"]])
-def test_settings_that_do_not_parse_stop_the_start_after_the_greeting(
-    environment: dict[str, str], arguments: list[str]
+def told_to_a_caller(answer: Message) -> str:
+    """What a refused call is told, as text."""
+    result = answer["result"]
+    assert result["isError"]
+    assert result["structuredContent"]["error"]["code"] == "INVALID_ARGUMENT"
+    return str(result["content"][0]["text"])
+
+
+@pytest.mark.parametrize("greeting", [{}, PLAIN], ids=["greeted", "plain"])
+@pytest.mark.parametrize("arguments", [[], ["serve", "--on-disconnect", "keep"]])
+def test_settings_that_do_not_parse_are_told_with_every_call(
+    environment: dict[str, str], arguments: list[str], greeting: dict[str, str]
 ) -> None:
-    with Client({**environment, **BROKEN}, *arguments) as client:
-        client.ask(initialize())
-        assert client.process.stdout is not None
-        assert client.process.stdout.readline() == b""
-        assert client.process.wait(60) == 2
-        _, _, errors = client.end()
+    with Client({**environment, **WRONG, **greeting}, *arguments) as client:
+        assert "result" in client.ask(initialize())
+        client.send(INITIALIZED)
+        assert client.ask(request("tools/list", 1))["result"]["tools"]
+        for number in (2, 3):
+            call = request("tools/call", number, name="claude_list_sessions", arguments={})
+            assert "MAX_SESSIONS='many' is not valid" in told_to_a_caller(client.ask(call))
+        code, said, errors = client.end()
+    assert (code, said) == (2, [])
     assert errors.startswith("claude-code-mcp: MAX_SESSIONS='many'")
     assert errors.count("\n") == 1
 
 
+def broken_files(place: Path) -> dict[str, tuple[dict[str, str], list[str], str]]:
+    """By name: variables, arguments, and a part of what a caller is told."""
+    (place / "policy.toml").write_text("default = 'nobody'\n[profiles", encoding="utf-8")
+    (place / "mcp.json").write_text("{", encoding="utf-8")
+    return {
+        "policy missing": ({"CLAUDE_CODE_MCP_POLICY": str(place / "none")}, [], "The policy file"),
+        "policy broken": ({"CLAUDE_CODE_MCP_POLICY": str(place / "policy.toml")}, [], "policy.toml"),
+        "hub file broken": ({"CLAUDE_CODE_MCP_HUB_FILE": str(place / "mcp.json")}, [], "mcp.json"),
+        "configuration missing": ({}, ["serve", "--config", str(place / "none")], "configuration file"),
+        "flag unknown": ({}, ["serve", "--nonsense"], "--nonsense"),
+    }
+
+
+BROKEN_FILES = ["policy missing", "policy broken", "hub file broken", "configuration missing", "flag unknown"]
+
+
+@pytest.mark.parametrize("broken", BROKEN_FILES)
+def test_what_else_keeps_the_server_from_starting_is_told_too(
+    environment: dict[str, str], tmp_path: Path, broken: str
+) -> None:
+    variables, arguments, part = broken_files(tmp_path)[broken]
+    with Client({**environment, **variables}, *arguments) as client:
+        assert "result" in client.ask(initialize())
+        client.send(INITIALIZED)
+        call = request("tools/call", 1, name="claude_list_sessions", arguments={})
+        assert part in told_to_a_caller(client.ask(call))
+        code, _, errors = client.end()
+    assert code == 2
+    assert part in errors
+
+
 def test_settings_that_do_not_parse_are_told_to_a_client_that_says_nothing(environment: dict[str, str]) -> None:
-    with Client({**environment, **BROKEN}) as client:
+    with Client({**environment, **WRONG}) as client:
         code, said, errors = client.end()
     assert (code, said) == (2, [])
     assert errors.startswith("claude-code-mcp: MAX_SESSIONS='many'")

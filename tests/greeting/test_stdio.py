@@ -1,16 +1,21 @@
 """The transport under the server: it survives what clients send, and ends when they go."""
 
+import fcntl
 import json
 import os
+import pty
+import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .client import INITIALIZED, PLAIN, SCRIPT, Client, initialize, lines, request, unknown_tool
+from .client import INITIALIZED, PLAIN, SCRIPT, Client, Message, initialize, lines, request, unknown_tool
 
 
 @pytest.fixture
@@ -34,6 +39,76 @@ def test_a_line_that_is_no_message_is_refused_and_the_server_lives_on(client: Cl
     client.write(b"\n\r\n \n")
     assert client.ask(request("ping", 2))["result"] == {}
     assert client.end() == (0, [], "")
+
+
+MALFORMED: dict[str, tuple[bytes, list[Any]]] = {
+    "an id that is half of a surrogate pair": (b'{"jsonrpc":"2.0","id":"\\ud800","method":"ping"}', [(None, -32600)]),
+    "half of a surrogate pair in a call": (
+        b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"\\ud800"}}',
+        [(7, -32600)],
+    ),
+    "a cancellation of an object": (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":{}}}',
+        [],
+    ),
+    "a cancellation of a list": (
+        b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":[[]]}}',
+        [],
+    ),
+    "an id that is no number": (b'{"jsonrpc":"2.0","id":NaN,"method":"ping"}', []),
+    "an id without end": (b'{"jsonrpc":"2.0","id":1e999,"method":"ping"}', []),
+    "an id of 5000 digits": (b'{"jsonrpc":"2.0","id":1' + b"0" * 5000 + b',"method":"ping"}', [(None, -32700)]),
+    "nested too deeply": (
+        b'{"jsonrpc":"2.0","id":8,"method":"ping","params":{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
+        [(None, -32700)],
+    ),
+    "not an object": (b"5", [(None, -32600)]),
+    "a batch": (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', [(None, -32600)]),
+    "not UTF-8": (b'{"jsonrpc":"2.0","id":9,"method":"\xff"}', [(None, -32700)]),
+    "a number that is none in a call": (
+        b'{"jsonrpc":"2.0","id":10,"method":"tools/call","params":{"name":"x","arguments":{"a":NaN}}}',
+        [(10, -32602)],
+    ),
+}
+
+
+def test_no_single_line_ends_the_server(client: Client) -> None:
+    for what, (line, expected) in MALFORMED.items():
+        client.write(line + b"\n")
+        answers = [client.read() for _ in expected]
+        assert [(answer["id"], answer["error"]["code"]) for answer in answers] == expected, what
+        assert client.ask(request("ping", what))["result"] == {}
+    assert client.end() == (0, [], "")
+
+
+def refused(answer: Message) -> str:
+    assert answer["result"]["isError"], answer
+    return str(answer["result"]["content"][0]["text"])
+
+
+def test_numbers_that_cannot_be_used_are_refused_by_name(client: Client) -> None:
+    def call(tool: str, number: str, field: str) -> str:
+        line = f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{{{field}}}}}}}'
+        client.write(line.replace("NUMBER", number).encode() + b"\n")
+        return refused(client.read())
+
+    for number in ("1" + "0" * 400, "NaN", "-1", "1e999", "0", "true"):
+        said = call("claude_code", number, '"prompt":"hi","timeout":NUMBER')
+        assert said.startswith("Error [INVALID_ARGUMENT]: timeout:"), said
+    for number in ("1" + "0" * 400, "NaN", "-1", "1e999"):
+        said = call("claude_create_session", number, '"prompt":"hi","maxBudgetUsd":NUMBER')
+        assert said.startswith("Error [INVALID_ARGUMENT]: maxBudgetUsd:"), said
+        said = call("claude_create_session", number, '"prompt":"hi","waitSeconds":NUMBER')
+        assert said.startswith("Error [INVALID_ARGUMENT]: waitSeconds:"), said
+
+
+def test_a_crowd_of_unknown_arguments_is_refused_without_listing_it(client: Client) -> None:
+    strangers = {f"stranger-{number}": number for number in range(200_000)}
+    for number, arguments in enumerate(({"prompt": "hi", **strangers}, {"prompt": "hi", "systemPrompt": strangers})):
+        client.send(request("tools/call", number, name="claude_code", arguments=arguments))
+        answer = client.read()
+        assert refused(answer).startswith("Error [INVALID_ARGUMENT]: ")
+        assert len(json.dumps(answer)) < 3000
 
 
 def test_a_long_line_is_read_and_an_endless_one_refused(client: Client) -> None:
@@ -97,6 +172,76 @@ def test_one_socket_for_both_ways_is_served_too(environment: dict[str, str]) -> 
             assert json.loads(incoming.readline())["id"] == message["id"]
         here.shutdown(socket.SHUT_WR)
         assert process.wait(60) == 0
+
+
+@pytest.fixture
+def terminal(environment: dict[str, str]) -> Iterator[tuple[int, "subprocess.Popen[bytes]"]]:
+    """The server in a terminal of its own, at its controls a test."""
+    controls, end = pty.openpty()
+    process = subprocess.Popen(
+        [SCRIPT],
+        env={**environment, "LOG_LEVEL": "error"},
+        stdin=end,
+        stdout=end,
+        stderr=end,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C is for who controls it
+    )
+    os.close(end)
+    yield controls, process
+    process.kill()
+    process.wait()
+    os.close(controls)
+
+
+def read_until(controls: int, words: bytes) -> bytes:
+    seen = b""
+    while words not in seen:
+        seen += os.read(controls, 4096)
+    return seen
+
+
+def test_in_a_terminal_it_says_what_it_waits_for_and_ends_with_ctrl_c(
+    terminal: tuple[int, "subprocess.Popen[bytes]"],
+) -> None:
+    controls, process = terminal
+    assert b"claude-code-mcp config CLIENT" in read_until(controls, b"Ctrl-C ends it")
+    os.write(controls, lines(initialize()))
+    read_until(controls, b'"serverInfo"')  # it has signals in hand now
+    os.write(controls, b"\x03")
+    assert process.wait(60) == 0
+
+
+def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: tuple[int, "subprocess.Popen[bytes]"]) -> None:
+    controls, process = terminal
+    read_until(controls, b"Ctrl-C ends it")
+    os.write(controls, b"\x03")
+    assert process.wait(60) in (0, 130)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], number: int) -> None:
+    here, there = socket.socketpair()
+    with here, here.makefile("rb") as incoming:
+        process = subprocess.Popen(
+            [SCRIPT], env=environment, stdin=there.fileno(), stdout=there.fileno(), stderr=subprocess.PIPE
+        )
+        there.close()
+        here.sendall(lines(initialize()))
+        assert json.loads(incoming.readline())["id"] == 0
+        process.send_signal(number)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("redirection", ["</dev/null", "<&-", "<&- >&-"])
+def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
+    ended = subprocess.run(
+        f'exec "{SCRIPT}" {redirection}', shell=True, env=environment, capture_output=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_neither_a_print_nor_a_child_touches_the_protocol(environment: dict[str, str]) -> None:

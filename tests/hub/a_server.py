@@ -70,7 +70,7 @@ class Server:
         info = {"name": "a-server", "version": "1"}
         return {"result": {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}}
 
-    def call(self, name: str, arguments: Message, message: Message) -> Message | None:
+    def call(self, name: str, arguments: Message, message: Message) -> Message | None:  # noqa: PLR0911 - one per tool
         match name:
             case "echo":
                 return text(json.dumps(arguments))
@@ -87,6 +87,11 @@ class Server:
                 schema = {"type": "object", "properties": {"name": {"type": "string"}}}
                 params = {"message": "Your name?", "requestedSchema": schema}
                 send({"id": f"q{message['id']}", "method": "elicitation/create", "params": params})
+                return None
+            case "raw":
+                with _writing:
+                    sys.stdout.write(arguments["line"].replace("ID", str(message["id"])) + "\n")
+                    sys.stdout.flush()
                 return None
             case "die":
                 print("out of memory, secret-value", file=sys.stderr, flush=True)

@@ -1,9 +1,15 @@
-"""Nothing secret reaches the log, not even in a traceback."""
+"""What reaches the log: a line for what becomes of sessions, and nothing secret, not even in a traceback."""
 
 import io
 import logging
+from typing import Any
 
-from claude_code_mcp.observers.logs import RedactingFormatter
+import pytest
+
+from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.events import Event, ProcessChanged, TurnEnded
+from claude_code_mcp.model.turn import Outcome, OutcomeCode
+from claude_code_mcp.observers.logs import RedactingFormatter, SessionLog
 from claude_code_mcp.redaction import Redactor
 
 
@@ -22,3 +28,31 @@ def test_messages_arguments_and_tracebacks_are_clean() -> None:
     assert "Traceback" in said
     assert "opaque-secret-value" not in said
     assert "abcdefgh12345678" not in said
+
+
+def outcome(code: OutcomeCode, **more: Any) -> TurnEnded:
+    return TurnEnded(3, Outcome(code, result="what was answered", detail="what was asked", **more))
+
+
+def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    observer = SessionLog()
+    about = {"prompt": "what was asked", "cwd": "/src", "mode": "plan"}
+    refused = {"what": "create", "code": "LIMIT_REACHED", "reason": "too\nmany"}
+    told: list[tuple[Act | Event, str | None]] = [
+        (Act(ActKind.SESSION_CREATED, "ann", "s1", about), "session s1 started by ann in /src, mode plan"),
+        (Act(ActKind.SESSION_RESUMED, "ann", "s1", about), "session s1 resumed by ann in /src, mode plan"),
+        (Act(ActKind.MESSAGE_SENT, "ann", "s1", about), None),
+        (Act(ActKind.REFUSED, "ann", None, refused), "refused ann: LIMIT_REACHED to create: too many"),
+        (Act(ActKind.CANCELLED, "ann", "s1"), "session s1 ended: cancelled by ann"),
+        (outcome(OutcomeCode.COMPLETED), None),
+        (outcome(OutcomeCode.API_ERROR, api_status=529), "session s1: turn 3 failed: api_error (API status 529)"),
+        (outcome(OutcomeCode.CRASHED), None),
+        (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), "session s1 crashed: Claude Code was ended"),
+    ]
+    with caplog.at_level(logging.INFO, "claude_code_mcp.observers.logs"):
+        for one, expected in told:
+            caplog.clear()
+            observer.act(one) if isinstance(one, Act) else observer.event("s1", "ann", one)
+            assert len(caplog.messages) == (expected is not None), caplog.messages
+            assert all(line.startswith(expected or "") for line in caplog.messages), caplog.messages
+            assert not any("what was" in line for line in caplog.messages)

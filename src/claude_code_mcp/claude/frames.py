@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from .. import json_text
 from ..model.usage import Usage
 
 Raw: TypeAlias = dict[str, Any]
@@ -162,6 +163,7 @@ _CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle 
 # json.loads guesses the encoding and looks for white space with a regular expression, which on short lines costs
 # as much as the parsing itself. The CLI writes UTF-8, one value per line.
 _read_value = json.JSONDecoder().raw_decode
+_WORD = 100
 _HALVES = b"\\ud"
 """How the CLI writes half a surrogate pair, such as a fragment of text that ends within an emoji."""
 
@@ -219,9 +221,27 @@ def _parse_control(raw: Raw, size: int) -> Frame:
     return Other(raw, size)
 
 
+def describe(frame: Frame) -> str:
+    """A frame for the log: its type, subtype, id and size where it has them, and nothing of its contents."""
+    match frame:
+        case ControlRequest():
+            return f"control_request/{frame.subtype[:_WORD]} id {frame.id[:_WORD]}"
+        case ControlCancel():
+            return f"control_cancel_request id {frame.id[:_WORD]}"
+        case ControlResponse():
+            return f"control_response/{'success' if frame.error is None else 'error'} id {frame.id[:_WORD]}"
+        case Garbage():
+            return f"no frame {frame.size} bytes"
+    raw = frame.raw
+    kind = "/".join(str(raw[name])[:_WORD] for name in ("type", "subtype") if name in raw)
+    known = f" id {str(raw['uuid'])[:_WORD]}" if "uuid" in raw else ""
+    return f"{kind}{known} {frame.size} bytes"
+
+
 def encode(frame: Raw) -> bytes:
-    """One frame as the CLI reads it: plain ASCII, so that half a surrogate pair cannot spoil the encoding."""
-    return json.dumps(frame, separators=(",", ":")).encode("ascii") + b"\n"
+    """One frame as the CLI reads it. A line that it cannot parse would end it, so what JSON cannot say is replaced;
+    ValueError for a frame that is nested too deeply."""
+    return json_text.encode(frame) + b"\n"
 
 
 def user_message(text: str, message_id: str, *, later: bool = False) -> Raw:

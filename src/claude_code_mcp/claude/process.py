@@ -15,7 +15,7 @@ from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
 from ..processes.child import ChildProcess, Exit
-from .frames import ControlResponse, Frame, Raw
+from .frames import ControlResponse, Frame, Raw, describe
 from .protocol import Protocol
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class ClaudeProcess:
         self._owner: Owner = owner
         self._mark = mark
         self._protocol = Protocol()
+        self._traced = log.isEnabledFor(logging.DEBUG)
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
         self._settled: asyncio.Event = asyncio.Event()
@@ -88,7 +89,7 @@ class ClaudeProcess:
 
     def send(self, text: str, message_id: str, *, later: bool = False) -> None:
         """Hands over a user message."""
-        self._write(self._protocol.message(text, message_id, later=later))
+        self._write(self._protocol.message(text, message_id, later=later), "user", message_id)
 
     async def request(self, subtype: str, *, timeout: float, **fields: Any) -> Raw:
         """Asks the CLI and waits for its answer; ProcessFailed if it refuses, dies or stays silent."""
@@ -107,7 +108,7 @@ class ClaudeProcess:
     def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
         """Asks the CLI before this call returns, so that whatever is sent next comes behind it."""
         request_id, data = self._protocol.request(subtype, fields)
-        self._write(data)
+        self._write(data, f"control_request/{subtype}", request_id)
         reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         self._replies[request_id] = reply
         reply.add_done_callback(lambda _: self._replies.pop(request_id, None))
@@ -115,18 +116,20 @@ class ClaudeProcess:
 
     def answer(self, request_id: str, response: Raw) -> None:
         """Answers a request of the CLI; a no-op if it no longer wants the answer or is gone."""
-        self._reply(self._protocol.answer(request_id, response))
+        self._reply(self._protocol.answer(request_id, response), "control_response/success", request_id)
 
     def refuse(self, request_id: str, error: str) -> None:
         """Refuses a request of the CLI."""
-        self._reply(self._protocol.refuse(request_id, error))
+        self._reply(self._protocol.refuse(request_id, error), "control_response/error", request_id)
 
-    def _reply(self, data: bytes | None) -> None:
+    def _reply(self, data: bytes | None, kind: str, frame_id: str) -> None:
         if data is not None:
             with contextlib.suppress(ProcessFailed):
-                self._write(data)
+                self._write(data, kind, frame_id)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, kind: str, frame_id: str) -> None:
+        if self._traced:
+            log.debug("-> process %d %s id %s %d bytes", self.pid, kind, frame_id, len(data))
         if self.exited.done():
             raise ProcessFailed(self.exited.result().reason)
         if not self._child.input_open:
@@ -147,6 +150,8 @@ class ClaudeProcess:
             self._settled.set()
 
     def _deliver(self, frame: Frame) -> None:
+        if self._traced:
+            log.debug("<- process %d %s", self.pid, describe(frame))
         if frame.__class__ is ControlResponse:
             self._take_reply(frame)
             return

@@ -113,5 +113,6 @@ class Protocol:
     def _settle(self, request_id: str, frame: Raw) -> bytes | None:
         if request_id not in self.owed:
             return None
+        data = encode(frame)  # first: an answer that cannot be written leaves us owing one
         self.owed.discard(request_id)
-        return encode(frame)
+        return data

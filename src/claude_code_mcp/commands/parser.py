@@ -7,9 +7,10 @@ Ctrl-C.
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from .. import __version__
-from ..errors import ClaudeCodeError
+from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting import Heard
 from . import demo, doctor, mcp, registration, serve, sessions, stats
 
@@ -20,9 +21,13 @@ Without a command it serves MCP on standard input and output, which is how clien
 
 def run(argv: Sequence[str], heard: Heard | None = None) -> int:
     """Runs one command line; `heard` is what a client on stdio said before the command was loaded."""
-    arguments = _parser().parse_args(argv, argparse.Namespace(heard=heard))
     try:
+        arguments = _parser().parse_args(argv, argparse.Namespace(heard=heard))
         return int(arguments.run(arguments))
+    except _Misuse as error:
+        print(error.usage, end="", file=sys.stderr)
+        is_for_a_client = heard is not None and not any(one.startswith("--ht") for one in argv)
+        return serve.refuse(error, heard if is_for_a_client else None)
     except ClaudeCodeError as error:
         print(f"claude-code-mcp: {error.message}", file=sys.stderr)
         return 2
@@ -33,10 +38,23 @@ def run(argv: Sequence[str], heard: Heard | None = None) -> int:
         return 0
 
 
+class _Misuse(InvalidArgument):
+    """A command line that makes no sense."""
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would end the process with: a client may be waiting that must be told."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Misuse(message, self.format_usage())
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (serve, demo, doctor, registration, sessions, stats, mcp):

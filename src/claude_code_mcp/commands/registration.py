@@ -77,8 +77,9 @@ max_sessions = 20
 PERMISSION_TIMEOUT_MS = 600000
 ```
 
-A value that does not parse stops the start with one line that names it. `claude-code-mcp config` prints what is in
-force. This page is made by `claude-code-mcp config --markdown`.
+A value that does not parse is named in one line on stderr; over stdio the server then stays and refuses every call with
+that line, until its input ends. `claude-code-mcp config` prints what is in force. This page is made by
+`claude-code-mcp config --markdown`.
 
 | variable | name in the file | default | meaning |
 | --- | --- | --- | --- |

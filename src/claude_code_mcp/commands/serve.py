@@ -2,10 +2,14 @@
 
 import argparse
 import asyncio
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..config import TOOLSETS, load_settings
+from ..errors import ClaudeCodeError
+from ..greeting import Heard
 
 
 def add_to(commands: Any) -> None:
@@ -33,7 +37,23 @@ def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
     given = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
-    settings = load_settings(file=arguments.config, **given)
-    log_to_stderr(settings)
-    asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
+    try:
+        settings = load_settings(file=arguments.config, **given)
+        log_to_stderr(settings)
+        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
+    except ClaudeCodeError as error:
+        if arguments.http:
+            raise
+        return refuse(error, arguments.heard)
     return 0
+
+
+def refuse(problem: ClaudeCodeError, heard: Heard | None) -> int:
+    """Tells a client on stdio, which may have been greeted already, why there is no server; a person in a terminal
+    needs no more than a line. The value is the exit code."""
+    from ..app import refuse_stdio  # noqa: PLC0415
+
+    print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
+    if heard is not None and not os.isatty(0):
+        asyncio.run(refuse_stdio(problem, heard))
+    return 2

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from .asking import Ask, Askers
 from .configuration import ServerConfig
 from .presentation import cut_description, present_tools
+from .streams import sound_params
 
 Message = dict[str, Any]
 
@@ -59,14 +60,14 @@ class Link:
         self, method: str, params: Message, on_progress: ProgressFnT | None = None, ask: Ask | None = None
     ) -> Message:
         """Sends any request; the result is what came. Raises MCPError."""
-        request = _AnyRequest(method=method, params=_for_this_hop(params))
+        request = _AnyRequest(method=method, params=_for_this_hop(sound_params(params)))
         with self._askers.during_call(ask):
             result: Message = await self._session.send_request(request, _AS_IT_IS, progress_callback=on_progress)
         return result
 
     async def notify(self, method: str, params: Message) -> None:
         """Sends any notification."""
-        notification = types.Notification[dict[str, Any], str](method=method, params=params)
+        notification = types.Notification[dict[str, Any], str](method=method, params=sound_params(params))
         await self._session.send_notification(notification)  # type: ignore[arg-type] # any method may go out
 
     def drop(self, *kinds: str) -> list[str]:

@@ -4,6 +4,7 @@ The SDK's own names for them are private; this is the one place that imports the
 """
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -14,8 +15,13 @@ from typing import Any
 
 import anyio
 import mcp_types as types
+from mcp import MCPError
 from mcp.client._transport import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from .. import json_text
 
 Inbox = ReadStream[SessionMessage | Exception]
 Outbox = WriteStream[SessionMessage]
@@ -26,16 +32,93 @@ _FULL = 256
 _TURN = 64
 
 
+_adapter = types.jsonrpc_message_adapter
+
+
 def parse_message(line: bytes | str) -> SessionMessage | None:
-    """The message in a line; None where there is none, since servers print all sorts of things."""
+    """The message in a line; None where there is none, since servers print all sorts of things.
+
+    An answer that cannot be read is an error of its call, which would wait for ever otherwise.
+    """
     try:
-        return SessionMessage(types.jsonrpc_message_adapter.validate_json(line, by_name=False))
+        return SessionMessage(_adapter.validate_json(line, by_name=False))
     except ValueError:
+        return _mended(line)
+
+
+def _mended(line: bytes | str) -> SessionMessage | None:
+    """What can be had from a line that is no proper message."""
+    try:
+        value = json_text.decode(line)
+    except ValueError:
+        request_id = id_of_answer(line)
+        return None if request_id is None else _unreadable(request_id)
+    try:
+        return SessionMessage(_adapter.validate_python(value, by_name=False))
+    except ValueError:
+        is_answer = isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
+        return _unreadable(value["id"]) if is_answer and type(value.get("id")) in (int, str) else None
+
+
+def _unreadable(request_id: types.RequestId) -> SessionMessage:
+    error = types.ErrorData(code=types.INTERNAL_ERROR, message="The server's answer does not follow the protocol.")
+    return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
+
+
+def id_of_answer(line: bytes | str) -> types.RequestId | None:
+    """The id of an answer that is nested too deeply to be parsed: found by counting brackets, in one pass."""
+    data = line.encode("utf-8", "replace") if isinstance(line, str) else line
+    if not data.lstrip().startswith(b"{") or not data.rstrip().endswith(b"}"):
         return None
+    depth, found, is_answer = 0, None, False
+    for token in _TOKEN.finditer(data):
+        text = token.group()
+        if text in b"{[":
+            depth += 1
+        elif text in b"}]":
+            depth -= 1
+        elif depth == 1 and text == b'"id"' and (value := _ID.match(data, token.end())):
+            found = int(value[1]) if value[1] else value[2].decode()
+        elif depth == 1 and text in (b'"result"', b'"error"'):
+            is_answer = True
+        elif depth == 1 and text == b'"method"':
+            return None
+    return found if is_answer and depth == 0 else None
 
 
 def render_message(message: SessionMessage) -> str:
+    """One line of JSON. Raises ValueError for what has no words in it; the outbox lets nothing through that has not."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True)
+
+
+def sound_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The same parameters or result, with what cannot be written replaced; MCPError if they are nested too deeply."""
+    try:
+        to_json(params)
+        return params
+    except ValueError:
+        pass
+    try:
+        mended: dict[str, Any] = json_text.sound(params)
+    except ValueError as error:
+        raise MCPError(types.INVALID_PARAMS, f"The message cannot be written as JSON: {error}") from None
+    return mended
+
+
+def _sound_message(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
+    match message:
+        case types.JSONRPCResponse():
+            return message.model_copy(update={"result": sound_params(message.result)})
+        case types.JSONRPCError(error=error):
+            told = sound_params({"message": error.message, "data": error.data})
+            return message.model_copy(update={"error": error.model_copy(update=told)})
+        case _ if message.params is not None:
+            return message.model_copy(update={"params": sound_params(message.params)})
+    return message
 
 
 @dataclass(slots=True)
@@ -137,6 +220,21 @@ class CalledOutbox(_Stream):
         await self._send(item)
 
 
+class SoundOutbox(_Stream):
+    """An outbox that lets nothing through which the transport behind it could not write: of those, some would end the
+    connection with every call on it. A message that cannot be mended fails for its sender, with an MCPError."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+
+    async def send(self, item: SessionMessage, /) -> None:
+        message = _sound_message(item.message)
+        await self._outbox.send(SessionMessage(message, metadata=item.metadata))
+
+    async def aclose(self) -> None:
+        await self._outbox.aclose()
+
+
 class Tap(_Reading):
     """An inbox that tells of the notifications passing through it, and of its end."""
 
@@ -158,9 +256,17 @@ class Tap(_Reading):
         except (anyio.EndOfStream, anyio.ClosedResourceError):
             self._on_end()
             raise
+        if isinstance(item, ValidationError):  # a transport of the SDK passes on what it could not read
+            item = _from_failure(item)
         if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCNotification):
             self._on_notification(item.message.method, item.message.params or {})
         return item
 
     async def aclose(self) -> None:
         await self._inbox.aclose()
+
+
+def _from_failure(failure: ValidationError) -> SessionMessage | Exception:
+    """The message in a text that was not read: the failure carries it."""
+    text = failure.errors(include_url=False)[0].get("input")
+    return (_mended(text) if isinstance(text, str | bytes) else None) or failure

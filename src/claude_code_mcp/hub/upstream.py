@@ -30,7 +30,7 @@ from .link import CHANGES, KINDS, Link
 from .means import Means
 from .opening import has_oauth, open_transport
 from .sources import ConfiguredServer
-from .streams import Streams, Tap, Trouble
+from .streams import SoundOutbox, Streams, Tap, Trouble
 from .transports.carrier import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
 from .turns import Turn, Turns
 
@@ -290,7 +290,7 @@ class Upstream:
     async def _tapped(self) -> AsyncIterator[Streams]:
         transport = open_transport(self.name, self.server.config, self._means, self._trouble, self._lose)
         async with transport as (inbox, outbox):
-            yield Tap(inbox, self._notified, self._lose), outbox
+            yield Tap(inbox, self._notified, self._lose), SoundOutbox(outbox)
 
     def _publish(self, link: Link) -> None:
         self.link = link

@@ -17,6 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
+from .. import json_text
 from ..model.times import iso
 
 log = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Trail:
             lost, self._lost = self._lost, 0
         if lost:
             entries = [{"at": timestamp(), "act": "audit_lost", "entries": lost}, *entries]
-        text = "".join(json.dumps(entry, ensure_ascii=False, default=str) + "\n" for entry in entries)
+        text = "".join(map(_line, entries))
         try:
             self._make_way(len(text))
             _write_all(self._file, text.encode("utf-8", "replace"))
@@ -127,6 +128,15 @@ class Trail:
         if os.name == "posix":
             os.fchmod(descriptor, 0o600)
         return descriptor
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    """One line for an entry, whatever is in it: the thread must not end over one that cannot be written."""
+    try:
+        return json.dumps(json_text.sound(entry), ensure_ascii=False, default=str, allow_nan=False) + "\n"
+    except (ValueError, TypeError, RecursionError) as error:
+        told = {"at": timestamp(), "act": str(entry.get("act")), "unwritable": str(error)}
+        return json.dumps(json_text.sound(told), ensure_ascii=False) + "\n"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -61,6 +61,8 @@ class Call:
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
+    on_disconnect: str = "keep"
+    """What becomes of a turn when the client that waits for it is gone."""
     offsets: dict[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question; earlier rounds included."""
 

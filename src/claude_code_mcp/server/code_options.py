@@ -7,6 +7,7 @@ from pydantic import Field
 
 from ..config import Settings
 from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
+from .limits import Count
 from .tool import Arguments
 
 
@@ -23,7 +24,7 @@ class ToolsPreset(Arguments):
 
 class ThinkingMode(Arguments):
     type: Literal["adaptive", "enabled", "disabled"]
-    budget_tokens: int | None = Field(None, gt=0)
+    budget_tokens: Count | None = None
 
 
 class OutputFormat(Arguments):
@@ -49,7 +50,7 @@ class SessionArguments(Arguments):
     tools: list[str] | ToolsPreset | None = None
     persist_session: bool | None = Field(None, description="Keep a transcript (default true)")
     permission_mode: str | None = Field(None, description="Default dontAsk")
-    max_turns: int | None = Field(None, gt=0)
+    max_turns: Count | None = None
     model: str | None = None
     system_prompt: str | SystemPromptPreset | None = None
     agents: dict[str, Any] | None = None

@@ -17,7 +17,7 @@ from ..sessions.session import Session
 from .call import Call
 from .code_options import SessionArguments, resume_options, session_options
 from .forms import CONFIRM, confirmation, confirmed
-from .limits import Name, Offset
+from .limits import Milliseconds, Name, Offset
 from .parts import Parts, read_part, told_cut, told_page
 from .pointers import how_to_answer, how_to_wait
 from .responding import GivenAnswers, ModeAfterPlan, answer_in
@@ -26,20 +26,19 @@ from .timeouts import timeout_error
 from .tool import Arguments, Outcome, Reply, Text, Tool
 from .turns import open_questions, rest_or_question, wait_for_turn
 
-Milliseconds = int
 _LONGEST = 256 << 10
 
 
 class ClaudeCode(SessionArguments):
     prompt: Text
-    timeout: Milliseconds | None = Field(None, gt=0, description="Milliseconds")
+    timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
 
 class ReplyArguments(Arguments):
     session_id: str
     prompt: Text
     fork_session: bool | None = None
-    timeout: Milliseconds | None = Field(None, gt=0)
+    timeout: Milliseconds | None = None
 
 
 class DiskReply(ReplyArguments, SessionArguments):

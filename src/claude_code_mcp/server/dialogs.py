@@ -1,8 +1,8 @@
 """Questions reach the person through the client's own dialogs.
 
-On connections of the 2025 protocol a question is pushed as soon as it opens, on the stream of a call that is open or
-else on the connection's own. On 2026-07-28 a server may not ask by itself: there a waiting call returns the question
-and the client repeats the call with the answer. The queue stays open beside both; whoever is first, wins.
+On connections of the 2025 protocol a question is pushed as soon as the client can hear of it: on the stream of a call
+that waits, or else on the connection's own. On 2026-07-28 a server may not ask by itself: there a waiting call returns
+the question and the client repeats the call with the answer. The queue stays open beside both; whoever is first, wins.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
@@ -19,12 +20,14 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from .. import json_text
 from ..errors import InvalidArgument
 from ..model.question import Question, Resolution
 from ..questions.broker import Broker
 from ..questions.showing import Redacts
 from ..questions.shown_question import as_offered, without_secrets
 from .forms import CONFIRM, answer_of, confirmation, following, form_of, turns_page
+from .wire import log_pushed
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +38,15 @@ _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 NAME = "elicitation"
 
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _WaitingCall:
+    """A call that waits for a session, with the stream that it came on."""
+
+    session_id: str
+    request_id: types.RequestId | None
+    session: ServerSession
 
 
 class Dialogs:
@@ -50,15 +62,20 @@ class Dialogs:
         pushes: bool,
         start_task: StartTask,
         redactor: Redacts,
+        is_heard: Callable[[], bool],
+        connection: str | None = None,
     ) -> None:
+        """`is_heard` tells whether the client reads what is sent to it outside of a call."""
         self._broker = broker
         self._session = session
         self._pushes = pushes
         self._start_task = start_task
         self._redactor = redactor
+        self._is_heard = is_heard
+        self.connection = connection
         self.followed: set[str] = set()
         """The sessions that this client has used."""
-        self._calls: dict[types.RequestId, ServerSession] = {}
+        self._waiting: list[_WaitingCall] = []
         self._shown: dict[str, asyncio.Task[None]] = {}
         self._put_away: set[str] = set()
         self._offsets: dict[str, int] = {}
@@ -79,11 +96,8 @@ class Dialogs:
 
     def follow(self, session_id: str) -> None:
         """From now on the questions of this session are shown here, those that are open already too."""
-        if session_id in self.followed:
-            return
         self.followed.add(session_id)
-        for question in self._broker.pending(session_id):
-            self.offer(question)
+        self.offer_again()
 
     def session_moved(self, old: str, new: str) -> None:
         """A session that this client has used goes on under another id."""
@@ -91,23 +105,42 @@ class Dialogs:
             self.follow(new)
 
     @contextmanager
-    def during(self, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
-        """Dialogs may ride on the stream of this call while it is open."""
-        if request_id is None or not self._pushes:
-            yield
-            return
-        self._calls[request_id] = session
+    def waiting(self, session_id: str, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
+        """While this lasts a call waits for the session, so that its stream is read: questions are shown there, also
+        those that were opened when nobody would have heard of them."""
+        call = _WaitingCall(session_id, request_id, session)
+        self._waiting.append(call)
+        self.offer_again()
         try:
             yield
         finally:
-            del self._calls[request_id]
+            self._waiting.remove(call)
+
+    def offer_again(self) -> None:
+        """Shows what is open and was not shown yet: there may be a way to the client now."""
+        for session_id in self.followed:
+            for question in self.not_put_away(session_id):
+                self._show_if_heard(question)
 
     # -- pushing ----------------------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
-        if self._pushes and question.session_id in self.followed and question.id not in self._shown:
-            self._shown[question.id] = self._start_task(self._show(question))
+        self._show_if_heard(question)
         self._changed()
+
+    def _show_if_heard(self, question: Question) -> None:
+        if self._pushes and question.session_id in self.followed and question.id not in self._shown:
+            way = self._way_for(question)
+            if way is not None:
+                self._shown[question.id] = self._start_task(self._show(question, way))
+
+    def _way_for(self, question: Question) -> "_WaitingCall | None":
+        """The stream of a call that waits, for this session if there is one, or else the connection's own. None where
+        nobody would see the form: it is shown when a call waits."""
+        waiting = sorted(self._waiting, key=lambda call: call.session_id == question.session_id)
+        if waiting:
+            return waiting[-1]
+        return _WaitingCall(question.session_id, None, self._session) if self._is_heard() else None
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         self._put_away.discard(question.id)
@@ -125,12 +158,14 @@ class Dialogs:
         """Returns when a question was opened, settled or put away."""
         await self._pulse.wait()
 
-    async def _show(self, question: Question) -> None:
+    async def _show(self, question: Question, way: "_WaitingCall") -> None:
         arrays = self._session.protocol_version >= _WITH_ARRAYS
         message, schema = self._form(question, self._offsets, arrays=arrays)
-        request_id, session = next(reversed(self._calls.items()), (None, self._session))
+        log_pushed("request", "elicitation/create")
         try:
-            result = await session.elicit_form(message, schema, related_request_id=request_id)
+            result = await way.session.elicit_form(
+                json_text.sound_text(message), json_text.sound(schema), related_request_id=way.request_id
+            )
         except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
             self._put_aside(question.id)

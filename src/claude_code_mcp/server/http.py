@@ -91,7 +91,7 @@ def http_app(
     routes = [Route("/health", _health)]
     if metrics is not None:
         routes.append(metrics_route(metrics, settings, tokens, security, refused))
-    return surface.server().streamable_http_app(
+    app = surface.server().streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
@@ -99,6 +99,8 @@ def http_app(
         token_verifier=StaticTokens(tokens, address.url, refused) if tokens else None,
         custom_starlette_routes=routes,
     )
+    app.add_middleware(surface.streams.middleware)
+    return app
 
 
 def _auth(address: Address) -> AuthSettings:

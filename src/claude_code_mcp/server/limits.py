@@ -6,12 +6,13 @@ The limits are kept out of the JSON schemas, where they would cost every caller.
 from functools import partial
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from ..store.transcripts import is_session_id
 
 _RULES = 200
 _HIGHEST = 1_000_000
+_LONGEST_WAIT = 10**12
 
 
 def _bounded(text: str, limit: int) -> str:
@@ -46,7 +47,14 @@ def _offset(number: int) -> int:
     return number
 
 
-Count = Annotated[int, AfterValidator(_countable)]
+def _bearable(milliseconds: int) -> int:
+    if milliseconds > _LONGEST_WAIT:
+        raise ValueError(f"must not be more than {_LONGEST_WAIT}")
+    return milliseconds
+
+
+Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_bearable)]
+Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
 Name = Annotated[str, AfterValidator(partial(_bounded, limit=1000))]
 Offset = Annotated[int, AfterValidator(_offset)]
 Path = Annotated[str, AfterValidator(partial(_bounded, limit=4096))]

@@ -88,7 +88,8 @@ class Passage:
             return call.dialogs.as_result(place, [question], call.offsets, question=question.id)
         call.dialogs.follow(place)
         try:
-            return await self._answer(call, place, question)
+            with call.dialogs.waiting(place, call.context.request_id, call.context.session):
+                return await self._answer(call, place, question)
         finally:
             self._done(question.id)
 

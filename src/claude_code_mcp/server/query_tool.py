@@ -27,7 +27,7 @@ from .limits import Count, Name, Path, Rules
 from .status import Problem
 from .timeouts import outcome_so_far, timeout_problem
 from .tool import Arguments, Outcome, Reply, Text, Tool
-from .turns import either, open_questions, told_progress
+from .turns import either, left_waiting, open_questions, told_progress
 
 METHOD = "claude-code/messages"
 _BUNDLE_BYTES = 16 << 20
@@ -51,7 +51,7 @@ _NAMES = {
 
 class QueryOptions(Arguments):
     cwd: Path | None = None
-    max_turns: Count | None = Field(None, gt=0)
+    max_turns: Count | None = None
     model: Name | None = None
     append_system_prompt: str | None = None
     permission_mode: Name | None = None
@@ -174,10 +174,11 @@ class _Stream:
         call.dialogs.take_all(session.id, call.responses, call.offsets)
         self._recall()
         try:
-            async with told_progress(call, session):
-                asked = await self._stream()
+            with call.dialogs.waiting(session.id, call.context.request_id, call.context.session):
+                async with told_progress(call, session):
+                    asked = await self._stream()
         except asyncio.CancelledError:
-            call.service.start_task(session.give_up_message(self._delivery))
+            left_waiting(call, session, self._delivery)
             raise
         return asked or self._bundle()
 

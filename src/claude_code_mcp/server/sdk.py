@@ -8,6 +8,7 @@ from mcp.server.models import InitializationOptions
 
 from .call import Context
 from .dialogs import Dialogs
+from .wire import log_pushed, writable
 
 DialogsT = TypeVar("DialogsT", bound=Dialogs)
 
@@ -29,7 +30,8 @@ class ChangingServer(Server[Any]):
 
 async def notify_on_call(context: Context, method: str, params: Mapping[str, Any]) -> None:
     """A notification of our own kind on the stream of this call, without the cost of a model around it."""
-    await context.session._request_outbound.notify(method, params)
+    log_pushed("notification", method)
+    await context.session._request_outbound.notify(method, writable(params))
 
 
 def once_per_connection(context: Context, make: Callable[[], DialogsT], close: Callable[[DialogsT], None]) -> DialogsT:
@@ -41,3 +43,13 @@ def once_per_connection(context: Context, make: Callable[[], DialogsT], close: C
         connection.exit_stack.callback(close, made)
     found: DialogsT = connection.state[_KEY]
     return found
+
+
+def was_called_off(context: Context) -> bool:
+    """Whether the client itself has cancelled this call; otherwise it, or the server, is leaving."""
+    return bool(context.session._request_outbound.cancel_requested.is_set())
+
+
+def connection_id(context: Context) -> str | None:
+    """The `Mcp-Session-Id` of this connection; None where there is none."""
+    return context.session._connection.session_id

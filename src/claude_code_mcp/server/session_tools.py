@@ -44,7 +44,7 @@ class CreateSession(Arguments):
     permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(MODES)})
     allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
     disallowed_tools: Rules | None = None
-    max_turns: Count | None = Field(None, gt=0)
+    max_turns: Count | None = None
     max_budget_usd: float | None = Field(None, gt=0)
     system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
     dangerously_skip_permissions: bool | None = None

@@ -1,28 +1,38 @@
-"""MCP over this process's stdin and stdout, on asyncio pipes.
+"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each way where there are none.
 
-The SDK's own transport reads and writes through threads, which more than doubles the time of a call; it serves where
-there are no pipes. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither a stray print nor a child
-can touch the protocol.
+The SDK's own transport reads and writes through threads, which more than doubles the time of a call, and a thread that
+reads a terminal keeps the process from ending. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither
+a stray print nor a child can touch the protocol.
 """
 
 import asyncio
 import json
+import logging
 import os
+import queue
 import sys
+import threading
 from asyncio.streams import FlowControlMixin
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Protocol
 
 import anyio
 import mcp_types as types
-from mcp.server.stdio import stdio_server
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared.message import SessionMessage
 
+from .. import json_text
 from ..front import on_pipes
 from ..greeting import Heard
+from .wire import sound_line
+
+log = logging.getLogger(__name__)
 
 LONGEST_LINE = 64 << 20
+_CHUNK = 1 << 16
+_MOST_UNREAD = 64
+"""Chunks that a thread reads ahead."""
 _LAST_ANSWERS = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
 _LAST_WORDS = 1.0
@@ -35,10 +45,6 @@ Outbox = ContextSendStream[SessionMessage]
 @asynccontextmanager
 async def stdio_streams(heard: Heard) -> AsyncIterator[tuple[Inbox, Outbox]]:
     """The two streams of the transport, beginning with what was heard before it was there."""
-    if not on_pipes():
-        async with stdio_server() as (inbox, outbox):
-            yield inbox, outbox
-        return
     async with _open_wire(heard.unread) as wire, anyio.create_task_group() as tasks:
         inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
         outbox, outbox_out = create_context_streams[SessionMessage](0)
@@ -48,26 +54,27 @@ async def stdio_streams(heard: Heard) -> AsyncIterator[tuple[Inbox, Outbox]]:
         tasks.cancel_scope.cancel()
 
 
-class _Wire(FlowControlMixin):
-    """Lines from the client and lines to it. As the protocol of stdout it hears when nobody reads them any more."""
+class _Output(Protocol):
+    """Where lines to the client go."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None:
+        """Waits while the client is slow. ConnectionError when it is gone."""
+
+    async def close(self) -> None:
+        """Ends it when all is written, or after a while in any case."""
+
+
+class _Wire:
+    """Lines from the client and lines to it."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.reader = asyncio.StreamReader(limit=LONGEST_LINE)
         self.open = anyio.CancelScope()
         """Cancelled when the client reads no more: then there is nobody to serve."""
         self.unanswered = _Unanswered()
-        self._closed = asyncio.Event()
-        self._stdout: asyncio.WriteTransport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._stdout = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._closed.set()
-        self.open.cancel()
+        self.output: _Output
 
     async def line(self) -> bytes:
         """The next line, empty at the end of input. What is too long comes out as something that nobody can parse."""
@@ -81,20 +88,110 @@ class _Wire(FlowControlMixin):
             return b"a line that is too long"
 
     async def write(self, message: types.JSONRPCMessage) -> None:
-        """Sends a message, or nothing when nobody reads any more."""
-        if self._closed.is_set():
+        """Sends a message, or nothing when nobody reads any more. One that cannot be written is left out: if it was an
+        answer, an error has taken its place."""
+        try:
+            line = sound_line(message)
+        except ValueError as error:
+            log.error("a message to the client was left out: %s", error)
             return
-        self._stdout.write(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        self.output.write(line)
         with suppress(ConnectionError):
-            await self._drain_helper()  # type: ignore[attr-defined]
+            await self.output.drain()
+
+
+class _PipeOutput(FlowControlMixin):
+    """stdout as a pipe. As its protocol it hears when nobody reads any more, and ends the wire."""
+
+    def __init__(self, wire: _Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self._closed = asyncio.Event()
+        self._stdout: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._stdout = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._closed.set()
+        self._wire.open.cancel()
+
+    def write(self, data: bytes) -> None:
+        if not self._closed.is_set():
+            self._stdout.write(data)
+
+    async def drain(self) -> None:
+        await self._drain_helper()  # type: ignore[attr-defined]
 
     async def close(self) -> None:
-        """Ends it when all is written, or after a while in any case."""
         self._stdout.close()
         with anyio.move_on_after(_LAST_WORDS, shield=True):
             await self._closed.wait()
         if not self._closed.is_set():
             self._stdout.abort()
+
+
+class _ThreadOutput:
+    """stdout as anything else, such as a file or a terminal, written by a thread that nobody has to wait for."""
+
+    def __init__(self, wire: _Wire, descriptor: int) -> None:
+        self._wire = wire
+        self._descriptor = descriptor
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        threading.Thread(target=self._work, name="stdout", daemon=True).start()
+
+    def write(self, data: bytes) -> None:
+        self._lines.put(data)
+
+    async def drain(self) -> None:
+        """Nothing to wait for: what is behind a file or a terminal takes what it is given."""
+
+    async def close(self) -> None:
+        self._lines.put(None)
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            await self._ended.wait()
+
+    def _work(self) -> None:
+        with suppress(OSError):  # nobody reads any more
+            while (data := self._lines.get()) is not None:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+        with suppress(RuntimeError):  # the loop has not waited for us
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._wire.open.cancel()
+
+
+def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
+    """Feeds the reader from a thread. Nobody waits for the thread: reading from a terminal cannot be called off, and
+    must not keep the process from ending."""
+    loop, room = asyncio.get_running_loop(), threading.Semaphore(_MOST_UNREAD)
+
+    def take(data: bytes) -> None:
+        if data:
+            reader.feed_data(data)
+        else:
+            reader.feed_eof()
+        room.release()
+
+    def work() -> None:
+        data = b"-"
+        with suppress(RuntimeError):  # the loop is closed
+            while data:
+                room.acquire()
+                try:
+                    data = os.read(descriptor, _CHUNK)
+                except OSError:
+                    data = b""
+                loop.call_soon_threadsafe(take, data)
+
+    threading.Thread(target=work, name="stdin", daemon=True).start()
 
 
 class _Unanswered:
@@ -109,7 +206,9 @@ class _Unanswered:
         if isinstance(message, types.JSONRPCRequest):
             self._ids.add(message.id)
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-            self._ids.discard((message.params or {}).get("requestId", ""))
+            called_off = (message.params or {}).get("requestId")
+            if isinstance(called_off, int | str):
+                self._ids.discard(called_off)
 
     def strike(self, message: types.JSONRPCMessage) -> None:
         """A message to the client."""
@@ -130,7 +229,7 @@ async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Except
             while line := await wire.line():
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-                except ValueError:
+                except (ValueError, RecursionError):
                     if (refusal := _refusal(line)) is not None:
                         await wire.write(refusal)
                 else:
@@ -162,8 +261,8 @@ def _refusal(line: bytes) -> types.JSONRPCError | None:
     if "method" not in message:
         return None
     request_id = message.get("id")
-    known = request_id if type(request_id) in (int, str) else None
-    return _error(known, types.INVALID_REQUEST, "Invalid request")
+    can_be_told = type(request_id) in (int, str) and json_text.flaw(request_id) is None
+    return _error(request_id if can_be_told else None, types.INVALID_REQUEST, "Invalid request")
 
 
 def _error(request_id: types.RequestId | None, code: int, message: str) -> types.JSONRPCError:
@@ -172,18 +271,40 @@ def _error(request_id: types.RequestId | None, code: int, message: str) -> types
 
 @asynccontextmanager
 async def _open_wire(unread: bytes) -> AsyncIterator[_Wire]:
-    loop, wire = asyncio.get_running_loop(), _Wire()
-    wire.reader.feed_data(unread)
+    wire, piped = _Wire(), on_pipes()
+    if unread:
+        wire.reader.feed_data(unread)
     with _claimed(0, os.devnull) as stdin, _claimed(1, None) as stdout:
-        reading, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(wire.reader), os.fdopen(os.dup(stdin), "rb", 0)
-        )
-        await loop.connect_write_pipe(lambda: wire, os.fdopen(os.dup(stdout), "wb", 0))
+        if piped:
+            reading = await _connect_pipes(wire, stdin, stdout)
+        else:
+            _start_threads(wire, stdin, stdout)
         try:
             yield wire
         finally:
-            reading.close()
-            await wire.close()
+            if piped:
+                reading.close()
+            await wire.output.close()
+
+
+async def _connect_pipes(wire: _Wire, stdin: int, stdout: int) -> asyncio.ReadTransport:
+    loop, output = asyncio.get_running_loop(), _PipeOutput(wire)
+    reading, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(wire.reader), os.fdopen(os.dup(stdin), "rb", 0)
+    )
+    await loop.connect_write_pipe(lambda: output, os.fdopen(os.dup(stdout), "wb", 0))
+    wire.output = output
+    return reading
+
+
+def _start_threads(wire: _Wire, stdin: int, stdout: int) -> None:
+    """The threads have descriptors of their own, which stay open: a number that is closed under a thread may soon
+    belong to another file."""
+    if sys.platform != "win32":
+        for descriptor in (stdin, stdout):
+            os.set_blocking(descriptor, True)
+    wire.output = _ThreadOutput(wire, os.dup(stdout))
+    _read_in_a_thread(os.dup(stdin), wire.reader)
 
 
 @contextmanager
@@ -192,14 +313,16 @@ def _claimed(fd: int, instead: str | None) -> Iterator[int]:
 
     Whoever shares the pipe with us gets it back as it was: asyncio makes it non-blocking for everybody.
     """
-    private, blocking = os.dup(fd), os.get_blocking(fd)
+    private, blocking = os.dup(fd), None if sys.platform == "win32" else os.get_blocking(fd)
     elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)
-    sys.stdout.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
     os.dup2(elsewhere, fd)
     os.close(elsewhere)
     try:
         yield private
     finally:
-        os.set_blocking(private, blocking)
+        if blocking is not None:
+            os.set_blocking(private, blocking)
         os.dup2(private, fd)
         os.close(private)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,10 +26,13 @@ from .call import Call, Context, Switches, can_be_asked, read_state
 from .code_tools import code_tools
 from .dialogs import Dialogs, is_modern
 from .holding import Holding
+from .open_streams import OpenStreams
 from .pointers import instructions, point_to_remedy
 from .query_tool import query_tools
 from .session_tools import TOOLS as SESSION_TOOLS
 from .tool import Outcome, Tool
+from .turns import end_turns
+from .wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
@@ -49,6 +52,7 @@ class Surface:
 
     def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
         """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
+        self.streams = OpenStreams(self._stream_opened)
         self.service = service
         self._hub = hub
         self._passage = _passage(service, hub)
@@ -77,7 +81,7 @@ class Surface:
         )
         # A person may take as long as a question stays open to answer the form that a call returned.
         security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
-        server.middleware[:] = [RequestStateBoundary(security, default_audience=NAME)]
+        server.middleware[:] = [checked_results, RequestStateBoundary(security, default_audience=NAME)]
         return server
 
     @asynccontextmanager
@@ -122,9 +126,10 @@ class Surface:
                 self._hub,
                 params.input_responses or {},
                 read_state(params),
+                self._on_disconnect,
             )
-            with dialogs.during(context.request_id, context.session):
-                reply = await run(call, params.arguments or {})
+            reply = await run(call, params.arguments or {})
+            return self._without_secrets(success(reply) if isinstance(reply, Outcome) else reply)
         except ClaudeCodeError as error:
             self._tell_failure(params.name, error.code)
             point_to_remedy(error, self.service.settings)
@@ -135,7 +140,6 @@ class Surface:
             return refusal(
                 ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
             )
-        return self._without_secrets(success(reply) if isinstance(reply, Outcome) else reply)
 
     def _tell_failure(self, tool: str, code: str) -> None:
         self.service.tell(Act(ActKind.FAILED, principal(), details={"tool": tool, "code": code}))
@@ -178,13 +182,22 @@ class Surface:
             context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._left
         )
 
+    def _stream_opened(self, connection: str) -> None:
+        """A client over HTTP now reads what is sent outside of its calls."""
+        for dialogs in self._connections:
+            if dialogs.connection == connection:
+                dialogs.offer_again()
+
     def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
+        connection = sdk.connection_id(context)
         dialogs = Dialogs(
             self.service.broker,
             context.session,
             pushes=pushes,
             start_task=self.service.start_task,
             redactor=self.service.redactor,
+            connection=connection,
+            is_heard=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
         return dialogs
@@ -197,15 +210,6 @@ class Surface:
             alone = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"
             self.service.start_task(end_turns(self.service, alone, stop=stop))
-
-
-async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
-    """Interrupts what these sessions are doing and, to `stop` them, closes their processes too."""
-    sessions = [session for session in service.sessions(owner=None) if session.id in session_ids]
-    await asyncio.gather(*(session.interrupt() for session in sessions))
-    for session in sessions:
-        if stop and session.evictable:
-            session.evict()
 
 
 def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:

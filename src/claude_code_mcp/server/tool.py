@@ -2,12 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import mcp_types as types
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
+from .. import json_text
 from ..errors import ClaudeCodeError, InvalidArgument
 from .call import Call
 from .schema import compact_schema
@@ -34,8 +36,14 @@ class Outcome(BaseModel):
 
     def text(self) -> str:
         """A short rendering for readers of the text content."""
-        return self.model_dump_json(by_alias=True, exclude_none=True)
+        try:
+            return self.model_dump_json(by_alias=True, exclude_none=True)
+        except ValueError:
+            return json_text.encode(self.model_dump(mode="json", by_alias=True, exclude_none=True)).decode()
 
+
+_LONGEST_NAME = 100
+_MOST_PROBLEMS = 500
 
 Text = Annotated[str, Field(min_length=1)]
 
@@ -66,15 +74,32 @@ class Tool(Generic[ArgumentsT]):
 
     async def call(self, call: Call, given: Mapping[str, Any]) -> Reply:
         """Validates what was given and runs the tool."""
+        self._refuse_strangers(given)
         try:
             arguments = self.arguments.model_validate(given)
         except ValidationError as error:
-            raise _readable(error) from None
+            raise _readable(error, given) from None
+        except ValueError as error:  # pydantic gives up on numbers that Python does not convert
+            raise InvalidArgument(f"arguments: {error}") from None
         try:
             return await self.run(call, arguments)
         except ClaudeCodeError as error:
             name_as_written(error, self.arguments)
             raise
+
+    def _refuse_strangers(self, given: Mapping[str, Any]) -> None:
+        """What no field can be: so many names that listing them would take longer than anything else here, and values
+        that cannot be written down again."""
+        known = {field.alias or name for name, field in self.arguments.model_fields.items()}
+        if len(given) > len(known):
+            strangers = sorted(name[:_LONGEST_NAME] for name in islice((one for one in given if one not in known), 5))
+            count = len(given) - sum(1 for name in known if name in given)
+            more = f"; and {count - len(strangers)} more" if count > len(strangers) else ""
+            raise InvalidArgument("; ".join(f"{name}: unknown field" for name in strangers) + more, field=strangers[0])
+        found = json_text.flaw(given)
+        if found is not None:
+            where = found[0][:_LONGEST_NAME] or "arguments"
+            raise InvalidArgument(f"{where}: {found[1]}", field=where)
 
 
 def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
@@ -100,12 +125,15 @@ def _written(option: str, arguments: type[Arguments]) -> str | None:
     return next((f"options.{name}" for name in found if name is not None), None)
 
 
-def _readable(error: ValidationError) -> InvalidArgument:
-    """One line that names every wrong field; values are not repeated, they may be secret or huge."""
+def _readable(error: ValidationError, given: Mapping[str, Any]) -> InvalidArgument:
+    """One line that names the wrong fields; values are not repeated, they may be secret or huge."""
+    if error.error_count() > _MOST_PROBLEMS:  # to list them would hold up everybody else
+        largest = max(given, key=lambda name: len(given[name]) if isinstance(given[name], dict | list) else 0)
+        return InvalidArgument(f"{largest[:_LONGEST_NAME]}: {error.error_count()} problems", field=largest)
     problems = []
     for one in error.errors(include_url=False, include_input=False, include_context=False):
         where = ".".join(str(part) for part in one["loc"]) or "arguments"
         said = {"extra_forbidden": "unknown field", "missing": "required"}.get(one["type"], one["msg"])
-        problems.append(f"{where[:100]}: {said}")
+        problems.append(f"{where[:_LONGEST_NAME]}: {said}")
     shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
     return InvalidArgument(shown, field=problems[0].split(":", 1)[0])

@@ -2,20 +2,26 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterator
+import logging
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.dispatcher import ProgressFnT
 
+from .. import json_text
 from ..model.events import Event, Output, QuestionOpened, Retrying
 from ..model.question import Question
 from ..model.text import cut
+from ..service import Service
 from ..sessions.delivery import Delivery
 from ..sessions.session import Session
 from ..store.log import Subscription
+from . import sdk
 from .call import Call
+
+log = logging.getLogger(__name__)
 
 _BETWEEN_REPORTS = 0.2
 _LONGEST_REPORT = 2000
@@ -36,9 +42,21 @@ async def wait_for_turn(
         async with told_progress(call, session):
             await outcome_or_question(call, session, delivery, seconds)
     except asyncio.CancelledError:
-        call.service.start_task(session.give_up_message(delivery))
+        left_waiting(call, session, delivery)
         raise
     return None if delivery.outcome.done() else open_questions(call, session, message=delivery.id)
+
+
+def left_waiting(call: Call, session: Session, delivery: Delivery) -> None:
+    """The caller no longer waits: if it has cancelled the call, its turn is interrupted; if it is gone, the setting
+    for that decides. On HTTP in 2026-07-28 a closed connection is all that a server hears of either."""
+    called_off = sdk.was_called_off(call.context)
+    wish = "interrupt" if called_off else call.on_disconnect
+    log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if called_off else "is gone", wish)
+    if called_off:
+        call.service.start_task(session.give_up_message(delivery))
+    elif call.on_disconnect != "keep":
+        call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
 
 
 def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
@@ -49,7 +67,11 @@ def open_questions(call: Call, session: Session, **state: Any) -> types.InputReq
 
 async def rest_or_question(call: Call, session: Session, seconds: float) -> None:
     """Waits for the turn's end or a question; one that a person has before them is left to that person."""
-    with contextlib.suppress(TimeoutError):
+    context = call.context
+    with (
+        contextlib.suppress(TimeoutError),
+        call.dialogs.waiting(session.id, context.request_id, context.session),
+    ):
         async with asyncio.timeout(seconds):
             await session.wait(None)
             while session.busy and call.dialogs.all_shown(session.id):
@@ -59,7 +81,11 @@ async def rest_or_question(call: Call, session: Session, seconds: float) -> None
 
 async def outcome_or_question(call: Call, session: Session, delivery: Delivery, seconds: float) -> None:
     """Waits for the outcome of one message, whatever else the session does, or for a question as above."""
-    with contextlib.suppress(TimeoutError):
+    context = call.context
+    with (
+        contextlib.suppress(TimeoutError),
+        call.dialogs.waiting(session.id, context.request_id, context.session),
+    ):
         async with asyncio.timeout(seconds):
             while not delivery.outcome.done():
                 await either(delivery, session.wait(None))
@@ -93,7 +119,11 @@ async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
 
 async def _tell(call: Call, questions: list[Question], events: Subscription) -> None:
     """One report for all that happened since the last, and not too many of them."""
-    report, clean = call.context.session.report_progress, call.service.redactor.text
+    report = call.context.session.report_progress
+
+    def clean(line: str) -> str:
+        return json_text.sound_text(call.service.redactor.text(line))
+
     for count, question in enumerate(questions, 1):
         await report(count, None, clean(_asked(question)))
     count = len(questions)
@@ -129,3 +159,12 @@ def _line(event: Event) -> str | None:
 
 def _asked(question: Question) -> str:
     return f"Waiting for an answer [{question.id}]: {question.description}"
+
+
+async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
+    """Interrupts what these sessions are doing and, to `stop` them, closes their processes too."""
+    sessions = [session for session in service.sessions(owner=None) if session.id in session_ids]
+    await asyncio.gather(*(session.interrupt() for session in sessions))
+    for session in sessions:
+        if stop and session.evictable:
+            session.evict()

@@ -84,10 +84,12 @@ class Hosting:
             return
         try:
             answer = await self._endpoint(process, str(server)).answer(message)
+            process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
-        else:
-            process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
+        except Exception:  # whatever it is, the CLI must not wait for an answer that never comes
+            log.exception("a message to the MCP server %s could not be answered", server)
+            process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
 
     def _endpoint(self, process: ClaudeProcess, server: str) -> Endpoint:
         if server not in self._endpoints:

@@ -16,6 +16,7 @@ from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
 from ..store.transcripts import is_session_id, read_lines
+from .directories import default_directory
 from .origin import Origin
 from .restoring import OnDisk, read_session, resumed_options
 from .session import Session
@@ -56,7 +57,9 @@ class Sessions:
 
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
-        cwd = os.path.abspath(options.cwd or self._around.settings.default_cwd or os.getcwd())
+        cwd = options.cwd or default_directory(self._around.settings)
+        if not os.path.isabs(cwd):
+            cwd = os.path.abspath(os.path.join(own_directory(), cwd))
         self._check_servers(options.hub_servers or ())
         return self._new(str(uuid.uuid4()), options, cwd, owner)
 

@@ -17,6 +17,7 @@ from ..store.lease import Leases
 from ..store.recent import Recent, read_recent
 from ..store.session_records import SessionRecord, SessionRecords
 from ..store.transcripts import Transcript, Transcripts
+from .directories import own_directory
 from .narrator import Narrator
 
 
@@ -36,7 +37,7 @@ class OnDisk:
         """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
         told = self.transcript.cwd if self.transcript is not None else None
         if self.record is None or self.transcript is None:
-            return self.record.cwd if self.record is not None else told or os.getcwd()
+            return self.record.cwd if self.record is not None else told or own_directory()
         at_home = in_folder(os.path.realpath(self.record.cwd), self.transcript.path.parent.name)
         return self.record.cwd if at_home or told is None else told
 

@@ -1,0 +1,1 @@
+"""A path on which the server cannot be loaded."""

@@ -1,0 +1,81 @@
+"""What is written can be read by everybody, and what cannot be written is found and named."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claude_code_mcp.json_text import decode, encode, flaw, sound
+
+_TEXT = st.text(st.characters(codec=None, exclude_categories=()))
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def strict(data: bytes) -> Any:
+    """Read as the strictest reader would."""
+    data.decode("utf-8")
+    value = json.loads(data, parse_constant=pytest.fail)
+    json.dumps(value, ensure_ascii=False).encode("utf-8")
+    return value
+
+
+@given(_VALUES)
+def test_everything_is_written_so_that_a_strict_reader_takes_it(value: Any) -> None:
+    line = encode(value)
+    assert line.isascii()
+    assert b"\n" not in line
+    assert strict(line) == sound(value)
+
+
+@given(_VALUES)
+def test_what_has_no_flaw_arrives_unchanged_and_what_is_mended_has_none(value: Any) -> None:
+    assert flaw(sound(value)) is None
+    if flaw(value) is None:
+        assert strict(encode(value)) == value
+    else:
+        assert sound(value) != value or flaw(value) is not None
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        ({"a": [0, {"b": float("nan")}]}, "a.1.b"),
+        ({"a": "\ud800"}, "a"),
+        ({"a": {"\udfff": 1}}, "a"),
+        (float("inf"), ""),
+    ],
+)
+def test_a_flaw_is_named_by_its_place(value: Any, where: str) -> None:
+    found = flaw(value)
+    assert found is not None
+    assert found[0] == where
+
+
+def test_nesting_has_an_end() -> None:
+    deep: Any = 1
+    for _ in range(100_000):
+        deep = [deep]
+    for work in (encode, sound):
+        with pytest.raises(ValueError, match="nested"):
+            work(deep)
+    assert flaw(deep) == (".".join("0" * 200), "is nested too deeply")
+    with pytest.raises(ValueError, match="nested"):
+        decode("[" * 100_000 + "]" * 100_000)
+
+
+def test_the_time_grows_no_faster_than_the_text() -> None:
+    def seconds(text: str) -> float:
+        began = time.perf_counter()
+        encode(text)
+        return time.perf_counter() - began
+
+    text = "\ud800\\ud800😀" * 50_000
+    once = min(seconds(text) for _ in range(3))
+    assert min(seconds(text * 4) for _ in range(3)) < 16 * once + 0.05
