@@ -16,7 +16,7 @@ from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.turn import OutcomeCode
 from ..store.transcripts import is_session_id, read_lines
-from .directories import default_directory
+from .directories import default_directory, own_directory
 from .origin import Origin
 from .restoring import OnDisk, read_session, resumed_options
 from .session import Session
