@@ -132,10 +132,13 @@ def _options(call: Call, given: CreateSession) -> SessionOptions:
 
 async def send_message(call: Call, given: SendMessage) -> Reply:
     if call.resumed_session is None:
+        # The place behind which news begin is taken before the message: while it is sent, the turn already runs.
+        here = [one for one in call.service.sessions(owner=call.principal) if one.id == given.session_id]
+        since = here[0].log.cursor(here[0].log.last_seq) if here else None
         session, _ = await call.service.send(given.session_id, given.message, owner=call.principal)
     else:
-        session = call.service.session(call.resumed_session, owner=call.principal)
-    return await _went_on(call, session, given.wait_seconds)
+        session, since = call.service.session(call.resumed_session, owner=call.principal), None
+    return await _went_on(call, session, given.wait_seconds, since)
 
 
 async def get_status(call: Call, given: GetStatus) -> Reply:
@@ -147,6 +150,7 @@ async def get_status(call: Call, given: GetStatus) -> Reply:
 
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
+    since = session.log.cursor(session.log.last_seq)
     if call.resumed_session is None:
         if given.decision == "deny" and given.scope == "session":
             raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
@@ -159,7 +163,7 @@ async def respond(call: Call, given: Respond) -> Reply:
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
-    return await _went_on(call, session, given.wait_seconds)
+    return await _went_on(call, session, given.wait_seconds, since)
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
@@ -190,9 +194,12 @@ def _listed(entry: Entry, running: Session | None, left: State | None) -> Listed
     )
 
 
-async def _went_on(call: Call, session: Session, seconds: float | None) -> Reply:
-    """What a call returns that set something going: at once, or a report of what came of it after a wait."""
-    since = str(call.state.get("since")) if call.resumed_session else session.log.cursor(session.log.last_seq)
+async def _went_on(call: Call, session: Session, seconds: float | None, since: str | None = None) -> Reply:
+    """What a call returns that set something going: at once, or a report of what came of it after a wait: all behind
+    the cursor `since`, or all since the session came into memory."""
+    if call.resumed_session:
+        since = str(call.state.get("since"))
+    since = since or session.log.cursor(session.log.restored_seq)
     late = _take_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
