@@ -155,11 +155,10 @@ def test_output_lines_says_how_many_lines_come(client: Connection, warm: str) ->
 
 @pytest.mark.promise("status.cursor")
 def test_a_cursor_of_another_life_of_the_session_gets_everything_and_a_notice(client: Connection, warm: str) -> None:
-    ended = client.send(warm, script("go", "fresh words"), waitSeconds=30)
+    client.send(warm, script("go", "fresh words"), waitSeconds=30)
     foreign = client.look(warm, cursor="0123abcd-1").data
     assert "starts over" in foreign.pop("notice")
     assert foreign == client.look(warm, cursor="0").data
-    assert foreign["nextCursor"] == ended.data["nextCursor"]
 
 
 @pytest.mark.promise("status.result")

@@ -149,11 +149,14 @@ def _options(call: Call, given: CreateSession) -> SessionOptions:
 
 async def send_message(call: Call, given: SendMessage) -> Reply:
     if call.resumed_session is None:
+        # The place behind which news begin is taken before the message: while it is sent, the turn already runs.
+        here = [one for one in call.service.sessions(owner=call.principal) if one.id == given.session_id]
+        since = here[0].log.cursor(here[0].log.last_seq) if here else None
         session, delivery = await call.service.send(given.session_id, given.message, owner=call.principal)
     else:
-        session = call.service.session(call.resumed_session, owner=call.principal)
+        session, since = call.service.session(call.resumed_session, owner=call.principal), None
         delivery = call.resumed_delivery(session)
-    return await _went_on(call, session, given.wait_seconds, asked_as=given.session_id, delivery=delivery)
+    return await _went_on(call, session, given.wait_seconds, since, asked_as=given.session_id, delivery=delivery)
 
 
 async def get_status(call: Call, given: GetStatus) -> Reply:
@@ -182,13 +185,14 @@ def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport
 
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
+    since = session.log.cursor(session.log.last_seq)
     if call.resumed_session is None:
         answer = answer_in(
             given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
         )
         call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
-    return await _went_on(call, session, given.wait_seconds, asked_as=given.session_id)
+    return await _went_on(call, session, given.wait_seconds, since, asked_as=given.session_id)
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
@@ -223,15 +227,19 @@ async def _went_on(
     call: Call,
     session: Session,
     seconds: float | None,
+    since: str | None = None,
     *,
     asked_as: str | None = None,
     delivery: Delivery | None = None,
 ) -> Reply:
-    """What a call returns that set something going: at once, or a report of what came of it after a wait.
+    """What a call returns that set something going: at once, or a report of what came of it after a wait: all behind
+    the cursor `since`, or all since the session came into memory.
 
     A call that sent a message waits for that message's outcome and reports that, whatever else the session does.
     """
-    since = str(call.state.get("since")) if call.resumed_session else session.log.cursor(session.log.last_seq)
+    if call.resumed_session:
+        since = str(call.state.get("since"))
+    since = since or session.log.cursor(session.log.restored_seq)
     late = _take_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))

@@ -40,7 +40,8 @@ class EventLog:
         self.epoch = secrets.token_hex(4)
         """Tells this log from every other, also from those of the same session."""
         self._restored_epoch = ""
-        self._restored_seq = 0
+        self.restored_seq = 0
+        """The number of the newest event from before this log's time."""
         self.last_seq = 0
         """The number of the newest event, 0 when there was none."""
 
@@ -66,11 +67,11 @@ class EventLog:
             self.last_seq += 1
             event.seq, event.at = self.last_seq, event.at or time.time()
             self._keep(event)
-        self._restored_epoch, self._restored_seq = epoch, self.last_seq
+        self._restored_epoch, self.restored_seq = epoch, self.last_seq
 
     def cursor(self, seq: int) -> str:
         """A place in this log that no other log, of the same session before or after, takes for one of its own."""
-        restored = bool(self._restored_epoch) and seq <= self._restored_seq
+        restored = bool(self._restored_epoch) and seq <= self.restored_seq
         return f"{self._restored_epoch if restored else self.epoch}-{seq}"
 
     def position(self, cursor: str) -> int | None:
@@ -81,7 +82,7 @@ class EventLog:
         epoch, seq = found[1], int(found[2])
         if epoch == self.epoch:
             return seq if seq <= self.last_seq else None
-        return seq if epoch == self._restored_epoch and seq <= self._restored_seq else None
+        return seq if epoch == self._restored_epoch and seq <= self.restored_seq else None
 
     def append(self, event: Event) -> None:
         """Numbers and dates the event, keeps it and hands it to every subscriber."""
