@@ -53,8 +53,8 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
 
 
 def _leave_at_once(*_: object) -> "NoReturn":
-    """Ctrl-C until the server has signals in hand: nothing is there yet that would have to be closed. The usual
-    KeyboardInterrupt is lost where it hits a callback of the import system, and the process then runs on."""
+    """Ctrl-C until the server has signals in hand: nothing is there yet that would have to be closed. A
+    KeyboardInterrupt can be lost in callbacks that may not raise, such as those of the import system."""
     os._exit(130)
 
 

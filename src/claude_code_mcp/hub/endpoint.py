@@ -190,7 +190,8 @@ class Endpoint:
     # -- what is not asked for --------------------------------------------------------------------------------
 
     def _take_notification(self, method: str, params: Message) -> None:
-        scope = self._in_flight.get(params.get("requestId", "")) if method == "notifications/cancelled" else None
+        called_off = params.get("requestId") if method == "notifications/cancelled" else None
+        scope = self._in_flight.get(called_off) if isinstance(called_off, int | str) else None
         if scope is not None:
             scope.cancel()
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .. import json_text
 from ..claude.argv import Opening, build_command
 from ..claude.dialect import check_values
 from ..claude.environment import build_environment, config_directory
@@ -145,6 +146,10 @@ def _connect_seconds(environment: Mapping[str, str]) -> float:
 def _check_directory(field: str, path: str) -> None:
     if "\0" in path or not os.path.isdir(path):
         raise InvalidArgument(f"{field}: {path!r} is not a directory.", field=field)
+    if json_text.flaw(path) is not None:
+        raise InvalidArgument(
+            f"{field}: the name of {path!r} is not valid Unicode; Claude Code cannot work there.", field=field
+        )
 
 
 def _check_environment(variables: Mapping[str, str]) -> None:
