@@ -22,9 +22,10 @@ from pydantic import (
     field_validator,
 )
 
+from .child_environment import MAX_DEPTH, OWN_PREFIX
 from .errors import InvalidArgument
 
-_OWN = "CLAUDE_CODE_MCP_"
+_OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
 
 
@@ -92,6 +93,9 @@ class Settings(BaseModel):
     )
     """Where locks live. All servers of one user must share it."""
 
+    max_depth: int = Field(0, ge=0, lt=100, validation_alias=MAX_DEPTH)
+    """How many servers like this one may run inside one another's sessions. 0: Claude Code's own registration of this
+    server is left out of the sessions that it runs."""
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )

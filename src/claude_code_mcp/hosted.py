@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from .child_environment import DEPTH, depth
 from .claude.environment import build_environment, config_directory
 from .claude.leftovers import new_mark, sweep
 from .claude.tether import tether
@@ -27,10 +28,16 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     return read_configuration(places, environment)
 
 
-def put_on_leash(argv: list[str], environment: Mapping[str, str]) -> Leash:
-    """Ties a server's program to our life as we do with Claude Code, and marks all that it starts."""
+def put_on_leash(argv: list[str], environment: Mapping[str, str], *, nested: bool = True) -> Leash:
+    """Ties a server's program to our life as we do with Claude Code, and marks all that it starts.
+
+    What a command starts for the person at the shell is not `nested`: it may be this very server.
+    """
     mark = new_mark()
-    return Leash(tether(argv), build_environment(environment, {}, mark), partial(sweep, mark))
+    variables = build_environment(environment, {}, mark)
+    if not nested:
+        variables[DEPTH] = str(depth(environment))
+    return Leash(tether(argv), variables, partial(sweep, mark))
 
 
 def make_hub(
@@ -38,13 +45,16 @@ def make_hub(
     configuration: Configuration,
     environment: Mapping[str, str],
     notified: Notified = hear_nothing,
+    *,
+    serving: bool = True,
 ) -> Hub:
-    """A hub for these servers; it connects to none before somebody needs it."""
+    """A hub for these servers; it connects to none before somebody needs it. `serving` is whether it is a server's, and
+    not that of a command."""
     means = Means.usual(
         environment,
         settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
         Path(config_directory(environment)),
-        put_on_leash=put_on_leash,
+        put_on_leash=partial(put_on_leash, nested=serving),
         notified=notified,
     )
     return Hub(configuration, settings, means)

@@ -14,6 +14,7 @@ import os
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import Any, Protocol
 
+from .child_environment import for_nested_servers
 from .claude.environment import config_directory
 from .claude.leftovers import sweep_stale
 from .config import Settings, load_settings
@@ -85,7 +86,12 @@ class Service:
         self.broker = Broker(settings.permission_timeout)
         self._around = Surroundings(
             settings=settings,
-            launcher=Launcher(self._environment, settings.claude_path, settings.start_timeout),
+            launcher=Launcher(
+                self._environment,
+                settings.claude_path,
+                settings.start_timeout,
+                for_nested_servers(self._environment, settings.max_depth, str(settings.state_dir)),
+            ),
             broker=self.broker,
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
@@ -330,6 +336,14 @@ class Service:
         with self._refusals_told(principal, "bypass"):
             self.gate.set_bypass(principal, on)
         self.tell(Act(ActKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
+
+    @contextlib.contextmanager
+    def steering(self, principal: str, action: str, server: str) -> Iterator[None]:
+        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Told either way."""
+        with self._refusals_told(principal, f"{action} {server}"):
+            self.gate.check_steering(principal)
+            yield
+        self.tell(Act(ActKind.HUB_STEERED, principal, details={"action": action, "server": server}))
 
     # -- questions --------------------------------------------------------------------------------------------
 

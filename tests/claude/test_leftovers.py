@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from claude_code_mcp.claude.environment import MARK
+from claude_code_mcp.child_environment import MARK
 from claude_code_mcp.claude.leftovers import new_mark, sweep, sweep_stale
 
 from .conftest import gone, runs

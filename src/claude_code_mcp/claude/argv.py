@@ -6,7 +6,7 @@ pass for a flag of its own.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,17 @@ class Command:
 
 
 def build_command(
-    options: SessionOptions, opening: Opening, directory: Path, *, budget: float | None = None
+    options: SessionOptions,
+    opening: Opening,
+    directory: Path,
+    *,
+    budget: float | None = None,
+    left_out: Sequence[Sequence[str]] = (),
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
-    `budget` is what is left of the session's budget: the CLI counts from its own start.
+    `budget` is what is left of the session's budget: the CLI counts from its own start. `left_out` are the command
+    lines of MCP servers that the CLI must not start, wherever it has them from.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
@@ -61,6 +67,7 @@ def build_command(
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
     _add_surroundings(command, options, directory)
+    _add_settings(command, options, directory, left_out)
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
@@ -142,10 +149,6 @@ def _add_surroundings(command: Command, options: SessionOptions, directory: Path
     if options.mcp_servers is not None:
         servers = {"mcpServers": options.mcp_servers}
         command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
-    if options.sandbox is not None:
-        # A sandbox that cannot be had must stop the session, not silently run it without one.
-        settings = {"sandbox": {"enabled": True, **options.sandbox, "failIfUnavailable": True}}
-        command.file("settings", directory / "settings.json", json.dumps(settings))
     if options.setting_sources is not None:
         command.flag("setting-sources", ",".join(options.setting_sources))
     if options.debug_file is not None:
@@ -159,6 +162,19 @@ def _add_surroundings(command: Command, options: SessionOptions, directory: Path
         "--debug": options.debug,
     }
     command.arguments.extend(name for name, on in switches.items() if on)
+
+
+def _add_settings(
+    command: Command, options: SessionOptions, directory: Path, left_out: Sequence[Sequence[str]]
+) -> None:
+    settings: dict[str, Any] = {}
+    if options.sandbox is not None:
+        # A sandbox that cannot be had must stop the session, not silently run it without one.
+        settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
+    if left_out:
+        settings["deniedMcpServers"] = [{"serverCommand": list(words)} for words in left_out]
+    if settings:
+        command.file("settings", directory / "settings.json", json.dumps(settings))
 
 
 def _inline(name: str, value: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..model.options import SessionOptions
@@ -10,15 +11,20 @@ from .leftovers import scratch_directory
 
 
 def prepare_command(
-    options: SessionOptions, opening: Opening, mark: str, *, budget: float | None = None
+    options: SessionOptions,
+    opening: Opening,
+    mark: str,
+    *,
+    budget: float | None = None,
+    left_out: Sequence[Sequence[str]] = (),
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
-    command = build_command(options, opening, Path(), budget=budget)
+    command = build_command(options, opening, Path(), budget=budget, left_out=left_out)
     if not command.files:
         return command, None
     directory = scratch_directory(mark)
     try:
-        command = build_command(options, opening, directory, budget=budget)
+        command = build_command(options, opening, directory, budget=budget, left_out=left_out)
         for path, content in command.files.items():
             _write_private(path, content)
     except BaseException:

@@ -30,8 +30,11 @@ def _launcher() -> tuple[str, ...]:
 
 
 def _is_util_linux(setpriv: str) -> bool:
+    from ..child_environment import child_environment  # noqa: PLC0415 - this file is run as a program of its own, too
+
+    command, environment = [setpriv, "--version"], child_environment(os.environ)
     try:
-        answer = subprocess.run([setpriv, "--version"], capture_output=True, text=True, timeout=5, check=False)
+        answer = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
     return "util-linux" in answer.stdout

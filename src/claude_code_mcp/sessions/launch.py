@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..claude.environment import build_environment
 from ..claude.executable import find_executable
 from ..claude.leftovers import new_mark
 from ..claude.process import ClaudeProcess, Owner
+from ..claude.registrations import Commands, own_registrations
 from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
@@ -25,6 +26,8 @@ class Launcher:
     environment: Mapping[str, str]
     executable: str | None
     start_timeout: float
+    nested: Mapping[str, str] = field(default_factory=dict)
+    """Variables for servers of ours inside a session; empty where there may be none."""
 
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raises what would make a start fail for certain, before anything is spawned."""
@@ -56,10 +59,20 @@ class Launcher:
             options = options.model_copy(update={"mcp_servers": {**hosted, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
-        command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget)
-        environment = build_environment(self.environment, {**options.env, **command.variables}, mark)
+        left_out = await asyncio.to_thread(self._left_out, options, cwd)
+        command, scratch = await asyncio.to_thread(
+            prepare_command, options, opening, mark, budget=budget, left_out=left_out
+        )
+        variables = {**self.nested, **options.env, **command.variables}
+        environment = build_environment(self.environment, variables, mark)
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+
+    def _left_out(self, options: SessionOptions, cwd: str) -> Commands:
+        """The registrations of this very server that the session must not start."""
+        if self.nested or options.strict_mcp_config:
+            return ()
+        return own_registrations({**self.environment, **options.env}, cwd)
 
     async def initialize(
         self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None, hosted: Collection[str] = ()

@@ -20,6 +20,7 @@ from typing import Any
 import anyio
 from mcp.shared.message import SessionMessage
 
+from ...child_environment import child_environment
 from ..configuration import StdioConfig
 from ..redaction import Redactor
 from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
@@ -50,7 +51,7 @@ PutOnLeash = Callable[[list[str], Mapping[str, str]], Leash]
 
 def no_leash(argv: list[str], environment: Mapping[str, str]) -> Leash:
     """A child that ends with its input and with its process group, and by nothing else."""
-    return Leash(argv, dict(environment))
+    return Leash(argv, child_environment(environment))
 
 
 @asynccontextmanager
