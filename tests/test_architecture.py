@@ -22,7 +22,7 @@ ROWS: list[set[str]] = [
     {"greeting", "nested"},
     {"front"},
     {"model"},
-    {"errors"},
+    {"errors", "private_files"},
     {"config"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},

@@ -42,6 +42,10 @@ ALL_TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query", "hub", "hub-to
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 
 
+_DOORS = ("http_token", "http_tokens_file", "metrics_token")
+"""Settings that keep people out."""
+
+
 class Settings(BaseModel):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
@@ -154,6 +158,14 @@ class Settings(BaseModel):
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
 
+    @field_validator(*_DOORS, mode="before")
+    @classmethod
+    def _not_blank(cls, value: object) -> object:
+        """What guards a door and is empty must not count as not set: the door would stand open."""
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("it is set, but empty; give it a value, or unset it")
+        return value
+
     @field_validator(
         "toolsets",
         "channels",
@@ -245,7 +257,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     named = ((field, environment.get(variable_of(field))) for field in Settings.model_fields)
-    return {field: value for field, value in named if value not in (None, "")}
+    return {field: value for field, value in named if value or (value is not None and field in _DOORS)}
 
 
 def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgument:
@@ -254,7 +266,9 @@ def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgum
     if first["type"] == "extra_forbidden":
         return InvalidArgument(f"There is no setting named {field!r}.", field=field)
     given = "" if _is_secret(field) else f"={values.get(field)!r}"
-    return InvalidArgument(f"{variable_of(field)}{given} is not valid: {first['msg']}.", field=field)
+    return InvalidArgument(
+        f"{variable_of(field)}{given} is not valid: {first['msg'].removeprefix('Value error, ')}.", field=field
+    )
 
 
 def _is_secret(field: str) -> bool:

@@ -13,12 +13,23 @@ from .claude.tether import tether
 from .config import Settings
 from .hub.hub import Hub
 from .hub.means import Means, Notified, hear_nothing
-from .hub.sources import Configuration, Places, read_configuration
+from .hub.sources import Configuration, Places, bar_address, read_configuration
 from .hub.transports.stdio import Leash
 
 
-def hub_configuration(settings: Settings, environment: Mapping[str, str], project: str | None = None) -> Configuration:
-    """The servers that the settings let us use. Blocks on the disk."""
+def hub_configuration(
+    settings: Settings,
+    environment: Mapping[str, str],
+    project: str | None = None,
+    serving_at: tuple[str, int] | None = None,
+) -> Configuration:
+    """The servers that the settings let us use, and not the one at the host and port that we serve at ourselves.
+    Blocks on the disk."""
+    found = _configured(settings, environment, project)
+    return found if serving_at is None else bar_address(found, *serving_at)
+
+
+def _configured(settings: Settings, environment: Mapping[str, str], project: str | None) -> Configuration:
     if settings.hub == "off":
         return Configuration()
     if settings.hub == "own":

@@ -286,7 +286,7 @@ class Service:
         if session is not None and session.owner != owner:
             raise self._foreign(session_id, owner)
         if session is None:
-            raise SessionNotFound(f"This server does not run a session {session_id}.", session_id=session_id)
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         return session
 
     async def find(self, session_id: str, *, owner: str = LOCAL) -> Session:

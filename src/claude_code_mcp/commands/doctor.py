@@ -17,6 +17,7 @@ from ..claude.environment import config_directory
 from ..claude.executable import find_executable
 from ..config import Settings, load_settings
 from ..errors import ClaudeCodeError
+from ..private_files import private_directory
 
 _NEEDED_DISK = 500 << 20
 
@@ -86,7 +87,7 @@ def _executable(settings: Settings) -> Finding:
 
 def _writable(what: str, directory: Path, fix: str) -> Finding:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory)
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:

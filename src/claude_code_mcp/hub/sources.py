@@ -6,10 +6,12 @@ that names the file and the entry.
 """
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -17,6 +19,8 @@ from ..model.this_server import is_this_server
 from .configuration import InvalidEntry, Scope, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"
+_ITSELF = "it is this server itself"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +156,25 @@ def _barred(server: ConfiguredServer, settings: Mapping[str, Any], trust_project
 
 def _itself(server: ConfiguredServer) -> str | None:
     config = server.config
-    itself = isinstance(config, StdioConfig) and is_this_server(config.command, config.args)
-    return "it is this server itself" if itself else None
+    return _ITSELF if isinstance(config, StdioConfig) and is_this_server(config.command, config.args) else None
+
+
+def bar_address(configuration: Configuration, host: str, port: int) -> Configuration:
+    """The same without the servers at an address, which is our own."""
+    servers = {
+        name: replace(server, barred=_ITSELF, locked=True) if _leads_to(server.config, host, port) else server
+        for name, server in configuration.servers.items()
+    }
+    return Configuration(servers, configuration.problems)
+
+
+def _leads_to(config: ServerConfig, host: str, port: int) -> bool:
+    address = getattr(config, "url", None)
+    try:
+        parts = urlsplit(address or "")
+        return parts.port == port and parts.hostname in {*_LOOPBACK, host.lower(), socket.gethostname().lower()}
+    except ValueError:
+        return False
 
 
 def _unapproved(server: ConfiguredServer, settings: Mapping[str, Any], trust_project: bool) -> str | None:

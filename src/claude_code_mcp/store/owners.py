@@ -7,6 +7,7 @@ every session on it.
 import os
 from pathlib import Path
 
+from ..private_files import open_private, private_directory
 from .transcripts import is_session_id
 
 LOCAL = "local"
@@ -23,8 +24,8 @@ class Owners:
         """Writes down that the session is this caller's."""
         if owner == LOCAL:
             return
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(self._directory / session_id, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        private_directory(self._directory)
+        descriptor = open_private(self._directory / session_id, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(owner)
 
