@@ -9,6 +9,9 @@ from pathlib import Path
 
 from ..errors import ExecutableNotFound
 
+OLDEST_VERSION = (2, 1, 0)
+"""The oldest Claude Code that this release works with: older ones do not speak all of the control protocol."""
+
 _CARRIER = "claude_agent_sdk"
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
 
