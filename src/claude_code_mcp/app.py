@@ -85,6 +85,7 @@ async def run_http(settings: Settings, where: str) -> None:
             service.observe(metrics)
             surface = Surface(service, settings.on_disconnect or "keep", hub)
             server = HttpServer(surface, settings, address, metrics.render)
+            service.own_addresses.extend(server.own_addresses)
             tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
             try:
                 await server.serve()

@@ -77,6 +77,8 @@ class Service:
         self.redactor.learn(self._environment)
         self._observers: tuple[Observer, ...] = ()
         self._host = host
+        self.own_addresses: list[str] = []
+        """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         default = os.path.abspath(self.settings.default_cwd or os.getcwd())
         self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -91,6 +93,7 @@ class Service:
                 settings.claude_path,
                 settings.start_timeout,
                 for_nested_servers(self._environment, settings.max_depth, str(settings.state_dir)),
+                self.own_addresses,
             ),
             broker=self.broker,
             leases=Leases(settings.state_dir, config_dir),

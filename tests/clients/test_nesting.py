@@ -10,20 +10,20 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.this_server import is_this_server
+from claude_code_mcp.server.http import own_addresses, read_address
 from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 
 from ..conftest import StartService
-from .serving import COMMAND
+from .serving import COMMAND, Served
 
 
-def register(sandbox: Sandbox, environment: dict[str, str], scope: str, *command: str) -> None:
+def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> None:
     """`claude mcp add`, as a person would."""
     claude = find_executable(None, environment)
-    arguments = ["mcp", "add", "--scope", scope, "ours", "--", *command]
     subprocess.run(
-        [claude, *arguments],
+        [claude, "mcp", "add", *arguments],
         cwd=sandbox.project,
         env=environment,
         stdin=subprocess.DEVNULL,
@@ -66,7 +66,7 @@ async def test_a_registered_copy_is_not_even_started(
     noted: tuple[str, Path],
 ) -> None:
     program, log = noted
-    register(sandbox, environment, scope, program, "serve")
+    register(sandbox, environment, "--scope", scope, "ours", "--", program, "serve")
     service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
     assert await tools_in_a_session(service, sandbox, model) == []
     assert started(log) == 0
@@ -80,7 +80,7 @@ async def test_a_copy_behind_a_script_is_started_and_offers_nothing(
     noted: tuple[str, Path],
 ) -> None:
     program, log = noted
-    register(sandbox, environment, "user", "sh", "-c", program)
+    register(sandbox, environment, "--scope", "user", "ours", "--", "sh", "-c", program)
     service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
     assert await tools_in_a_session(service, sandbox, model) == []
     assert started(log) == 1
@@ -94,10 +94,30 @@ async def test_a_copy_is_there_where_nesting_is_asked_for(
     noted: tuple[str, Path],
 ) -> None:
     program, log = noted
-    register(sandbox, environment, "user", program, "serve")
+    register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
     service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"}, max_depth=1)
     assert "mcp__ours__claude_create_session" in await tools_in_a_session(service, sandbox, model)
     assert started(log) == 1
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["ours", "another server"])
+async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
+    known: bool,
+    address: Served,
+    start_service: StartService,
+    sandbox: Sandbox,
+    environment: dict[str, str],
+    model: ScriptedModelThread,
+) -> None:
+    """With the token that a person has registered it could answer the questions of other sessions."""
+    assert address.url is not None
+    header = f"Authorization: {address.headers['Authorization']}"
+    register(sandbox, environment, "--transport", "http", "ours", address.url, "--header", header)
+    service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
+    if known:
+        service.own_addresses.extend(own_addresses(read_address(address.url.split("/")[2])))
+    offered = await tools_in_a_session(service, sandbox, model)
+    assert (offered == []) is known
 
 
 @pytest.mark.parametrize(

@@ -53,12 +53,12 @@ def build_command(
     directory: Path,
     *,
     budget: float | None = None,
-    left_out: Sequence[Sequence[str]] = (),
+    left_out: Sequence[Mapping[str, Any]] = (),
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
-    `budget` is what is left of the session's budget: the CLI counts from its own start. `left_out` are the command
-    lines of MCP servers that the CLI must not start, wherever it has them from.
+    `budget` is what is left of the session's budget: the CLI counts from its own start. `left_out` are the MCP
+    servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a `serverUrl`.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
@@ -165,14 +165,14 @@ def _add_surroundings(command: Command, options: SessionOptions, directory: Path
 
 
 def _add_settings(
-    command: Command, options: SessionOptions, directory: Path, left_out: Sequence[Sequence[str]]
+    command: Command, options: SessionOptions, directory: Path, left_out: Sequence[Mapping[str, Any]]
 ) -> None:
     settings: dict[str, Any] = {}
     if options.sandbox is not None:
         # A sandbox that cannot be had must stop the session, not silently run it without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
     if left_out:
-        settings["deniedMcpServers"] = [{"serverCommand": list(words)} for words in left_out]
+        settings["deniedMcpServers"] = [dict(one) for one in left_out]
     if settings:
         command.file("settings", directory / "settings.json", json.dumps(settings))
 

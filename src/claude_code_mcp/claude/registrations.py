@@ -14,11 +14,11 @@ from typing import Any
 
 from ..model.this_server import is_this_server
 
-Commands = tuple[tuple[str, ...], ...]
+_Commands = tuple[tuple[str, ...], ...]
 _LARGEST = 64 << 20
 
 
-def own_registrations(environment: Mapping[str, str], cwd: str) -> Commands:
+def own_registrations(environment: Mapping[str, str], cwd: str) -> _Commands:
     """The command lines that would start our server in a session there, as they are written. Blocks on the disk."""
     home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
     files = [Path(home or Path.home()) / ".claude.json"]
@@ -26,7 +26,7 @@ def own_registrations(environment: Mapping[str, str], cwd: str) -> Commands:
     return tuple(dict.fromkeys(command for file in files for command in _registered_in(str(file))))
 
 
-def _registered_in(file: str) -> Commands:
+def _registered_in(file: str) -> _Commands:
     try:
         now = os.stat(file)
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def _registered_in(file: str) -> Commands:
 
 
 @lru_cache(maxsize=256)
-def _read(file: str, changed: int, size: int) -> Commands:
+def _read(file: str, changed: int, size: int) -> _Commands:
     """Read once for each state of the file: `.claude.json` can be large, and is asked for at every start."""
     try:
         with open(file, "rb") as opened:

@@ -2,8 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..model.options import SessionOptions
 from .argv import Command, Opening, build_command
@@ -16,7 +17,7 @@ def prepare_command(
     mark: str,
     *,
     budget: float | None = None,
-    left_out: Sequence[Sequence[str]] = (),
+    left_out: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
     command = build_command(options, opening, Path(), budget=budget, left_out=left_out)

@@ -65,6 +65,12 @@ def read_address(text: str) -> Address:
     return Address(host, int(port))
 
 
+def own_addresses(address: Address) -> list[str]:
+    """The addresses at which programs on this machine reach us, each with anything behind it."""
+    names = {address.netloc, *(f"{name}:{address.port}" for name in (*_LOCAL_NAMES, socket.gethostname()))}
+    return [f"http://{name}/*" for name in sorted(names)]
+
+
 def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
     """A server that others can reach must know who is calling."""
     if not address.loopback and not tokens:
@@ -147,6 +153,7 @@ class HttpServer:
         self._socket = _listen(address)
         address = replace(address, port=self._socket.getsockname()[1])
         self.url = address.url
+        self.own_addresses = own_addresses(address)
         self._server = _Uvicorn(
             uvicorn.Config(
                 http_app(surface, settings, address, tokens, metrics),

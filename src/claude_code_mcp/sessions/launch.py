@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from ..claude.environment import build_environment
 from ..claude.executable import find_executable
 from ..claude.leftovers import new_mark
 from ..claude.process import ClaudeProcess, Owner
-from ..claude.registrations import Commands, own_registrations
+from ..claude.registrations import own_registrations
 from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
@@ -28,6 +28,8 @@ class Launcher:
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
     """Variables for servers of ours inside a session; empty where there may be none."""
+    own_addresses: Sequence[str] = ()
+    """Where this very server is reached over HTTP. Read at every start of a process."""
 
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raises what would make a start fail for certain, before anything is spawned."""
@@ -68,11 +70,13 @@ class Launcher:
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
-    def _left_out(self, options: SessionOptions, cwd: str) -> Commands:
-        """The registrations of this very server that the session must not start."""
+    def _left_out(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
+        """The registrations of this very server that the session must not start, or call back to."""
         if self.nested or options.strict_mcp_config:
             return ()
-        return own_registrations({**self.environment, **options.env}, cwd)
+        commands = own_registrations({**self.environment, **options.env}, cwd)
+        addresses = [{"serverUrl": address} for address in self.own_addresses]
+        return [*({"serverCommand": list(words)} for words in commands), *addresses]
 
     async def initialize(
         self, process: ClaudeProcess, hooks: Mapping[str, Any] | None = None, hosted: Collection[str] = ()
