@@ -18,7 +18,7 @@ from claude_code_mcp.policy.document import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-RUN = "CLAUDE_CODE_MCP_TEST_RUN"
+RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
 os.environ.setdefault(RUN, uuid.uuid4().hex)
 for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
     del os.environ[name]

@@ -20,11 +20,11 @@ ROOT = Path(__file__).parent.parent / "src" / PACKAGE
 ROWS: list[set[str]] = [
     {"secret_shapes"},
     {"redaction"},
-    {"manifest"},
-    {"greeting"},
+    {"manifest", "child_environment"},
+    {"greeting", "nested"},
     {"front"},
     {"model"},
-    {"errors", "json_text"},
+    {"errors", "json_text", "private_files"},
     {"config"},
     {"processes"},
     {"claude", "store", "policy", "questions", "hub"},
@@ -49,8 +49,9 @@ NARROW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "json_text": set(),
-    "config": {"errors"},
-    "processes": set(),  # knows nothing of what it runs
+    "nested": {"child_environment"},
+    "config": {"child_environment", "errors"},
+    "processes": {"child_environment"},  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it

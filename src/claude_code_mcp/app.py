@@ -90,13 +90,15 @@ async def run_http(settings: Settings, where: str) -> None:
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.http import HttpServer, read_address  # noqa: PLC0415
 
-    asked_to_end = asyncio.Event()
+    asked_to_end, address = asyncio.Event(), read_address(where)
+    at, trail = (address.host, address.port), settings.state_dir / "audit.jsonl"
     with _on_signals(asked_to_end.set):
-        async with _service(settings, "remote", settings.state_dir / "audit.jsonl") as (service, hub):
+        async with _service(settings, "remote", trail, at) as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
             surface = Surface(service, settings.on_disconnect or "keep", hub)
-            server = HttpServer(surface, settings, read_address(where), metrics.render)
+            server = HttpServer(surface, settings, address, metrics.render)
+            service.own_addresses.extend(server.own_addresses)
             tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
             try:
                 await server.serve()
@@ -122,7 +124,9 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
 
 
 @asynccontextmanager
-async def _hub(settings: Settings) -> "AsyncIterator[tuple[Hub, Relay] | None]":
+async def _hub(
+    settings: Settings, serving_at: tuple[str, int] | None = None
+) -> "AsyncIterator[tuple[Hub, Relay] | None]":
     """The hub and what its servers may say to sessions; nothing where no server is configured."""
     wanted = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
     if settings.hub == "off" or not wanted:
@@ -132,7 +136,7 @@ async def _hub(settings: Settings) -> "AsyncIterator[tuple[Hub, Relay] | None]":
     from .relay import Relay  # noqa: PLC0415
 
     relay = Relay(settings.channels, settings.permission_channels)
-    configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd)
+    configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd, serving_at)
     for problem in configuration.problems:
         if problem.entry is None and problem.file == settings.hub_file:
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
@@ -143,10 +147,10 @@ async def _hub(settings: Settings) -> "AsyncIterator[tuple[Hub, Relay] | None]":
 
 @asynccontextmanager
 async def _service(
-    settings: Settings, profile: str, audit_file: Path | None
+    settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
     """A service with its hub, its policy and its audit trail, which is closed last and then complete."""
-    async with _hub(settings) as hosted:
+    async with _hub(settings, serving_at) as hosted:
         hub, relay = hosted or (None, None)
         async with _audited(settings, profile, audit_file, hub) as service:
             if hub is not None and relay is not None:

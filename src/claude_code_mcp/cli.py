@@ -1,6 +1,9 @@
 """The entry point. Serving on stdio takes the fast way in; every other command is loaded only when it is called."""
 
+import os
 import sys
+
+from .child_environment import too_deep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,6 +13,10 @@ if TYPE_CHECKING:
 def main() -> int:
     """Runs the command on the command line; the value is the exit code."""
     argv = sys.argv[1:]
+    if argv[:1] in ([], ["serve"]) and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
+        from .nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
+
+        return serve_nothing(argv)
     if not argv or (argv[0] == "serve" and not any(one.startswith(("-h", "--h")) for one in argv)):
         from .front import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 

@@ -22,9 +22,10 @@ from pydantic import (
     field_validator,
 )
 
+from .child_environment import MAX_DEPTH, OWN_PREFIX
 from .errors import InvalidArgument
 
-_OWN = "CLAUDE_CODE_MCP_"
+_OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
 
 
@@ -39,6 +40,10 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 Toolset = Literal["sessions", "code", "query", "hub", "hub-tools"]
 ALL_TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query", "hub", "hub-tools")
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
+
+
+_DOORS = ("http_token", "http_tokens_file", "metrics_token")
+"""Settings that keep people out."""
 
 
 class Settings(BaseModel):
@@ -93,6 +98,9 @@ class Settings(BaseModel):
     )
     """Where locks, the records of sessions and the day's spending live. All servers of one user must share it."""
 
+    max_depth: int = Field(0, ge=0, lt=100, validation_alias=MAX_DEPTH)
+    """How many servers like this one may run inside one another's sessions. 0: Claude Code's own registration of this
+    server is left out of the sessions that it runs."""
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )
@@ -150,6 +158,14 @@ class Settings(BaseModel):
     """The permission mode of `claude_code_query`."""
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
+
+    @field_validator(*_DOORS, mode="before")
+    @classmethod
+    def _not_blank(cls, value: object) -> object:
+        """What guards a door and is empty must not count as not set: the door would stand open."""
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("it is set, but empty; give it a value, or unset it")
+        return value
 
     @field_validator(
         "toolsets",
@@ -242,7 +258,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     named = ((field, environment.get(variable_of(field))) for field in Settings.model_fields)
-    return {field: value for field, value in named if value not in (None, "")}
+    return {field: value for field, value in named if value or (value is not None and field in _DOORS)}
 
 
 def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgument:
@@ -251,7 +267,9 @@ def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgum
     if first["type"] == "extra_forbidden":
         return InvalidArgument(f"There is no setting named {field!r}.", field=field)
     given = "" if _is_secret(field) else f"={values.get(field)!r}"
-    return InvalidArgument(f"{variable_of(field)}{given} is not valid: {first['msg']}.", field=field)
+    return InvalidArgument(
+        f"{variable_of(field)}{given} is not valid: {first['msg'].removeprefix('Value error, ')}.", field=field
+    )
 
 
 def _is_secret(field: str) -> bool:

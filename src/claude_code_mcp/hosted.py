@@ -2,19 +2,32 @@
 the programs of servers are tied to our life."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from .child_environment import DEPTH, depth
 from .claude.environment import build_environment, config_directory
 from .config import Settings
 from .hub.hub import Hub
 from .hub.means import Means, Notified, hear_nothing
-from .hub.sources import Configuration, Places, read_configuration
+from .hub.sources import Configuration, Places, bar_address, read_configuration
 from .processes.leftovers import new_mark
 from .sessions.directories import own_directory
 
 
-def hub_configuration(settings: Settings, environment: Mapping[str, str], project: str | None = None) -> Configuration:
-    """The servers that the settings let us use. Blocks on the disk."""
+def hub_configuration(
+    settings: Settings,
+    environment: Mapping[str, str],
+    project: str | None = None,
+    serving_at: tuple[str, int] | None = None,
+) -> Configuration:
+    """The servers that the settings let us use, and not the one at the host and port that we serve at ourselves.
+    Blocks on the disk."""
+    found = _configured(settings, environment, project)
+    return found if serving_at is None else bar_address(found, *serving_at)
+
+
+def _configured(settings: Settings, environment: Mapping[str, str], project: str | None) -> Configuration:
     if settings.hub == "off":
         return Configuration()
     if settings.hub == "own":
@@ -24,10 +37,16 @@ def hub_configuration(settings: Settings, environment: Mapping[str, str], projec
     return read_configuration(places, environment)
 
 
-def child_environment(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The environment of a server's program, marked as that of Claude Code is, and the mark."""
+def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
+    """The environment of a server's program, marked as that of Claude Code is, and the mark.
+
+    What a command starts for the person at the shell is not `nested`: it may be this very server.
+    """
     mark = new_mark()
-    return build_environment(variables, {}, mark), mark
+    environment = build_environment(variables, {}, mark)
+    if not nested:
+        environment[DEPTH] = str(depth(variables))
+    return environment, mark
 
 
 def make_hub(
@@ -35,13 +54,16 @@ def make_hub(
     configuration: Configuration,
     environment: Mapping[str, str],
     notified: Notified = hear_nothing,
+    *,
+    serving: bool = True,
 ) -> Hub:
-    """A hub for these servers; it connects to none before somebody needs it."""
+    """A hub for these servers; it connects to none before somebody needs it. `serving` is whether it is a server's, and
+    not that of a command."""
     means = Means.usual(
         environment,
         settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
         Path(config_directory(environment)),
-        child_environment=child_environment,
+        child_environment=partial(marked_environment, nested=serving),
         notified=notified,
     )
     return Hub(configuration, settings, means)

@@ -9,6 +9,7 @@ import _json
 import os
 import sys
 from binascii import crc32
+from stat import S_ISREG
 
 from . import __version__
 
@@ -93,18 +94,29 @@ def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
     if manifest is not None:
         return manifest, None
     cached = cache_file(own)
-    manifest = read(cached)
+    manifest = read(cached, only_ours=True)
     return manifest, None if manifest is not None else cached
 
 
-def read(file: str) -> Manifest | None:
-    """The manifest in a file; nothing when it is missing, damaged or made with another SDK."""
+def read(file: str, *, only_ours: bool = False) -> Manifest | None:
+    """The manifest in a file; nothing when it is missing, damaged or made with another SDK. With `only_ours` also when
+    somebody else could have written it: whoever writes the list of tools speaks to the model in our name."""
     try:
-        with open(file, "rb") as opened:
+        # Not to be held up by a pipe either.
+        way = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
+        with open(os.open(file, way | getattr(os, "O_BINARY", 0)), "rb") as opened:
+            if only_ours and not _is_ours(os.fstat(opened.fileno())):
+                return None
             heading, _, body = opened.read().partition(b"\n")
         return _understand(read_json(heading), body)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
+
+
+def _is_ours(opened: os.stat_result) -> bool:
+    if not S_ISREG(opened.st_mode):
+        return False
+    return sys.platform == "win32" or (opened.st_uid == os.geteuid() and not opened.st_mode & 0o022)
 
 
 def _understand(heading: object, body: bytes) -> Manifest | None:
@@ -160,10 +172,14 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
         for method, by_version in results.items()
     }
     heading = {"made_with": made_with, "otherwise": otherwise, "results": numbers, "crc32": crc32(body)}
-    os.makedirs(os.path.dirname(file), exist_ok=True)
+    os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
     passing = f"{file}.{os.getpid()}"
     try:
-        with open(passing, "wb") as opened:
+        if os.path.lexists(passing):
+            os.unlink(passing)  # of a process that had our number
+        # The one that is shipped is for everybody to read; what is in it is no secret.
+        way = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with open(os.open(passing, way, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
             opened.write(json.dumps(heading).encode() + b"\n" + body)
         os.replace(passing, file)
     except OSError:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from dataclasses import replace
 from typing import Any, Protocol
 
+from .child_environment import for_nested_servers
 from .claude.environment import config_directory
 from .config import Settings, load_settings
 from .errors import (
@@ -98,6 +99,8 @@ class Service:
         self._observers: tuple[Observer, ...] = ()
         self._host = host
         default = default_directory(self.settings)
+        self.own_addresses: list[str] = []
+        """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,7 +110,13 @@ class Service:
         self.broker = Broker(settings.permission_timeout, self.redactor.data)
         self._around = Surroundings(
             settings=settings,
-            launcher=Launcher(self._environment, settings.claude_path, settings.start_timeout),
+            launcher=Launcher(
+                self._environment,
+                settings.claude_path,
+                settings.start_timeout,
+                for_nested_servers(self._environment, settings.max_depth, str(settings.state_dir)),
+                self.own_addresses,
+            ),
             broker=self.broker,
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
@@ -385,7 +394,7 @@ class Service:
         if session is not None and session.owner != owner:
             raise self._foreign(session_id, owner)
         if session is None:
-            raise SessionNotFound(f"This server does not run a session {session_id}.", session_id=session_id)
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         return session
 
     async def find(self, session_id: str, *, owner: str = LOCAL) -> Session:
@@ -457,6 +466,14 @@ class Service:
         with self._refusals_told(principal, "bypass"):
             self.gate.set_bypass(principal, on)
         self.tell(Act(ActKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
+
+    @contextlib.contextmanager
+    def steering(self, principal: str, action: str, server: str) -> Iterator[None]:
+        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Told either way."""
+        with self._refusals_told(principal, f"{action} {server}"):
+            self.gate.check_steering(principal)
+            yield
+        self.tell(Act(ActKind.HUB_STEERED, principal, details={"action": action, "server": server}))
 
     # -- questions --------------------------------------------------------------------------------------------
 

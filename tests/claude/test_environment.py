@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from claude_code_mcp.child_environment import DEPTH, MARK
 from claude_code_mcp.claude.environment import build_environment, config_directory
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.leftovers import MARK
 from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
@@ -19,23 +19,26 @@ OUTER = (
     "CLAUDE_CODE_SESSION_ACCESS_TOKEN",
     "CLAUDE_CODE_SESSION_ID",
     "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_CODE_MESSAGING_SOCKET",
+    "CLAUDE_CODE_MESSAGING_TOKEN",
 )
 
 
 @pytest.mark.parametrize("name", OUTER)
 def test_variables_of_an_outer_session_are_removed(name: str) -> None:
-    assert build_environment({name: "1", "PATH": "/bin"}, {}, "m") == {"PATH": "/bin", MARK: "m"}
+    assert build_environment({name: "1", "PATH": "/bin"}, {}, "m") == {"PATH": "/bin", MARK: "m", DEPTH: "1"}
 
 
 def test_the_caller_adds_and_replaces_but_cannot_take_the_mark() -> None:
-    built = build_environment({"A": "1", "B": "1"}, {"B": "2", MARK: "forged"}, "m")
-    assert built == {"A": "1", "B": "2", MARK: "m"}
+    built = build_environment({"A": "1", "B": "1"}, {"B": "2", MARK: "forged", DEPTH: "0"}, "m")
+    assert built == {"A": "1", "B": "2", MARK: "m", DEPTH: "1"}
 
 
 def test_an_outer_variable_that_the_caller_asks_for_is_set() -> None:
     assert build_environment({"CLAUDE_CODE_ENTRYPOINT": "cli"}, {"CLAUDE_CODE_ENTRYPOINT": "mine"}, "m") == {
         "CLAUDE_CODE_ENTRYPOINT": "mine",
         MARK: "m",
+        DEPTH: "1",
     }
 
 

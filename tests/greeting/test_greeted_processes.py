@@ -363,5 +363,5 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
         for more in ("", ", claude_code_mcp.cli, claude_code_mcp.front")
     ]
     before, after = (set(run.stdout.split()) for run in told)
-    ours = {f"claude_code_mcp{name}" for name in ("", ".cli", ".front", ".greeting", ".manifest")}
+    ours = {f"claude_code_mcp{name}" for name in ("", ".child_environment", ".cli", ".front", ".greeting", ".manifest")}
     assert after - before == ours | {"_json", "binascii", "select"}

@@ -14,11 +14,11 @@ from mcp import Client
 from mcp.client._memory import InMemoryTransport
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hosted import child_environment
+from claude_code_mcp.hosted import marked_environment
 from claude_code_mcp.hub.auth.tokens import FileVault
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.means import Means
-from claude_code_mcp.hub.sources import parse_servers
+from claude_code_mcp.hub.sources import Configuration, parse_servers
 from claude_code_mcp.model.acts import Act, ActKind
 from claude_code_mcp.model.events import Event
 from claude_code_mcp.model.options import SessionOptions
@@ -50,11 +50,14 @@ def rules(text: str) -> Policy:
 
 @dataclass
 class Notes:
-    """An observer that remembers what was refused."""
+    """An observer that remembers what was refused, and how the hub was steered."""
 
     refused: list[Act] = field(default_factory=list)
+    steered: list[Act] = field(default_factory=list)
 
     def act(self, act: Act) -> None:
+        if act.kind is ActKind.HUB_STEERED:
+            self.steered.append(act)
         if act.kind is ActKind.REFUSED:
             self.refused.append(act)
 
@@ -115,11 +118,11 @@ StartRig = Callable[..., Any]
 async def start_rig(
     sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread
 ) -> AsyncIterator[StartRig]:
-    """Starts a rig: `servers` is what a file would have under `mcpServers`, the rest are settings."""
+    """Starts a rig: `servers` is what a file has under `mcpServers`, or all that was read; the rest are settings."""
     async with AsyncExitStack() as stack:
 
         async def start(
-            servers: dict[str, Any],
+            servers: dict[str, Any] | Configuration,
             policy: Policy | None = None,
             extra: dict[str, str] | None = None,
             **settings: Any,
@@ -133,10 +136,11 @@ async def start_rig(
                 sandbox.root / "hub",
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
-                child_environment=child_environment,
+                child_environment=marked_environment,
                 notified=relay.hear,
             )
-            hub = await stack.enter_async_context(Hub(parse_servers(servers, around), given, means))
+            configured = servers if isinstance(servers, Configuration) else parse_servers(servers, around)
+            hub = await stack.enter_async_context(Hub(configured, given, means))
             service = Service(given, around, policy=policy, host=hub)
             notes = Notes()
             service.observe(notes)

@@ -4,8 +4,9 @@ import asyncio
 import os
 import sys
 
+from claude_code_mcp.child_environment import MARK
 from claude_code_mcp.processes.child import ChildProcess, Exit
-from claude_code_mcp.processes.leftovers import MARK, new_mark
+from claude_code_mcp.processes.leftovers import new_mark
 
 
 class Listener:

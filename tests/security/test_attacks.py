@@ -8,6 +8,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from claude_code_mcp.config import ALL_TOOLSETS, load_settings
+from claude_code_mcp.server.surface import tools_of
 from claude_code_mcp.testing.script import script, tool
 
 from ..server.connection import Connection
@@ -101,6 +103,34 @@ def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(
     nobodys = theirs[:-1] + ("0" if theirs[-1] != "0" else "1")
     said = [mallory.look(one).refusal.replace(one, "ID") for one in (theirs, nobodys)]
     assert said[0] == said[1]
+
+
+WITH_A_SESSION: dict[str, list[dict[str, Any]]] = {
+    "claude_send_message": [{"message": "x"}],
+    "claude_get_status": [{}, {"waitSeconds": 1}],
+    "claude_respond": [{"inputId": "x", "decision": "allow"}, {"inputId": "x", "decision": "deny", "waitSeconds": 1}],
+    "claude_interrupt": [{}],
+    "claude_code_reply": [{"prompt": "x"}, {"prompt": "x", "forkSession": True}],
+    "claude_code_session": [{"action": "get"}, {"action": "cancel"}],
+}
+
+
+def test_the_table_has_every_tool_that_takes_a_session() -> None:
+    tools = tools_of(load_settings({}, toolsets=ALL_TOOLSETS)).values()
+    assert {one.name for one in tools if "sessionId" in json.dumps(one.listing().input_schema)} == set(WITH_A_SESSION)
+
+
+@pytest.mark.parametrize("name", WITH_A_SESSION)
+def test_no_tool_tells_an_absent_session_from_somebody_elses(alice: Connection, mallory: Connection, name: str) -> None:
+    work = script("work", tool("Bash", command="touch approved"), "done")
+    waiting = alice.create(work, waitSeconds=40).session
+    nobodys = waiting[:-1] + ("0" if waiting[-1] != "0" else "1")
+    for arguments in WITH_A_SESSION[name]:
+        said = [mallory.call(name, sessionId=one, **arguments) for one in (waiting, nobodys)]
+        assert {one.code for one in said} == {"SESSION_NOT_FOUND"}
+        told = [one.raw.model_dump_json().replace(id_, "ID") for one, id_ in zip(said, (waiting, nobodys), strict=True)]
+        assert told[0] == told[1]
+    alice.interrupt(waiting)
 
 
 def test_an_approved_call_cannot_be_swapped_for_a_denied_one(target: Target, alice: Connection) -> None:

@@ -211,6 +211,80 @@ def test_a_tokens_file_must_be_sound(tmp_path: Path, content: str, mode: int, sa
 
 
 @pytest.mark.promise("http.weak-token")
+@pytest.mark.parametrize("value", ["", " ", "\t\n"], ids=["empty", "blank", "white"])
+@pytest.mark.parametrize("variable", ["TOKEN", "TOKENS_FILE", "METRICS_TOKEN"])
+@pytest.mark.parametrize("arguments", [["--http", "127.0.0.1:0"], []], ids=["http", "stdio"])
+def test_a_door_whose_key_is_set_but_empty_stays_shut(
+    environment: dict[str, str], tmp_path: Path, variable: str, value: str, arguments: list[str]
+) -> None:
+    name = f"CLAUDE_CODE_MCP_{variable}"
+    if arguments:
+        line = refused_start({**environment, name: value}, tmp_path, *arguments)
+        assert f"{name}" in line
+        assert "set, but empty" in line
+    with pytest.raises(InvalidArgument, match="set, but empty"):
+        load_settings({name: value})
+
+
+@pytest.mark.promise("http.weak-token")
+@pytest.mark.parametrize("token", [f"{ANN} {BOB}", f"{ANN}\n", f"{ANN}\x00", f"{ANN}é"])
+def test_a_token_that_no_client_could_send_stops_the_start(token: str) -> None:
+    with pytest.raises(InvalidArgument, match="visible ASCII"):
+        load_tokens(load_settings({}, http_token=token))
+
+
+@pytest.mark.promise("http.weak-token")
+def test_a_tokens_file_is_a_file(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="tokens file"):
+        load_tokens(load_settings({}, http_tokens_file=tmp_path))
+    with pytest.raises(InvalidArgument, match="not a regular file"):
+        load_tokens(load_settings({}, http_tokens_file="/dev/null"))
+    with pytest.raises(InvalidArgument, match="cannot be read"):
+        load_tokens(load_settings({}, http_tokens_file=tmp_path / "missing"))
+
+
+@pytest.mark.promise("http.weak-token")
+def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path) -> None:
+    path = tokens_file(tmp_path, f"default {ANN}\n")
+    with pytest.raises(InvalidArgument, match="'default' is taken"):
+        load_tokens(load_settings({}, http_token=BOB, http_tokens_file=path))
+
+
+def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], tmp_path: Path) -> None:
+    with http_server(environment, tmp_path) as server:
+        assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
+    assert "WARNING claude_code_mcp.server.http: serving without a token" in "".join(server.said)
+
+
+def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:
+    assert "without a token" not in "".join(guarded.said)
+
+
+# -- no authorization server ----------------------------------------------------------------------------------
+
+WELL_KNOWN = (
+    "/.well-known/oauth-protected-resource",
+    "/.well-known/oauth-protected-resource/mcp",
+    "/.well-known/oauth-authorization-server",
+    "/.well-known/openid-configuration",
+    "/authorize",
+    "/register",
+    "/token",
+)
+
+
+@pytest.mark.parametrize("token", [None, "wrong-token-0123456789abcdefgh"])
+def test_a_refusal_points_to_no_authorization_server(guarded: HttpServer, token: str | None) -> None:
+    shown = {} if token is None else {"authorization": f"Bearer {token}"}
+    refused = httpx2.post(guarded.url, json=HELLO, headers={**ACCEPT, **shown}, timeout=30)
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"].startswith("Bearer error=")
+    assert "resource_metadata" not in refused.headers["www-authenticate"]
+    for path in WELL_KNOWN:
+        assert httpx2.get(f"{guarded.base}{path}", timeout=30).status_code == 404, path
+
+
+@pytest.mark.promise("http.weak-token")
 def test_tokens_come_from_the_environment_and_the_file(tmp_path: Path) -> None:
     settings = load_settings({}, http_token=BOB, http_tokens_file=tokens_file(tmp_path, f"ann {ANN}\n"))
     assert load_tokens(settings) == {BOB: "default", ANN: "ann"}

@@ -21,7 +21,7 @@ from .conftest import COMMAND, HttpServer, Wire, http_server, open_client
 from .connection import Connection
 from .test_bad_input import HELLO, frame, read_answer
 
-MARK = "CLAUDE_CODE_MCP_TEST_LEAVING"
+MARK = "TEST_OF_LEAVING"
 ENDLESS = "touch begun; until [ -e never ]; do sleep 0.1; done"
 SECONDS = 5 * max(1, os.getloadavg()[0] / (os.cpu_count() or 1))
 """Five, on a machine that has nothing else to do."""

@@ -56,11 +56,14 @@ def build_command(
     *,
     budget: float | None = None,
     rules: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Mapping[str, Any]] = (),
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
     `budget` is what is left of the session's budget: the CLI counts from its own start.
     `rules` are permission rules by what they do (`allow`, `deny`, `ask`), for this process alone.
+    `left_out` are the MCP servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a
+    `serverUrl`.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
@@ -69,7 +72,7 @@ def build_command(
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
     _add_surroundings(command, options, directory)
-    _add_settings(command, options, rules or {}, directory)
+    _add_settings(command, options, rules or {}, left_out, directory)
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
@@ -167,7 +170,11 @@ def _add_surroundings(command: Command, options: SessionOptions, directory: Path
 
 
 def _add_settings(
-    command: Command, options: SessionOptions, rules: Mapping[str, Sequence[str]], directory: Path
+    command: Command,
+    options: SessionOptions,
+    rules: Mapping[str, Sequence[str]],
+    left_out: Sequence[Mapping[str, Any]],
+    directory: Path,
 ) -> None:
     settings: dict[str, Any] = {}
     if options.sandbox is not None:
@@ -176,6 +183,8 @@ def _add_settings(
     if rules:
         # As a list, which no character in a rule can split, unlike the flags.
         settings["permissions"] = {behaviour: list(listed) for behaviour, listed in rules.items()}
+    if left_out:
+        settings["deniedMcpServers"] = [dict(one) for one in left_out]
     if settings:
         command.file("settings", directory / "settings.json", json.dumps(settings))
 

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..child_environment import child_environment
 from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 
@@ -91,7 +92,7 @@ def _ask_for_help(executable: str, environment: Mapping[str, str]) -> str:
         stdin=quiet,
         stdout=subprocess.PIPE,
         stderr=quiet,
-        env=dict(environment),
+        env=child_environment(environment),
         timeout=_HELP_TIMEOUT,
         check=False,
     )

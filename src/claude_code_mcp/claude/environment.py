@@ -3,24 +3,13 @@
 import os
 from collections.abc import Mapping
 
-from ..processes.leftovers import MARK
-
-_OF_AN_OUTER_SESSION = (
-    "CLAUDECODE",
-    "CLAUDE_CODE_ENTRYPOINT",
-    "CLAUDE_CODE_SESSION_ACCESS_TOKEN",
-    "CLAUDE_CODE_SESSION_ID",
-    "CLAUDE_CODE_SSE_PORT",
-    "CLAUDE_CODE_PARENT_SESSION_ID",
-    "CLAUDE_CODE_REMOTE",
-    "CLAUDE_CODE_CHILD_SESSION",
-)
+from ..child_environment import DEPTH, MARK, child_environment
 
 
 def build_environment(base: Mapping[str, str], extra: Mapping[str, str], mark: str) -> dict[str, str]:
-    """The base without what an outer Claude Code session set for itself, plus the caller's own, plus the mark."""
-    clean = {name: value for name, value in base.items() if name not in _OF_AN_OUTER_SESSION}
-    return {**clean, **extra, MARK: mark}
+    """What any child may have of the base, plus the caller's own, plus the mark and the depth, which nobody can set."""
+    clean = child_environment(base)
+    return {**clean, **extra, MARK: mark, DEPTH: clean[DEPTH]}
 
 
 def config_directory(environment: Mapping[str, str]) -> str:

@@ -3,7 +3,9 @@
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..model.options import SessionOptions
 from ..processes.leftovers import scratch_directory
@@ -17,14 +19,16 @@ def prepare_command(
     *,
     budget: float | None = None,
     rules: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
-    command = build_command(options, opening, Path(), budget=budget, rules=rules)
+    build = partial(build_command, options, opening, budget=budget, rules=rules, left_out=left_out)
+    command = build(Path())
     if not command.files:
         return command, None
     directory = scratch_directory(mark)
     try:
-        command = build_command(options, opening, directory, budget=budget, rules=rules)
+        command = build(directory)
         for path, content in command.files.items():
             _write_private(path, content)
     except BaseException:

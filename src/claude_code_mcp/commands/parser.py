@@ -12,7 +12,7 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting import Heard
-from . import demo, doctor, mcp, registration, serve, sessions, stats
+from . import claude, demo, doctor, mcp, registration, serve, sessions, stats
 
 _ABOUT = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
@@ -22,6 +22,8 @@ Without a command it serves MCP on standard input and output, which is how clien
 def run(argv: Sequence[str], heard: Heard | None = None) -> int:
     """Runs one command line; `heard` is what a client on stdio said before the command was loaded."""
     try:
+        if argv[:1] == ["claude"]:
+            return claude.run(argv[1:])  # none of its arguments is ours, `--help` and `--version` neither
         arguments = _parser().parse_args(argv, argparse.Namespace(heard=heard))
         return int(arguments.run(arguments))
     except _Misuse as error:
@@ -57,6 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, demo, doctor, registration, sessions, stats, mcp):
+    for command in (serve, demo, doctor, claude, registration, sessions, stats, mcp):
         command.add_to(commands)
     return parser

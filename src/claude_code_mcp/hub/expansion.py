@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..child_environment import is_own
+
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
 
@@ -29,7 +31,7 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
 
 def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
     name, default = found.groups()
-    value = environment.get(name)
+    value = None if is_own(name) else environment.get(name)  # our own hold tokens, and a file sends them anywhere
     if value is not None and (value or default is None):
         return value
     if default is None:

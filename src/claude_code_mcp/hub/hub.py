@@ -15,7 +15,7 @@ from mcp.shared.dispatcher import ProgressFnT
 from pydantic import BaseModel
 
 from ..config import Settings
-from ..errors import InvalidArgument, UpstreamUnavailable
+from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.tool_names import ToolNames
 from .asking import Ask, with_input
 from .auth.needs_auth import NeedsAuthMemory
@@ -267,7 +267,7 @@ class Hub:
 
     def enable(self, server: str) -> ServerStatus:
         """Lets a server be used again; it is connected to when somebody needs it."""
-        upstream = self._find(server)
+        upstream = self._unlocked(server)
         upstream.enable()
         return _status(upstream)
 
@@ -289,7 +289,7 @@ class Hub:
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIME) -> ServerStatus:
         """Signs in: brings a person to an address, keeps the tokens, and connects anew."""
-        upstream = self._find(server)
+        upstream = self._unlocked(server)
         config = self._with_oauth(upstream)
         try:
             await sign_in(config, credential_storage(server, config, self._means), show, timeout)
@@ -314,6 +314,17 @@ class Hub:
             raise InvalidArgument(f"Nobody can sign in to {upstream.name!r}, a server of type {config.type}.")
         assert isinstance(config, HttpConfig | SseConfig)
         return config
+
+    def _unlocked(self, server: str) -> Upstream:
+        """A server that whoever steers the hub may put to use; PermissionDenied where only its configuration can."""
+        upstream = self._find(server)
+        if upstream.server.locked:
+            raise PermissionDenied(
+                f"The MCP server {server!r} cannot be used: {upstream.server.barred}. Only a person can change that, "
+                "in Claude Code or in the configuration.",
+                field="server",
+            )
+        return upstream
 
     def _find(self, server: str) -> Upstream:
         upstream = self._upstreams.get(server)

@@ -6,16 +6,21 @@ that names the file and the entry.
 """
 
 import json
+import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import platformdirs
 
-from .configuration import InvalidEntry, Scope, ServerConfig, parse_entry
+from ..model.this_server import is_this_server
+from .configuration import InvalidEntry, Scope, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"
+_ITSELF = "it is this server itself"
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,9 @@ class ConfiguredServer:
     file: Path | None = None
     barred: str | None = None
     """Why it is not to be used until somebody enables it."""
+    locked: bool = False
+    """Whether only a change of the configuration can lift that, and no call of a tool: the server was never approved
+    by a person, or it is this very server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +143,44 @@ def _entries(
 
 
 def _barred(server: ConfiguredServer, settings: Mapping[str, Any], trust_project: bool) -> ConfiguredServer:
-    reason = None
+    # What locks comes first: an entry must not get out of the lock by calling itself disabled.
+    locked = _itself(server) or _unapproved(server, settings, trust_project)
+    if locked is not None:
+        return replace(server, barred=locked, locked=True)
     if server.config.disabled:
-        reason = "disabled in its configuration"
-    elif server.name in _names(settings, "disabledMcpServers"):
-        reason = "disabled for this project in Claude Code"
-    elif server.scope is Scope.PROJECT:
-        reason = _unapproved(server.name, settings, trust_project)
-    return ConfiguredServer(server.name, server.config, server.scope, server.file, reason) if reason else server
+        return replace(server, barred="disabled in its configuration")
+    if server.name in _names(settings, "disabledMcpServers"):
+        return replace(server, barred="disabled for this project in Claude Code")
+    return server
 
 
-def _unapproved(name: str, settings: Mapping[str, Any], trust_project: bool) -> str | None:
+def _itself(server: ConfiguredServer) -> str | None:
+    config = server.config
+    return _ITSELF if isinstance(config, StdioConfig) and is_this_server(config.command, config.args) else None
+
+
+def bar_address(configuration: Configuration, host: str, port: int) -> Configuration:
+    """The same without the servers at an address, which is our own."""
+    servers = {
+        name: replace(server, barred=_ITSELF, locked=True) if _leads_to(server.config, host, port) else server
+        for name, server in configuration.servers.items()
+    }
+    return Configuration(servers, configuration.problems)
+
+
+def _leads_to(config: ServerConfig, host: str, port: int) -> bool:
+    address = getattr(config, "url", None)
+    try:
+        parts = urlsplit(address or "")
+        return parts.port == port and parts.hostname in {*_LOOPBACK, host.lower(), socket.gethostname().lower()}
+    except ValueError:
+        return False
+
+
+def _unapproved(server: ConfiguredServer, settings: Mapping[str, Any], trust_project: bool) -> str | None:
+    if server.scope is not Scope.PROJECT:
+        return None
+    name = server.name
     if name in _names(settings, "disabledMcpjsonServers"):
         return "rejected for this project in Claude Code"
     if trust_project or settings.get("enableAllProjectMcpServers") is True:

@@ -20,6 +20,8 @@ class ActKind(StrEnum):
     FAILED = "failed"
     """A call ended in an error, whatever the reason. For counting; refusals are told by themselves."""
     BYPASS_SWITCHED = "bypass_switched"
+    HUB_STEERED = "hub_steered"
+    """A server that all share was reconnected, enabled, disabled, or somebody began to sign in to it."""
     AUTH_FAILED = "auth_failed"
 
 

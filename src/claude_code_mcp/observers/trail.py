@@ -19,6 +19,7 @@ from filelock import FileLock
 
 from .. import json_text
 from ..model.times import iso
+from ..private_files import open_private, private_directory
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class Trail:
         self._lock = threading.Lock()
         self._lost = 0
         self._failing = False
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(path.parent)
         self._file = self._open()
         self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
         self._thread.start()
@@ -123,11 +124,7 @@ class Trail:
         self._file = opened
 
     def _open(self) -> int:
-        follow_no_links = getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | follow_no_links, 0o600)
-        if os.name == "posix":
-            os.fchmod(descriptor, 0o600)
-        return descriptor
+        return open_private(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 
 def _line(entry: Mapping[str, Any]) -> str:

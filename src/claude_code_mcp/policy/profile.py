@@ -85,6 +85,8 @@ class Profile(_Frozen):
     """Whether callers may name programs: another Claude Code executable, hooks of agents."""
     mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
     """Kinds of MCP servers that callers may add."""
+    steer_hub: bool = True
+    """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None
     """Settings files that are read: user, project, local. Unset: as the caller wishes."""
     limits: Limits = Limits()
@@ -130,6 +132,7 @@ REMOTE_PROFILE = Profile(
     env=("CI", "LANG", "LC_*", "TZ", "NO_COLOR", "FORCE_COLOR"),
     executable=False,
     mcp_servers=(),
+    steer_hub=False,
     setting_sources=("user", "project"),
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
 )

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import psutil
 
-MARK = "CLAUDE_CODE_MCP_MARK"
-"""The variable that carries the mark."""
+from ..child_environment import MARK
 
 _PATIENCE = 5.0
 _PAUSE = 0.01

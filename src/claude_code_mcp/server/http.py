@@ -13,7 +13,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from .. import __version__
@@ -65,6 +65,12 @@ def read_address(text: str) -> Address:
     return Address(host, int(port))
 
 
+def own_addresses(address: Address) -> list[str]:
+    """The addresses at which programs on this machine reach us, each with anything behind it."""
+    names = {address.netloc, *(f"{name}:{address.port}" for name in (*_LOCAL_NAMES, socket.gethostname()))}
+    return [f"http://{name}/*" for name in sorted(names)]
+
+
 def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
     """A server that others can reach must know who is calling."""
     if not address.loopback and not tokens:
@@ -89,6 +95,8 @@ def http_app(
         surface.service.tell(Act(ActKind.AUTH_FAILED, "unknown"))
 
     routes = [Route("/health", _health)]
+    if tokens:
+        routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
         routes.append(metrics_route(metrics, settings, tokens, security, refused))
     app = surface.server().streamable_http_app(
@@ -104,12 +112,13 @@ def http_app(
 
 
 def _auth(address: Address) -> AuthSettings:
-    url = AnyHttpUrl(address.url)
+    """Tokens are given out by the operator. There is no authorization server, so none is advertised: a client that was
+    pointed to one would begin to sign in instead of telling that its token is wrong. The SDK wants an issuer all the
+    same; without a resource it tells nobody of it."""
     return AuthSettings(
         issuer_url=AnyHttpUrl(f"http://{address.netloc}"),
-        resource_server_url=url,
+        resource_server_url=None,
         required_scopes=[SCOPE],
-        validate_token_resource=False,
     )
 
 
@@ -127,6 +136,12 @@ async def _health(_: Request) -> Response:
     return JSONResponse({"status": "ok", "version": __version__})
 
 
+async def _no_registration(_: Request) -> Response:
+    """Clients that are refused look here for a sign-in, even if nothing points to one, and show people the answer."""
+    said = "this server has no sign-in; send the header `Authorization: Bearer TOKEN` with a token from its operator"
+    return PlainTextResponse(said, 404)
+
+
 class HttpServer:
     """Listens at an address, until it is stopped."""
 
@@ -136,9 +151,11 @@ class HttpServer:
         """Raises InvalidArgument if it must not or cannot listen there."""
         tokens = load_tokens(settings)
         check_exposure(address, tokens)
+        self._open = not tokens
         self._socket = _listen(address)
         address = replace(address, port=self._socket.getsockname()[1])
         self.url = address.url
+        self.own_addresses = own_addresses(address)
         self._server = _Uvicorn(
             uvicorn.Config(
                 http_app(surface, settings, address, tokens, metrics),
@@ -153,6 +170,11 @@ class HttpServer:
     async def serve(self) -> None:
         """Returns when it was stopped and the last connection is closed."""
         log.info("serving MCP on %s", self.url)
+        if self._open:
+            log.warning(
+                "serving without a token: every program and every user on this machine can run commands as this user; "
+                "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
+            )
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:

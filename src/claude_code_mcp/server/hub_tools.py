@@ -58,15 +58,16 @@ async def claude_mcp_servers(call: Call, given: Servers) -> Reply:
         return _reports(hub.status(given.server))
     if given.server is None:
         raise InvalidArgument(f"server: required for {given.action}", field="server")
-    match given.action:
-        case "reconnect":
-            return _reports([await hub.reconnect(given.server)])
-        case "enable":
-            return _reports([hub.enable(given.server)])
-        case "disable":
-            return _reports([hub.disable(given.server)])
-        case "authenticate":
-            return await _authenticate(call, hub, given.server)
+    with call.service.steering(call.principal, given.action, given.server):
+        match given.action:
+            case "reconnect":
+                return _reports([await hub.reconnect(given.server)])
+            case "enable":
+                return _reports([hub.enable(given.server)])
+            case "disable":
+                return _reports([hub.disable(given.server)])
+            case "authenticate":
+                return await _authenticate(call, hub, given.server)
 
 
 async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:

@@ -32,6 +32,8 @@ def load_tokens(settings: Settings) -> dict[str, str]:
 def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
     if name == LOCAL or name in tokens.values():
         raise InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
     if len(token) < _SHORTEST or len(set(token)) < _FEWEST_DIFFERENT:
         raise InvalidArgument(
             f"{where} is too weak: use at least {_SHORTEST} random characters, for example from "
@@ -44,8 +46,9 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 
 def _read_file(path: Path) -> dict[str, str]:
     try:
-        _check_mode(path)
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with open(path, "rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            lines = file.read().decode("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"The tokens file {path} cannot be read: {error}") from None
     found: dict[str, str] = {}
@@ -61,9 +64,16 @@ def _read_file(path: Path) -> dict[str, str]:
     return found
 
 
-def _check_mode(path: Path) -> None:
-    if sys.platform != "win32" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
+def _check_owner(path: Path, opened: os.stat_result) -> None:
+    """Looks at the file that was opened, whatever the path may lead to by now."""
+    if not stat.S_ISREG(opened.st_mode):
+        raise InvalidArgument(f"The tokens file {path} is not a regular file.")
+    if sys.platform == "win32":
+        return
+    if stat.S_IMODE(opened.st_mode) & 0o077:
         raise InvalidArgument(f"The tokens file {path} can be read by others; `chmod 600` it.")
+    if opened.st_uid not in (os.geteuid(), 0):
+        raise InvalidArgument(f"The tokens file {path} belongs to somebody else, who could change it.")
 
 
 class StaticTokens(TokenVerifier):

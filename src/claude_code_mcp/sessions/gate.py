@@ -131,6 +131,16 @@ class Gate:
             return _decision("ask", "It cannot be told from the command that nothing denied is in it.")
         return {}
 
+    # -- the hub ----------------------------------------------------------------------------------------------
+
+    def check_steering(self, owner: str) -> None:
+        """PermissionDenied for a caller who may use the shared MCP servers, but not change them for everybody."""
+        if not self._policy.profile(owner).steer_hub:
+            raise PermissionDenied(
+                "The MCP servers are shared by all callers, and the operator's policy does not let you change them.",
+                field="action",
+            )
+
     # -- bypassing --------------------------------------------------------------------------------------------
 
     def bypass_possible(self, owner: str) -> bool:

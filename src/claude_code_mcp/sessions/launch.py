@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ..claude.executable import find_executable
 from ..claude.open_sessions import process_with
 from ..claude.process import ClaudeProcess, Owner
 from ..claude.refusals import check_agents, check_servers, refused_argument
+from ..claude.registrations import own_registrations
 from ..claude.scratch import prepare_command
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
@@ -32,6 +33,10 @@ class Launcher:
     environment: Mapping[str, str]
     executable: str | None
     start_timeout: float
+    nested: Mapping[str, str] = field(default_factory=dict)
+    """Variables for servers of ours inside a session; empty where there may be none."""
+    own_addresses: Sequence[str] = ()
+    """Where this very server is reached over HTTP. Read at every start of a process."""
 
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raises what would make a start fail for certain, before anything is spawned."""
@@ -81,10 +86,22 @@ class Launcher:
             options = options.model_copy(update={"mcp_servers": {**hosted, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
-        command, scratch = await asyncio.to_thread(prepare_command, options, opening, mark, budget=budget, rules=rules)
-        environment = build_environment(self.environment, {**options.env, **command.variables}, mark)
+        left_out = await asyncio.to_thread(self._left_out, options, cwd)
+        command, scratch = await asyncio.to_thread(
+            prepare_command, options, opening, mark, budget=budget, rules=rules, left_out=left_out
+        )
+        variables = {**self.nested, **options.env, **command.variables}
+        environment = build_environment(self.environment, variables, mark)
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+
+    def _left_out(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
+        """The registrations of this very server that the session must not start, or call back to."""
+        if self.nested or options.strict_mcp_config:
+            return ()
+        commands = own_registrations({**self.environment, **options.env}, cwd)
+        addresses = [{"serverUrl": address} for address in self.own_addresses]
+        return [*({"serverCommand": list(words)} for words in commands), *addresses]
 
     async def initialize(
         self,

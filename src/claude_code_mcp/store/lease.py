@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ..errors import ProcessFailed, SessionBusy
+from ..private_files import FILE, private_directory
 
 
 def shared_name(config_dir: str) -> str:
@@ -26,9 +27,9 @@ class Leases:
 
     def take(self, session_id: str) -> "Lease":
         """The lease on a session; SessionBusy if somebody has it, another `Leases` of this process too."""
-        lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, thread_local=False)
+        lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, mode=FILE, thread_local=False)
         try:
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            private_directory(self._directory)
             lock.acquire()
         except Timeout:
             raise SessionBusy(

@@ -29,8 +29,8 @@ from ..model.options import SessionOptions
 from ..model.states import State
 from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
+from ..private_files import TEMPORARY, private_directory, replace_file
 from .lease import shared_name
-from .private_files import TEMPORARY, make_private_directory, replace_file
 from .transcripts import is_session_id
 
 LOCAL = "local"
@@ -133,7 +133,7 @@ class SessionRecords:
 
     def write(self, record: SessionRecord) -> None:
         """Replaces the record, durably and as a whole. OSError if that cannot be done; then the old one stands."""
-        make_private_directory(self._directory)
+        private_directory(self._directory)
         content = json.dumps(record.model_dump(), ensure_ascii=False, separators=(",", ":"))
         replace_file(self._path(record.session_id), content.encode("utf-8", "surrogatepass"))
 

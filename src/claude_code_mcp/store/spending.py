@@ -13,6 +13,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from ..private_files import open_private, private_directory
+
 _KEPT = 31
 
 
@@ -45,10 +47,10 @@ class Spending:
         """Writes an amount down."""
         # The line break before it keeps it apart from a line that was cut off.
         line = "\n" + json.dumps({"who": who, "usd": usd, "by": self._id}) + "\n"
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(self._directory)
         with self._lock:
             self._turn_page()
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            descriptor = open_private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(descriptor, line.encode())
         finally:

@@ -20,7 +20,7 @@ from .shown import clean
 
 def hub_for(configuration: Configuration, notified: Notified = hear_nothing) -> Hub:
     """The caller is the person at the shell, who may do all."""
-    return make_hub(load_settings(), configuration, os.environ, notified)
+    return make_hub(load_settings(), configuration, os.environ, notified, serving=False)
 
 
 def run(command: Coroutine[Any, Any, int]) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InvalidArgument
+from ...private_files import FILE, private_directory
 
 _KEY = "mcpServers"
 Entries = dict[str, Any]
@@ -21,8 +22,8 @@ def changing(file: Path) -> Iterator[Entries]:
 
     file = file.resolve()  # a link to a file kept elsewhere stays a link
     try:
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{file}.lock"):
+        private_directory(file.parent)
+        with FileLock(f"{file}.lock", mode=FILE):
             content = _read(file)
             entries = content.setdefault(_KEY, {})
             if not isinstance(entries, dict):

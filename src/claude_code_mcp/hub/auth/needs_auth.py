@@ -10,6 +10,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from ...private_files import FILE, open_private, private_directory
+
 REMEMBERED = 15 * 60.0
 
 
@@ -36,12 +38,13 @@ class NeedsAuthMemory:
             await asyncio.to_thread(self._rewrite, change)
 
     def _rewrite(self, change: Callable[[dict[str, float]], Any]) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{self._file}.lock"):
+        private_directory(self._file.parent)
+        with FileLock(f"{self._file}.lock", mode=FILE):
             entries = self._current()
             change(entries)
             new = self._file.with_suffix(".new")
-            new.write_text(json.dumps(entries), encoding="utf-8")
+            with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
+                file.write(json.dumps(entries))
             os.replace(new, self._file)
 
     def _current(self) -> dict[str, float]:

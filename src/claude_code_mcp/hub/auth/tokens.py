@@ -13,6 +13,8 @@ from typing import Protocol
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 from pydantic import BaseModel, ValidationError
 
+from ...private_files import private_directory
+
 log = logging.getLogger(__name__)
 
 _SERVICE = "claude-code-mcp"
@@ -47,7 +49,7 @@ class FileVault:
         await asyncio.to_thread(self._write, self._file(key), value)
 
     def _write(self, file: Path, value: str) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        private_directory(self._directory)
         descriptor, new = tempfile.mkstemp(dir=self._directory)  # born with mode 0600
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             out.write(value)

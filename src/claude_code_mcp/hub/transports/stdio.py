@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.shared.message import SessionMessage
 
+from ...child_environment import child_environment
 from ...processes.child import ChildProcess, Exit
 from ...processes.lines import MAX_LINE, LineSplitter, Oversized
 from ..config_secrets import redactor_of
@@ -29,16 +30,16 @@ ChildEnvironment = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
 
 
 def unmarked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """The variables as they are."""
-    return dict(variables), ""
+    """What any child may have of the variables."""
+    return child_environment(variables), ""
 
 
 @asynccontextmanager
 async def stdio(
-    config: StdioConfig, environment: Mapping[str, str], child_environment: ChildEnvironment, trouble: Trouble
+    config: StdioConfig, environment: Mapping[str, str], environment_of: ChildEnvironment, trouble: Trouble
 ) -> AsyncIterator[Streams]:
     """Starts the program; ends it, and all that it started, on the way out."""
-    variables, mark = child_environment({**environment, **config.env})
+    variables, mark = environment_of({**environment, **config.env})
     server = _Server(redactor_of(config).text, mark)
     argv = [_find(config.command, variables), *config.args]
     try:

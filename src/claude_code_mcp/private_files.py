@@ -1,0 +1,74 @@
+"""Files and directories that nobody else may read, whatever the umask is: what holds tokens, names and what was said.
+
+A directory that is already there is left as it is: the operator may have made it, for reasons of their own.
+"""
+
+import contextlib
+import os
+import sys
+import uuid
+from pathlib import Path
+
+DIRECTORY, FILE = 0o700, 0o600
+TEMPORARY = ".tmp"
+"""How the name of a file ends that is still being written; one that is old was left by a crash."""
+
+
+def private_directory(path: Path) -> Path:
+    """The directory, made if it is missing, with all that is missing above it; each of those for us alone. Raises
+    OSError."""
+    missing = []
+    place = path
+    while not place.exists() and place != place.parent:
+        missing.append(place)
+        place = place.parent
+    for one in reversed(missing):
+        try:
+            one.mkdir(mode=DIRECTORY)
+        except FileExistsError:
+            continue  # another server was faster, and made it the same way
+        if sys.platform != "win32":
+            one.chmod(DIRECTORY)  # the umask may have taken away what we need ourselves
+    if not path.is_dir():
+        raise NotADirectoryError(20, "Not a directory", str(path))
+    return path
+
+
+def open_private(path: Path, flags: int) -> int:
+    """A descriptor of the file, which is for us alone if this makes it. A link at its end is not followed."""
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), FILE)
+    if flags & os.O_CREAT and sys.platform != "win32":
+        os.fchmod(descriptor, FILE)
+    return descriptor
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Gives the file this content, durably. Whoever reads it meanwhile, or after a crash, has the old or the new one.
+
+    The mode is 0600 whatever the umask is. On failure (OSError) the old file is untouched and nothing is left behind.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    """Makes a rename durable, where directories can be opened at all."""
+    if os.name == "nt":
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,175 @@
+"""`doctor` finds what will not work, and `claude` runs what it found."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.child_environment import DEPTH
+from claude_code_mcp.claude.versions import MINIMUM_VERSION
+
+from .test_commands import run
+
+TOKEN = "ann-5f0c9d2e7b41a86c3d90-and-more"
+
+
+def examine(environment: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code of `doctor --json`, and its findings by what they are about."""
+    answer = run(environment, "doctor", "--json")
+    told = json.loads(answer.stdout)
+    assert told["ok"] is (answer.returncode == 0)
+    return answer.returncode, {one["what"]: one for one in told["findings"]}
+
+
+def wrong(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
+    code, found = examine(environment)
+    assert code == 1
+    return {what: one for what, one in found.items() if not one["ok"]}
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_all_is_well_and_said_in_json(environment: dict[str, str]) -> None:
+    code, found = examine(environment)
+    assert code == 0
+    assert {"settings", "Claude Code", "login", "policy", "MCP servers", "state directory"} <= set(found)
+    assert all(one["fix"] is None for one in found.values())
+
+
+def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
+    found = wrong({name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"})
+    assert list(found) == ["login"]
+    assert "claude-code-mcp claude auth login" in found["login"]["fix"]
+
+
+@pytest.mark.parametrize("logged_in", [True, False])
+def test_a_cli_that_cannot_say_who_is_logged_in_is_judged_by_what_it_would_use(
+    environment: dict[str, str], tmp_path: Path, logged_in: bool
+) -> None:
+    version = ".".join(map(str, MINIMUM_VERSION))
+    says = f'case "$1" in --version) echo "{version} (Claude Code)";; *) echo "unknown command" >&2; exit 1;; esac'
+    old = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)}
+    if not logged_in:
+        del old["ANTHROPIC_API_KEY"]
+        assert list(wrong(old)) == ["login"]
+    else:
+        assert examine(old)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ('echo "2.0.99 (Claude Code)"', "older than"),
+        ('echo "1.0.128 (Claude Code)"', "older than"),
+        ("echo hello", "does not say that it is Claude Code"),
+        ("exit 3", "does not say that it is Claude Code"),
+    ],
+)
+def test_a_cli_that_is_too_old_or_no_cli_at_all(
+    environment: dict[str, str], tmp_path: Path, says: str, told: str
+) -> None:
+    found = wrong({**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)})
+    assert list(found) == ["Claude Code"]
+    assert told in found["Claude Code"]["told"]
+    assert found["Claude Code"]["fix"]
+
+
+def test_a_wrong_path_to_the_cli_has_advice_of_its_own(environment: dict[str, str]) -> None:
+    found = wrong({**environment, "CLAUDE_CODE_PATH": "/nowhere/claude"})
+    assert "CLAUDE_CODE_PATH" in found["Claude Code"]["fix"]
+    assert "unset it" in found["Claude Code"]["fix"]
+
+
+BROKEN_FILES = [
+    {
+        "CLAUDE_CODE_MCP_POLICY": ("[profiles.x]\nroots = 1", "policy"),
+        "CLAUDE_CODE_MCP_HUB_FILE": ("{ nonsense", "MCP servers"),
+        "CLAUDE_CODE_MCP_TOKENS_FILE": ("", "tokens"),
+        "CLAUDE_CODE_DEFAULT_CWD": ("a file, no directory", "default directory"),
+        "CLAUDE_CODE_MCP_STATE_DIR": ("a file, no directory", "state directory"),
+    },
+    {"CLAUDE_CODE_MCP_HUB_FILE": ('{"mcpServers": {"x": {"type": "carrier-pigeon"}}}', "MCP servers")},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN_FILES, ids=len)
+def test_every_broken_file_is_found(
+    environment: dict[str, str], tmp_path: Path, broken: dict[str, tuple[str, str]]
+) -> None:
+    files = {variable: tmp_path / variable for variable in broken}
+    for variable, file in files.items():
+        file.touch(mode=0o600)
+        file.write_text(broken[variable][0])
+    found = wrong({**environment, **{variable: str(file) for variable, file in files.items()}})
+    assert set(found) == {what for _, what in broken.values()}
+    for variable, (_, what) in broken.items():
+        assert str(files[variable]) in found[what]["told"]
+        assert found[what]["fix"]
+
+
+@pytest.mark.parametrize(
+    "leading_nowhere",
+    [
+        {
+            "CLAUDE_CODE_MCP_POLICY": ("/nowhere/policy.toml", "policy"),
+            "CLAUDE_CODE_MCP_TOKENS_FILE": ("/nowhere/tokens", "tokens"),
+            "CLAUDE_CODE_DEFAULT_CWD": ("/nowhere/at/all", "default directory"),
+        },
+        {
+            "CLAUDE_CODE_MCP_PROFILE": ("unheard-of", "policy"),
+            "CLAUDE_CODE_MCP_TOKEN": ("hunter2", "tokens"),
+        },
+        {"CLAUDE_CODE_MCP_TOKEN": ("", "settings")},
+    ],
+    ids=len,
+)
+def test_every_setting_that_leads_nowhere_is_found(
+    environment: dict[str, str], leading_nowhere: dict[str, tuple[str, str]]
+) -> None:
+    found = wrong({**environment, **{variable: value for variable, (value, _) in leading_nowhere.items()}})
+    assert set(found) == {what for _, what in leading_nowhere.values()}
+    assert "hunter2" not in json.dumps(found)
+
+
+def test_a_state_directory_that_others_may_write_to_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o777)
+    found = wrong({**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(state)})
+    assert found["state directory"]["fix"] == f"chmod 700 {state}"
+
+
+# -- claude ---------------------------------------------------------------------------------------------------
+
+
+def test_claude_is_run_with_all_arguments_as_they_are(environment: dict[str, str], tmp_path: Path) -> None:
+    says = f'for one in "$@"; do echo "<$one>"; done; env > {tmp_path}/seen; echo oops >&2; exit 7'
+    around = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says), "CLAUDE_CODE_MCP_TOKEN": TOKEN}
+    arguments = ["--help", "-h", "--version", "a b", "", "--", "--config", "*"]
+    answer = run(around, "claude", *arguments)
+    assert answer.returncode == 7
+    assert answer.stdout == "".join(f"<{one}>\n" for one in arguments)
+    assert answer.stderr == "oops\n"
+    seen = (tmp_path / "seen").read_text()
+    assert TOKEN not in seen
+    assert f"{DEPTH}=0\n" in seen, "what a person runs is not nested"
+
+
+def test_the_real_claude_says_who_is_logged_in(environment: dict[str, str]) -> None:
+    answer = run(environment, "claude", "auth", "status")
+    assert json.loads(answer.stdout)["loggedIn"] is True
+    del environment["ANTHROPIC_API_KEY"]
+    assert run(environment, "claude", "auth", "status").returncode == 1
+
+
+@pytest.mark.parametrize("path", ["/nowhere/claude", "/"])
+def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) -> None:
+    answer = run({**environment, "CLAUDE_CODE_PATH": path}, "claude", "auth", "login")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert "CLAUDE_CODE_PATH" in line
