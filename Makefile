@@ -42,7 +42,7 @@ soak: setup
 
 # What the server says first, renewed after a change to a tool, the instructions or the SDK.
 manifest: setup
-	$(BIN)/python -m claude_code_mcp.server.answers
+	$(BIN)/python -m claude_code_mcp.greeting.build
 
 clean:
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
+from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text
 
@@ -23,7 +23,7 @@ class Callers:
     service: Service
     session: Session
     seed: int
-    sent: list[tuple[str, Delivery]] = field(default_factory=list)
+    sent: list[tuple[str, UserMessage]] = field(default_factory=list)
     refused: int = 0
 
     def __post_init__(self) -> None:
@@ -51,7 +51,7 @@ class Callers:
         else:
             self.sent.append((answer, delivery))
 
-    async def _wrong(self, answer: str, delivery: Delivery) -> str:
+    async def _wrong(self, answer: str, delivery: UserMessage) -> str:
         async with asyncio.timeout(_PATIENCE):
             outcome = await outcome_of(delivery)
         got = (outcome.result, outcome.num_turns)

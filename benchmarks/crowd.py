@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.store.log import Subscription
+from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Figure, Place, benchmark

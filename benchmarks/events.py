@@ -10,7 +10,7 @@ from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.store.log import Subscription
+from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing.script import script, text
 
 from .common import Figure, Place, benchmark, no_collection, ratio

@@ -12,10 +12,10 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.auth.credentials import FileVault
+from claude_code_mcp.hub.config_files import parse_servers
+from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.means import Means
-from claude_code_mcp.hub.sources import parse_servers
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio
 
@@ -28,7 +28,7 @@ Call = Callable[[], Awaitable[object]]
 
 def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
     root = place.sandbox.root
-    means = Means(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
     return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), means)
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.auth.credentials import FileVault
+from claude_code_mcp.hub.config_files import parse_servers
+from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.means import Means
-from claude_code_mcp.hub.sources import parse_servers
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.testing.script import parallel, script, tool
@@ -70,7 +70,7 @@ async def _alone(place: Place) -> _Weight:
 
 async def _shared(place: Place) -> _Weight:
     mark, root = uuid.uuid4().hex, place.sandbox.root
-    means = Means(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
     settings = load_settings({}, state_dir=root / "state", claude_path=place.executable, max_sessions=_SESSIONS)
     async with (
         Hub(parse_servers(_servers(mark), place.environment), settings, means) as hub,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.claude.argv import Opening, build_command
+from claude_code_mcp.claude.command_line import ConversationStart, build_command
 from claude_code_mcp.claude.frames import control_request, control_success, encode, user_message
 from claude_code_mcp.model.options import SessionOptions
 
@@ -21,7 +21,7 @@ class RawSession:
     """One process, started with the flags that the engine gives it, and initialised."""
 
     def __init__(self, place: Place) -> None:
-        command = build_command(SessionOptions(), Opening(str(uuid.uuid4())), Path())
+        command = build_command(SessionOptions(), ConversationStart(str(uuid.uuid4())), Path())
         self._process = subprocess.Popen(
             [place.executable, *command.arguments],
             cwd=place.cwd,

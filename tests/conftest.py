@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.policy.document import Policy
+from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 

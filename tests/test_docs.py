@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.commands.registration import settings_page
+from claude_code_mcp.commands.config import settings_page
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])

@@ -15,20 +15,20 @@ import anyio
 from . import __version__
 from .config import Settings, load_settings
 from .errors import ClaudeCodeError, InvalidArgument
-from .greeting import Heard
-from .model.acts import Act, ActKind
+from .greeting.protocol import GreetedInput
+from .model.audit_events import AuditEvent, AuditKind
 from .observers.audit import Audit
-from .observers.logs import RedactingFormatter, SessionLog
-from .observers.trail import Trail
-from .policy.document import Policy, built_in, parse_policy
+from .observers.rotating_jsonl import RotatingJsonl
+from .observers.session_log import RedactingFormatter, SessionLog
+from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
-from .server.surface import Surface
+from .server.server import McpServer
 from .service import Service
 
 if TYPE_CHECKING:
+    from .channel_relay import ChannelRelay
     from .hub.hub import Hub
-    from .relay import Relay
-    from .server.http import HttpServer
+    from .server.transports.http import HttpServer
 
 log = logging.getLogger(__name__)
 
@@ -47,15 +47,15 @@ def log_to_stderr(settings: Settings) -> None:
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
+async def run_stdio(settings: Settings, heard: GreetedInput | None = None) -> None:
     """Serves one client on stdin and stdout until it goes away or a signal comes; `heard` is what went before."""
-    from .server.answers import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
-    from .server.stdio import stdio_streams  # noqa: PLC0415
+    from .greeting.build import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
+    from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
-    heard, serving = heard or Heard(), anyio.CancelScope()
+    heard, serving = heard or GreetedInput(), anyio.CancelScope()
     with _on_signals(serving.cancel):
         async with _service(settings, "local", None) as (service, hub), stdio_streams(heard) as (inbox, outbox):
-            server = Surface(service, "keep", hub).server()  # the server ends with its one client: see below
+            server = McpServer(service, "keep", hub).server()  # the server ends with its one client: see below
             if heard.leave_manifest is not None:
                 service.start_task(leave_manifest(server, heard.leave_manifest))
             with serving:
@@ -63,11 +63,11 @@ async def run_stdio(settings: Settings, heard: Heard | None = None) -> None:
                 await _after_the_client(service, settings.on_disconnect or "stop")
 
 
-async def refuse_stdio(problem: ClaudeCodeError, heard: Heard) -> None:
+async def refuse_stdio(problem: ClaudeCodeError, heard: GreetedInput) -> None:
     """Tells the client on stdin and stdout with every call why there is no server, until it goes away or a signal
     comes."""
-    from .server.refusing import refusing_server  # noqa: PLC0415
-    from .server.stdio import stdio_streams  # noqa: PLC0415
+    from .server.refusing_server import refusing_server  # noqa: PLC0415
+    from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
     server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()
     with _on_signals(serving.cancel):
@@ -88,7 +88,7 @@ async def _after_the_client(service: Service, wish: str) -> None:
 async def run_http(settings: Settings, where: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
-    from .server.http import HttpServer, read_address  # noqa: PLC0415
+    from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
 
     asked_to_end, address = asyncio.Event(), read_address(where)
     at, trail = (address.host, address.port), settings.state_dir / "audit.jsonl"
@@ -96,7 +96,7 @@ async def run_http(settings: Settings, where: str) -> None:
         async with _service(settings, "remote", trail, at) as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
-            surface = Surface(service, settings.on_disconnect or "keep", hub)
+            surface = McpServer(service, settings.on_disconnect or "keep", hub)
             server = HttpServer(surface, settings, address, metrics.render)
             service.own_addresses.extend(server.own_addresses)
             tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
@@ -126,16 +126,16 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
 @asynccontextmanager
 async def _hub(
     settings: Settings, serving_at: tuple[str, int] | None = None
-) -> "AsyncIterator[tuple[Hub, Relay] | None]":
+) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
     """The hub and what its servers may say to sessions; nothing where no server is configured."""
     wanted = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
     if settings.hub == "off" or not wanted:
         yield None
         return
-    from .hosted import hub_configuration, make_hub  # noqa: PLC0415 - a server without a hub does not pay for one
-    from .relay import Relay  # noqa: PLC0415
+    from .channel_relay import ChannelRelay  # noqa: PLC0415
+    from .hub_factory import hub_configuration, make_hub  # noqa: PLC0415 - a server without a hub does not pay for one
 
-    relay = Relay(settings.channels, settings.permission_channels)
+    relay = ChannelRelay(settings.channels, settings.permission_channels)
     configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd, serving_at)
     for problem in configuration.problems:
         if problem.entry is None and problem.file == settings.hub_file:
@@ -169,12 +169,12 @@ async def _audited(
     audit = _audit(settings, audit_file)
     if audit is not None:
         service.observe(audit)
-    service.tell(Act(ActKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
+    service.tell(AuditEvent(AuditKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
     try:
         async with service:
             yield service
     finally:
-        service.tell(Act(ActKind.SERVER_STOPPED, "server"))
+        service.tell(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
         if audit is not None:
             await asyncio.to_thread(audit.close)
 
@@ -184,7 +184,7 @@ def _audit(settings: Settings, default: Path | None) -> Audit | None:
     if path is None or path == "off":
         return None
     try:
-        trail = Trail(Path(path), settings.audit_max_bytes)
+        trail = RotatingJsonl(Path(path), settings.audit_max_bytes)
     except OSError as error:
         raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
     return Audit(trail, _redactor, prompts=settings.audit_prompts)

@@ -3,22 +3,22 @@
 import os
 import sys
 
-from .child_environment import too_deep
+from .processes.environment import too_deep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .front import Serve
+    from .greeting.loop import Serve
 
 
 def main() -> int:
     """Runs the command on the command line; the value is the exit code."""
     argv = sys.argv[1:]
     if argv[:1] in ([], ["serve"]) and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
-        from .nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
+        from .greeting.nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
     if not argv or (argv[0] == "serve" and not any(one.startswith(("-h", "--h")) for one in argv)):
-        from .front import greet  # noqa: PLC0415 - the fast way in imports next to nothing
+        from .greeting.loop import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 
         return greet(argv or ["serve"], _load)
     from .commands.parser import run  # noqa: PLC0415 - and nobody should pay for what another command needs
@@ -29,6 +29,7 @@ def main() -> int:
 def _load() -> "Serve":
     from . import app  # noqa: F401, PLC0415 - loaded before it is needed
     from .commands.parser import run  # noqa: PLC0415
-    from .server import answers, stdio  # noqa: F401, PLC0415
+    from .greeting import build  # noqa: F401, PLC0415
+    from .server.transports import stdio  # noqa: F401, PLC0415
 
     return run

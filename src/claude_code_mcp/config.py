@@ -22,8 +22,8 @@ from pydantic import (
     field_validator,
 )
 
-from .child_environment import MAX_DEPTH, OWN_PREFIX
 from .errors import InvalidArgument
+from .processes.environment import MAX_DEPTH, OWN_PREFIX
 
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"

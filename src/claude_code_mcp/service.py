@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mappin
 from dataclasses import replace
 from typing import Any, Protocol
 
-from .child_environment import for_nested_servers
-from .claude.environment import config_directory
+from .claude.user_config import config_directory
 from .config import Settings, load_settings
 from .errors import (
     ClaudeCodeError,
@@ -27,34 +26,33 @@ from .errors import (
     SessionNotFound,
     UpstreamUnavailable,
 )
-from .model.acts import Act, ActKind
+from .model.audit_events import AuditEvent, AuditKind
 from .model.events import Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from .model.options import SessionOptions
+from .model.outcome import Outcome
 from .model.question import Answer, Question
 from .model.states import State
-from .model.turn import Outcome
-from .policy.document import Policy
+from .policy.policy import Policy
+from .processes.environment import for_nested_servers
 from .processes.leftovers import sweep_stale
 from .processes.spawn import prepare
 from .questions.broker import Broker
-from .questions.returned import put_back
+from .questions.cli_reply import put_back
 from .redaction import Redactor
 from .secret_shapes import MARK
-from .sessions.delivery import Delivery, WhenBusy
-from .sessions.directories import default_directory
-from .sessions.gate import Gate
-from .sessions.hosting import Host
-from .sessions.launch import Launcher, needs_confirmation
-from .sessions.recorder import Recorder
+from .sessions.dependencies import SessionDeps
+from .sessions.launcher import Launcher, default_directory, needs_confirmation
+from .sessions.mcp_bridge import McpServerHost
+from .sessions.messages import UserMessage, WhenBusy
+from .sessions.policy_enforcer import PolicyEnforcer
+from .sessions.record_writer import RecordWriter
 from .sessions.registry import Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
-from .sessions.surroundings import Surroundings
-from .store.aliases import Aliases
-from .store.catalogue import Catalogue, Entries, Entry
+from .store.catalogue import Catalogue, CatalogueEntries, Entry
+from .store.event_log import Subscription
 from .store.lease import Leases
-from .store.log import Subscription
-from .store.session_records import LOCAL, SessionRecords, Summary
+from .store.session_records import LOCAL, Aliases, SessionRecords, Summary
 from .store.spending import Spending
 from .store.transcripts import Transcripts, is_session_id
 
@@ -74,7 +72,7 @@ class Observer(Protocol):
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """Something happened in a session. Fragments of text are not told."""
 
-    def act(self, act: Act) -> None:
+    def act(self, act: AuditEvent) -> None:
         """Somebody did something."""
 
 
@@ -88,7 +86,7 @@ class Service:
         *,
         policy: Policy | None = None,
         redactor: Redactor | None = None,
-        host: Host | None = None,
+        host: McpServerHost | None = None,
     ) -> None:
         """Without a policy, callers may do everything. `redactor` is taught every secret that passes by; `host` has the
         MCP servers that all sessions share."""
@@ -101,14 +99,14 @@ class Service:
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
-        self.gate = Gate(policy or Policy(), default, Spending(self.settings.state_dir))
+        self.gate = PolicyEnforcer(policy or Policy(), default, Spending(self.settings.state_dir))
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "Service":
         settings, config_dir = self.settings, config_directory(self._environment)
-        self._recorder = Recorder(SessionRecords(settings.state_dir, config_dir), self.start_task)
+        self._recorder = RecordWriter(SessionRecords(settings.state_dir, config_dir), self.start_task)
         self.broker = Broker(settings.permission_timeout, self.redactor.data)
-        self._around = Surroundings(
+        self._around = SessionDeps(
             settings=settings,
             launcher=Launcher(
                 self._environment,
@@ -171,7 +169,7 @@ class Service:
         """From now on the observer is told of everything."""
         self._observers = (*self._observers, observer)
 
-    def tell(self, act: Act) -> None:
+    def tell(self, act: AuditEvent) -> None:
         """Tells every observer what somebody did."""
         for observer in self._observers:
             try:
@@ -223,13 +221,13 @@ class Service:
             yield
         except (PermissionDenied, LimitReached) as error:
             about = {"what": what, "code": error.code, "reason": error.message, "field": error.data.get("field")}
-            self.tell(Act(ActKind.REFUSED, owner, session_id, about))
+            self.tell(AuditEvent(AuditKind.REFUSED, owner, session_id, about))
             raise
 
     def _foreign(self, session_id: str, caller: str) -> SessionNotFound:
         """The same words as for a session that does not exist."""
         about = {"what": "use", "code": SessionNotFound.code, "reason": "somebody else's session"}
-        self.tell(Act(ActKind.REFUSED, caller, session_id, about))
+        self.tell(AuditEvent(AuditKind.REFUSED, caller, session_id, about))
         return SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
 
     def _learn_secrets(self, session: Session) -> None:
@@ -262,7 +260,7 @@ class Service:
 
     async def create(
         self, prompt: str, options: SessionOptions | None = None, *, owner: str = LOCAL
-    ) -> "tuple[Session, Delivery]":
+    ) -> "tuple[Session, UserMessage]":
         """A new session with its first message. Returns at once; the id is final."""
         _require_text("prompt", prompt)
         with self._refusals_told(owner, "create"):
@@ -271,7 +269,7 @@ class Service:
                 delivery = await session.send(prompt)
                 await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
-        self._tell_of(ActKind.SESSION_CREATED, session, prompt)
+        self._tell_of(AuditKind.SESSION_CREATED, session, prompt)
         return session, delivery
 
     async def _confirm(self, session: Session, *, new: bool) -> None:
@@ -290,9 +288,9 @@ class Service:
                 await self._sessions.drop(session)
             raise refusal
 
-    def _tell_of(self, kind: ActKind, session: Session, prompt: str, **more: Any) -> None:
+    def _tell_of(self, kind: AuditKind, session: Session, prompt: str, **more: Any) -> None:
         about = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
-        self.tell(Act(kind, session.owner, session.id, about))
+        self.tell(AuditEvent(kind, session.owner, session.id, about))
 
     async def send(
         self,
@@ -304,7 +302,7 @@ class Service:
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
-    ) -> "tuple[Session, Delivery]":
+    ) -> "tuple[Session, UserMessage]":
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
@@ -321,7 +319,7 @@ class Service:
             await self._sessions.check_message(found.id, at_message)
             self._sessions.admit(found)
             async with self._admitted(found, owner) as session:
-                kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
+                kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
                 await self._confirm(session, new=new)
@@ -338,7 +336,7 @@ class Service:
         at_message: str | None = None,
         options: SessionOptions | None = None,
         timeout: float | None = None,
-    ) -> "tuple[Session, Delivery]":
+    ) -> "tuple[Session, UserMessage]":
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
         with self._refusals_told(owner, "fork", session_id):
@@ -350,14 +348,14 @@ class Service:
                 delivery = await session.send(text, timeout=timeout)
                 await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
-        self._tell_of(ActKind.SESSION_FORKED, session, text, source=source.id)
+        self._tell_of(AuditKind.SESSION_FORKED, session, text, source=source.id)
         return session, delivery
 
-    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> "tuple[Session, Sequence[Delivery]]":
+    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> "tuple[Session, Sequence[UserMessage]]":
         """Ends the running turn; the session stays usable. Gives the messages that waited behind it, now dropped."""
         session = await self._owned(session_id, owner)
         _refuse_elsewhere(session)
-        self.tell(Act(ActKind.INTERRUPTED, owner, session_id))
+        self.tell(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return session, await session.interrupt()
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
@@ -366,7 +364,7 @@ class Service:
         if session.owner != owner:
             raise self._foreign(session_id, owner)
         _refuse_elsewhere(session)
-        self.tell(Act(ActKind.CANCELLED, owner, session_id))
+        self.tell(AuditEvent(AuditKind.CANCELLED, owner, session_id))
         session.cancel()
         await self._recorder.save(session)
         return session
@@ -418,7 +416,7 @@ class Service:
 
     async def catalogue(
         self, *, owner: str = LOCAL, project: str | None = None, limit: int = 50, text: str | None = None
-    ) -> Entries:
+    ) -> CatalogueEntries:
         """Every session of the owner on this machine, newest first, those without a transcript yet included."""
         only = None if owner == LOCAL else frozenset(await self._summaries(owner))
         listed = await asyncio.to_thread(self._catalogue.list, project=project, limit=limit, text=text, only=only)
@@ -465,7 +463,7 @@ class Service:
         """Lets this caller's sessions skip permission checks, or no longer. `by` is the channel of the confirmation."""
         with self._refusals_told(principal, "bypass"):
             self.gate.set_bypass(principal, on)
-        self.tell(Act(ActKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
+        self.tell(AuditEvent(AuditKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
 
     @contextlib.contextmanager
     def steering(self, principal: str, action: str, server: str) -> Iterator[None]:
@@ -473,7 +471,7 @@ class Service:
         with self._refusals_told(principal, f"{action} {server}"):
             self.gate.check_steering(principal)
             yield
-        self.tell(Act(ActKind.HUB_STEERED, principal, details={"action": action, "server": server}))
+        self.tell(AuditEvent(AuditKind.HUB_STEERED, principal, details={"action": action, "server": server}))
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -547,6 +545,6 @@ def _require_text(field: str, text: str) -> None:
         raise InvalidArgument(f"{field} must not be empty.", field=field)
 
 
-async def outcome_of(delivery: Delivery) -> Outcome:
+async def outcome_of(delivery: UserMessage) -> Outcome:
     """The outcome of the turn that took the message up. Cancelling the wait leaves the turn alone."""
     return await asyncio.shield(delivery.outcome)

@@ -10,12 +10,11 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from claude_code_mcp.claude.argv import Opening
-from claude_code_mcp.claude.environment import build_environment
+from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.claude.frames import ControlRequest, Frame, Result
 from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.claude.scratch import prepare_command
+from claude_code_mcp.claude.user_config import build_environment
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.leftovers import new_mark
@@ -116,7 +115,7 @@ async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIter
 
     async def start(session_id: str, **options: Any) -> Started:
         mark, listener = new_mark(), Listener()
-        command, scratch = prepare_command(SessionOptions(**options), Opening(session_id), mark)
+        command, scratch = prepare_command(SessionOptions(**options), ConversationStart(session_id), mark)
         process = await ClaudeProcess.start(
             listener,
             [find_executable(), *command.arguments],

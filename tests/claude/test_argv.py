@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.claude.argv import Command, Opening, build_command
+from claude_code_mcp.claude.command_line import Command, ConversationStart, build_command
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
 
 ID = "11111111-2222-4333-8444-555555555555"
 OTHER = "99999999-2222-4333-8444-555555555555"
-ANEW = Opening(ID)
+ANEW = ConversationStart(ID)
 PLACE = Path("/private")
 STREAMS = ["-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose"]
 BASE = [*STREAMS, f"--session-id={ID}", "--permission-prompt-tool=stdio", "--include-partial-messages"]
@@ -118,7 +118,7 @@ TABLE: dict[str, list[Expected]] = {
 ROWS = [(name, expected) for name, rows in TABLE.items() for expected in rows]
 
 
-def command(opening: Opening = ANEW, /, **options: Any) -> Command:
+def command(opening: ConversationStart = ANEW, /, **options: Any) -> Command:
     return build_command(SessionOptions(**options), opening, PLACE)
 
 
@@ -150,18 +150,18 @@ def test_both_ways_to_append_to_the_system_prompt_are_joined() -> None:
 
 
 def test_what_is_left_of_a_budget_takes_the_place_of_the_whole() -> None:
-    built = build_command(SessionOptions(max_budget_usd=2.0), Opening(ID), PLACE, budget=0.25)
+    built = build_command(SessionOptions(max_budget_usd=2.0), ConversationStart(ID), PLACE, budget=0.25)
     assert [one for one in built.arguments if "budget" in one] == ["--max-budget-usd=0.25"]
 
 
 def test_a_resumed_session_keeps_its_id() -> None:
-    arguments = command(Opening(ID, ID)).arguments
+    arguments = command(ConversationStart(ID, ID)).arguments
     assert f"--resume={ID}" in arguments
     assert not any(one.startswith(("--session-id", "--fork")) for one in arguments)
 
 
 def test_a_fork_gets_the_id_that_we_chose() -> None:
-    arguments = command(Opening(ID, OTHER, "message")).arguments
+    arguments = command(ConversationStart(ID, OTHER, "message")).arguments
     assert {f"--session-id={ID}", f"--resume={OTHER}", "--fork-session", "--resume-session-at=message"} <= {*arguments}
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.definitions import check_definitions
-from claude_code_mcp.claude.refusals import check_agents, check_servers, refused_argument
+from claude_code_mcp.claude.option_checks import check_agents, check_definitions, check_servers, refused_argument
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.model.options import SessionOptions
 

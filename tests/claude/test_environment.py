@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from claude_code_mcp.child_environment import DEPTH, MARK
-from claude_code_mcp.claude.environment import build_environment, config_directory
+from claude_code_mcp.claude.user_config import build_environment, config_directory
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.processes.environment import DEPTH, MARK
 from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.argv import Opening, build_command
-from claude_code_mcp.claude.grants import granted_rules, with_grants
+from claude_code_mcp.claude.command_line import ConversationStart, build_command, granted_rules, with_grants
 from claude_code_mcp.model.options import SessionOptions
 
 
@@ -57,9 +56,9 @@ def test_what_is_not_understood_grants_nothing(grant: dict[str, Any]) -> None:
 
 def test_rules_go_into_a_private_settings_file_beside_a_sandbox() -> None:
     options = SessionOptions(sandbox={"enabled": True})
-    command = build_command(options, Opening("x"), Path("/scratch"), rules={"allow": ["Bash(a, b)"]})
+    command = build_command(options, ConversationStart("x"), Path("/scratch"), rules={"allow": ["Bash(a, b)"]})
     assert "--settings=/scratch/settings.json" in command.arguments
     [settings] = command.files.values()
     assert '"permissions": {"allow": ["Bash(a, b)"]}' in settings
     assert '"failIfUnavailable": true' in settings
-    assert not build_command(SessionOptions(), Opening("x"), Path("/scratch"), rules={}).files
+    assert not build_command(SessionOptions(), ConversationStart("x"), Path("/scratch"), rules={}).files

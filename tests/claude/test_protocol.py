@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from claude_code_mcp.claude.frames import ControlRequest, Garbage, Result, StreamEvent
-from claude_code_mcp.claude.protocol import Protocol
+from claude_code_mcp.claude.protocol import ControlProtocol
 from claude_code_mcp.processes.lines import MAX_LINE
 
 QUESTION = {"type": "control_request", "request_id": "q1", "request": {"subtype": "can_use_tool"}}
@@ -14,13 +14,13 @@ def line(raw: dict[str, Any]) -> bytes:
     return json.dumps(raw).encode() + b"\n"
 
 
-def tell(protocol: Protocol, *frames: dict[str, Any]) -> None:
+def tell(protocol: ControlProtocol, *frames: dict[str, Any]) -> None:
     for _ in protocol.receive(b"".join(map(line, frames))):
         pass
 
 
 def test_a_question_is_owed_an_answer_until_it_gets_one() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     tell(protocol, QUESTION)
     assert protocol.owed == {"q1"}
     sent = protocol.answer("q1", {"behavior": "allow"})
@@ -34,7 +34,7 @@ def test_a_question_is_owed_an_answer_until_it_gets_one() -> None:
 
 
 def test_a_question_is_answered_only_once() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     tell(protocol, QUESTION)
     assert protocol.answer("q1", {}) is not None
     assert protocol.answer("q1", {}) is None
@@ -42,14 +42,14 @@ def test_a_question_is_answered_only_once() -> None:
 
 
 def test_a_withdrawn_question_takes_no_answer() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     tell(protocol, QUESTION, {"type": "control_cancel_request", "request_id": "q1"})
     assert protocol.owed == set()
     assert protocol.answer("q1", {}) is None
 
 
 def test_a_refusal_settles_a_question() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     tell(protocol, QUESTION)
     sent = protocol.refuse("q1", "no")
     assert sent is not None
@@ -58,7 +58,7 @@ def test_a_refusal_settles_a_question() -> None:
 
 
 def test_a_message_is_unfinished_until_its_result() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     protocol.message("one", "m1")
     protocol.message("two", "m2")
     tell(protocol, {"type": "result", "user_message_uuids": ["m1"], "queued_turn_count": 1})
@@ -68,7 +68,7 @@ def test_a_message_is_unfinished_until_its_result() -> None:
 
 
 def test_a_cancelled_message_is_finished() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     protocol.message("one", "m1")
     tell(protocol, {"type": "command_lifecycle", "command_uuid": "m1", "state": "started"})
     assert protocol.unfinished == {"m1"}
@@ -77,7 +77,7 @@ def test_a_cancelled_message_is_finished() -> None:
 
 
 def test_a_result_that_names_no_message_answers_all_unless_some_are_queued() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     protocol.message("one", "m1")
     tell(protocol, {"type": "result", "queued_turn_count": 1})
     assert protocol.unfinished == {"m1"}
@@ -87,7 +87,7 @@ def test_a_result_that_names_no_message_answers_all_unless_some_are_queued() -> 
 
 def test_a_turn_that_nobody_asked_for_answers_no_message() -> None:
     """As the CLI reports, when it is resumed, on a background task that an earlier process has lost."""
-    protocol = Protocol()
+    protocol = ControlProtocol()
     protocol.message("one", "m1")
     tell(protocol, {"type": "result", "num_turns": 0, "origin": {"kind": "task-notification"}})
     assert protocol.unfinished == {"m1"}
@@ -96,7 +96,7 @@ def test_a_turn_that_nobody_asked_for_answers_no_message() -> None:
 
 
 def test_requests_have_ids_of_their_own() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     (first, sent), (second, _) = (protocol.request("interrupt", {"cancel_queued": True}) for _ in range(2))
     assert first != second
     assert json.loads(sent) == {
@@ -108,24 +108,24 @@ def test_requests_have_ids_of_their_own() -> None:
 
 def test_frames_come_in_order_with_the_unreadable_among_them() -> None:
     data = line({"type": "stream_event"}) + b"noise\n" + line(QUESTION) + line({"type": "result"})
-    kinds = [type(frame) for frame in Protocol().receive(data)]
+    kinds = [type(frame) for frame in ControlProtocol().receive(data)]
     assert kinds == [StreamEvent, Garbage, ControlRequest, Result]
 
 
 def test_a_question_is_noted_even_if_the_reader_stops_at_it() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     assert isinstance(next(iter(protocol.receive(line(QUESTION)))), ControlRequest)
     assert protocol.owed == {"q1"}
 
 
 def test_a_line_over_the_limit_is_garbage_with_its_size() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     assert list(protocol.receive(b"x" * (MAX_LINE + 1))) == []
     assert list(protocol.receive(b"\n")) == [Garbage("x" * 200, MAX_LINE + 1)]
 
 
 def test_half_a_line_counts_when_the_stream_ends() -> None:
-    protocol = Protocol()
+    protocol = ControlProtocol()
     assert list(protocol.receive(b'{"type":"result"}')) == []
     assert [type(frame) for frame in protocol.end()] == [Result]
     assert list(protocol.end()) == []

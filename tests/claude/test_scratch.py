@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.argv import Opening
+from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
 from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.claude.scratch import prepare_command
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.leftovers import new_mark, scratch_directory, sweep_stale
@@ -51,7 +50,7 @@ def mode(path: Path) -> int:
 def test_files_are_0600_in_a_0700_directory_whatever_the_umask() -> None:
     before = os.umask(0)
     try:
-        command, directory = prepare_command(SECRETIVE, Opening("id"), new_mark())
+        command, directory = prepare_command(SECRETIVE, ConversationStart("id"), new_mark())
     finally:
         os.umask(before)
     assert directory is not None
@@ -61,7 +60,7 @@ def test_files_are_0600_in_a_0700_directory_whatever_the_umask() -> None:
 
 
 def test_without_files_there_is_no_directory(temporary: Path) -> None:
-    _, directory = prepare_command(SessionOptions(model="opus"), Opening("id"), new_mark())
+    _, directory = prepare_command(SessionOptions(model="opus"), ConversationStart("id"), new_mark())
     assert directory is None
     assert names(temporary) == []
 
@@ -74,7 +73,7 @@ def test_a_directory_whose_files_cannot_be_written_is_removed(temporary: Path) -
     resource.setrlimit(resource.RLIMIT_FSIZE, (5, hard))
     try:
         with pytest.raises(OSError, match="File too large"):
-            prepare_command(SECRETIVE, Opening("id"), new_mark())
+            prepare_command(SECRETIVE, ConversationStart("id"), new_mark())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert names(temporary) == []
@@ -82,7 +81,7 @@ def test_a_directory_whose_files_cannot_be_written_is_removed(temporary: Path) -
 
 async def test_files_are_removed_when_the_start_fails(temporary: Path, environment: dict[str, str]) -> None:
     mark = new_mark()
-    command, scratch = prepare_command(SECRETIVE, Opening("id"), mark)
+    command, scratch = prepare_command(SECRETIVE, ConversationStart("id"), mark)
     with pytest.raises(ProcessFailed, match="could not be started"):
         await ClaudeProcess.start(
             Listener(),

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.child_environment import DEPTH
-from claude_code_mcp.claude.versions import MINIMUM_VERSION
+from claude_code_mcp.claude.executable import MINIMUM_VERSION
+from claude_code_mcp.processes.environment import DEPTH
 
 from .test_commands import run
 

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 from claude_code_mcp.model.events import Event, Partial, PartialRun
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import Outcome
 from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
+from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
@@ -29,7 +29,7 @@ def options(sandbox: Sandbox, **more: Any) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), **more)
 
 
-async def end_of(delivery: Delivery) -> Outcome:
+async def end_of(delivery: UserMessage) -> Outcome:
     async with asyncio.timeout(PATIENCE):
         return await outcome_of(delivery)
 
@@ -110,7 +110,7 @@ MOMENTS = [
 
 
 @asynccontextmanager
-async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[Delivery]]]:
+async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[UserMessage]]]:
     """A session at that moment, and everything it was sent."""
     given = options(sandbox, allowed_tools=moment.allowed)
     session, delivery = await service.create(moment.prompt, given)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from claude_code_mcp.model.events import ProcessChanged, TurnEnded, TurnStarted
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

@@ -7,8 +7,8 @@ import pytest
 
 from claude_code_mcp.errors import Cancelled
 from claude_code_mcp.model.events import Message, ProcessChanged, StateChanged, TurnEnded
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script

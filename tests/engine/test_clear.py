@@ -3,8 +3,8 @@
 import pytest
 
 from claude_code_mcp.errors import LimitReached, SessionBusy, SessionNotFound
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool

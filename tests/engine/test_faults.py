@@ -9,8 +9,8 @@ import pytest
 
 from claude_code_mcp.errors import ExecutableNotFound
 from claude_code_mcp.model.events import Message, Noise
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 

@@ -7,8 +7,8 @@ import pytest
 
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Retrying, Stalled
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool

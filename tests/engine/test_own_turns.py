@@ -9,11 +9,10 @@ import pytest
 from benchmarks.callers import Callers
 
 from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.model.turn import OutcomeCode
-from claude_code_mcp.policy.document import Policy
-from claude_code_mcp.policy.profile import OPEN_PROFILE, Limits
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.delivery import WhenBusy
+from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool

@@ -8,9 +8,9 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, QuestionClosed
 from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool

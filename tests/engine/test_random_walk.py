@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.delivery import Delivery, WhenBusy
+from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -35,7 +35,7 @@ class Walk:
         self._session = session
         self._random = random.Random(seed)
         self._steps = [self.send, self.send, self.send, self.later, self.interrupt, self.evict, self.kill]
-        self.sent: list[Delivery] = []
+        self.sent: list[UserMessage] = []
 
     async def go(self, steps: int) -> None:
         async with asyncio.TaskGroup() as running:

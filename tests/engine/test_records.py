@@ -13,8 +13,7 @@ from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, Se
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.model.states import State
-from claude_code_mcp.policy.document import Policy
-from claude_code_mcp.policy.profile import Profile
+from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import Cancelled, InvalidArgument
-from claude_code_mcp.hub.auth.callback import listen
+from claude_code_mcp.hub.auth.sign_in import listen
 from claude_code_mcp.model.events import ProcessChanged
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script

@@ -6,10 +6,10 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, SessionBusy, SessionNotFound
 from claude_code_mcp.model.events import TurnStarted
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.delivery import WhenBusy
+from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 

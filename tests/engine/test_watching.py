@@ -5,7 +5,7 @@ from pathlib import Path
 
 from claude_code_mcp.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
 from claude_code_mcp.service import Service
-from claude_code_mcp.store.log import Subscription
+from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script, text, tool
 

@@ -12,7 +12,7 @@ from mcp.client import ClientExtension, NotificationBinding
 from mcp.client._memory import InMemoryTransport
 from pydantic import BaseModel, ConfigDict
 
-from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
@@ -133,7 +133,7 @@ async def start_caller(
         service = await start_service(**settings)
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         listener = Listener()
-        server = InMemoryTransport(Surface(service).server())  # JSON-RPC in both eras, as on a real wire
+        server = InMemoryTransport(McpServer(service).server())  # JSON-RPC in both eras, as on a real wire
         client = Client(server, mode=mode, elicitation_callback=elicit, extensions=[listener])
         connected.append(asyncio.ensure_future(connect(client, ready)))
         return Caller(await ready, service, sandbox, model, listener)

@@ -2,20 +2,20 @@
 
 import asyncio
 
-from claude_code_mcp.server.backlog import Backlog, Numbered
+from claude_code_mcp.server.tools.query_buffer import NotificationQueue, Numbered
 
 
 def item(number: int, size: int = 1) -> Numbered:
     return Numbered(number, {"n": number}, 0.0, size)
 
 
-async def rest(backlog: Backlog) -> list[int]:
+async def rest(backlog: NotificationQueue) -> list[int]:
     backlog.close()
     return [one.sequence async for one in backlog]
 
 
 async def test_everything_comes_in_order() -> None:
-    backlog = Backlog(capacity=100)
+    backlog = NotificationQueue(capacity=100)
     for number in range(100):
         backlog.put(item(number))
     assert await rest(backlog) == list(range(100))
@@ -23,7 +23,7 @@ async def test_everything_comes_in_order() -> None:
 
 
 async def test_the_oldest_are_lost_by_number() -> None:
-    backlog = Backlog(capacity=3)
+    backlog = NotificationQueue(capacity=3)
     for number in range(10):
         backlog.put(item(number))
     assert await rest(backlog) == [7, 8, 9]
@@ -31,7 +31,7 @@ async def test_the_oldest_are_lost_by_number() -> None:
 
 
 async def test_the_oldest_are_lost_by_size() -> None:
-    backlog = Backlog(max_bytes=100)
+    backlog = NotificationQueue(max_bytes=100)
     for number in range(10):
         backlog.put(item(number, size=40))
     assert await rest(backlog) == [8, 9]
@@ -39,13 +39,13 @@ async def test_the_oldest_are_lost_by_size() -> None:
 
 
 async def test_one_that_is_too_large_alone_still_comes() -> None:
-    backlog = Backlog(max_bytes=100)
+    backlog = NotificationQueue(max_bytes=100)
     backlog.put(item(1, size=1000))
     assert await rest(backlog) == [1]
 
 
 async def test_all_is_read_only_when_the_reader_comes_back() -> None:
-    backlog, busy = Backlog(), asyncio.Event()
+    backlog, busy = NotificationQueue(), asyncio.Event()
 
     async def read() -> None:
         async for _ in backlog:
@@ -62,7 +62,7 @@ async def test_all_is_read_only_when_the_reader_comes_back() -> None:
 
 
 async def test_what_comes_while_the_reader_reports_back_is_waited_for() -> None:
-    backlog = Backlog()
+    backlog = NotificationQueue()
     read: list[int] = []
 
     async def reader() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.acts import Act
+from claude_code_mcp.model.audit_events import AuditEvent
 from claude_code_mcp.model.events import Event, Message
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
@@ -29,7 +29,7 @@ class Arrival:
     def event(self, session_id: str, owner: str, event: Event) -> None:
         self.came.set()
 
-    def act(self, act: Act) -> None:
+    def act(self, act: AuditEvent) -> None:
         pass
 
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.server.code_tools import ClaudeCode
+from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 
 from .conftest import Caller

@@ -6,9 +6,8 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.model.question import Answer
-from claude_code_mcp.policy.document import Policy
-from claude_code_mcp.policy.profile import Profile
-from claude_code_mcp.server.forms import answer_of, form_of
+from claude_code_mcp.policy.policy import Policy, Profile
+from claude_code_mcp.server.elicitation.forms import answer_of, form_of
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

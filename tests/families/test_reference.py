@@ -8,8 +8,8 @@ import pytest
 
 from claude_code_mcp import errors
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.server.surface import tools_of
-from claude_code_mcp.server.tool import Tool
+from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.base import Tool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
 TOOLS = tools_of(load_settings({}, allow_disk_resume=True))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import ALL_TOOLSETS, Toolset, load_settings
-from claude_code_mcp.server.pointers import how_to_answer, how_to_wait, instructions
-from claude_code_mcp.server.surface import tools_of
+from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.answering import how_to_answer, how_to_wait, instructions
 from claude_code_mcp.testing.script import ask_user, plan, script, stall, tool
 from claude_code_mcp.testing.script import question as asking
 

@@ -12,8 +12,8 @@ from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.server.answers import ask
-from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.greeting.build import ask
+from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
 from .client import (
@@ -66,7 +66,7 @@ async def test_greeted_answers_are_those_of_the_server(environment: dict[str, st
     chosen = {**environment, **settings}
     if not is_greeted(chosen):
         wait_for_a_manifest(chosen)
-    expected, otherwise = await ask(Surface(Service(load_settings(settings))).server())
+    expected, otherwise = await ask(McpServer(Service(load_settings(settings))).server())
     for version in [*LEGACY, "2099-01-01"]:
         spoken = version if version in LEGACY else otherwise
         with Client({**chosen, **BROKEN}) as client:
@@ -347,7 +347,8 @@ def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, st
 
 
 def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
-    code = "import sys\nfrom claude_code_mcp.front import greet\ndef load(): 1 / 0\nsys.exit(greet(['serve'], load))"
+    load = "def load(): 1 / 0"
+    code = f"import sys\nfrom claude_code_mcp.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
     with Client(environment, command=(os.path.join(os.path.dirname(SCRIPT), "python"), "-c", code)) as client:
         client.ask(initialize())
         assert client.process.wait(60) == 1
@@ -360,7 +361,7 @@ def test_the_fast_way_in_imports_next_to_nothing() -> None:
         subprocess.run(
             [python, "-c", f"import sys{more}; print(*sys.modules)"], capture_output=True, text=True, check=True
         )
-        for more in ("", ", claude_code_mcp.cli, claude_code_mcp.front")
+        for more in ("", ", claude_code_mcp.cli, claude_code_mcp.greeting.loop")
     ]
     before, after = (set(run.stdout.split()) for run in told)
     ours = {f"claude_code_mcp{name}" for name in ("", ".child_environment", ".cli", ".front", ".greeting", ".manifest")}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp import manifest
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.manifest import SHIPPED, find, read, read_json, write
-from claude_code_mcp.server.answers import ask, leave_manifest
-from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.greeting import manifest
+from claude_code_mcp.greeting.build import ask, leave_manifest
+from claude_code_mcp.greeting.manifest import SHIPPED, find, read, read_json, write
+from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
 RESULTS = {"initialize": {"2025-11-25": b'{"a":1}', "2025-06-18": b'{"b":2}'}, "tools/list": {"2025-11-25": b'{"c":3}'}}
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_the_shipped_manifest_is_what_the_server_says() -> None:
     shipped = read(SHIPPED)
     assert shipped is not None, "the SDK has changed: run `make manifest`"
-    answers, otherwise = await ask(Surface(Service(load_settings({}))).server())
+    answers, otherwise = await ask(McpServer(Service(load_settings({}))).server())
     told = {
         method: {version: json.loads(line) for version, line in by.items()} for method, by in shipped.results.items()
     }
@@ -81,7 +81,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
 
 async def test_a_server_that_cannot_leave_a_manifest_goes_on(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    await leave_manifest(Surface(Service(load_settings({}))).server(), str(tmp_path / "file" / "manifest"))
+    await leave_manifest(McpServer(Service(load_settings({}))).server(), str(tmp_path / "file" / "manifest"))
 
 
 def test_the_defaults_are_shipped() -> None:

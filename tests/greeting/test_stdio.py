@@ -248,7 +248,7 @@ def test_neither_a_print_nor_a_child_touches_the_protocol(environment: dict[str,
     code = """
 import asyncio, subprocess, sys
 from claude_code_mcp.greeting import Heard
-from claude_code_mcp.server.stdio import stdio_streams
+from claude_code_mcp.server.transports.stdio import stdio_streams
 async def main():
     async with stdio_streams(Heard()) as (inbox, outbox):
         print("printed", flush=True)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.auth.credentials import FileVault
+from claude_code_mcp.hub.config_files import parse_servers
+from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.means import Means
-from claude_code_mcp.hub.sources import parse_servers
 
 from .. import npm
 from ..conftest import RUN
@@ -49,7 +49,7 @@ def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | Non
         "claude_directory": root / ".claude",
     }
     configuration = parse_servers(servers, environment)
-    return Hub(configuration, load_settings({}, **(settings or {})), Means(environment, **{**usual, **means}))
+    return Hub(configuration, load_settings({}, **(settings or {})), HubDeps(environment, **{**usual, **means}))
 
 
 @pytest.fixture(scope="session")

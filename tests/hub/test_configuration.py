@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.hub.configuration import (
+from claude_code_mcp.hub.config_entry import (
     IDE_TOOLS,
     HttpConfig,
     InvalidEntry,

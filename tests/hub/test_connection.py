@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.hub.connection import MOST_ATTEMPTS, MOVES, Connection, ConnectionState, IllegalMove
+from claude_code_mcp.hub.connection_state import (
+    MOST_ATTEMPTS,
+    MOVES,
+    Connection,
+    ConnectionState,
+    IllegalConnectionMove,
+)
 
 S = ConnectionState
 
@@ -23,13 +29,13 @@ def test_from_an_attempt_it_gets_connected_fails_or_needs_a_sign_in() -> None:
 
 @pytest.mark.parametrize("from_", [S.FAILED, S.NEEDS_AUTH, S.DISABLED])
 def test_only_an_attempt_leads_to_a_connection(from_: ConnectionState) -> None:
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalConnectionMove):
         Connection(from_).connected()
 
 
 def test_disabled_is_left_only_when_it_is_wanted_again() -> None:
     disabled = Connection().attempted().connected().disabled("by hand")
-    with pytest.raises(IllegalMove):
+    with pytest.raises(IllegalConnectionMove):
         disabled.failed("late")
     assert disabled.wanted() == Connection(reason="by hand")
 
@@ -80,7 +86,7 @@ def test_no_path_leaves_the_table_of_moves(path: list[ConnectionState]) -> None:
             connection = moved(connection, to)
             assert connection.state is to
         else:
-            with pytest.raises(IllegalMove):
+            with pytest.raises(IllegalConnectionMove):
                 moved(connection, to)
 
 

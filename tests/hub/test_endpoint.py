@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import PermissionDenied
-from claude_code_mcp.hub.endpoint import Endpoint
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.hub.session_endpoint import SessionEndpoint
 
 from .conftest import Changes, StartHub, local, until_file
 from .remote import RemoteServer
@@ -23,7 +23,7 @@ class Session:
     def __init__(self, hub: Hub, server: str = "x", **options: Any) -> None:
         self.pushed: list[Message] = []
         self._news = asyncio.Event()
-        self.endpoint: Endpoint = hub.endpoint(server, self._take, **options)
+        self.endpoint: SessionEndpoint = hub.endpoint(server, self._take, **options)
         self._ids = iter(range(1, 1000))
 
     def _take(self, message: Message) -> None:

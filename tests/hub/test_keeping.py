@@ -11,8 +11,7 @@ import pytest
 from keyring.backends import fail
 from mcp.shared.auth import OAuthToken
 
-from claude_code_mcp.hub.auth.needs_auth import REMEMBERED, NeedsAuthMemory
-from claude_code_mcp.hub.auth.tokens import CredentialStorage, FileVault, KeyringVault
+from claude_code_mcp.hub.auth.credentials import REMEMBERED, CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
 
 
 class MemoryKeyring(keyring.backend.KeyringBackend):

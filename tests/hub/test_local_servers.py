@@ -11,8 +11,8 @@ import pytest
 from mcp import MCPError
 
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.sources import parse_servers
 
 from .conftest import Changes, StartHub, local, make_hub, text_of, until_file
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.hub.auth.identity import IdentityProvider
+from claude_code_mcp.hub.auth.oauth import IdentityProvider
 from claude_code_mcp.hub.hub import Hub
 
 from .conftest import StartHub, local, text_of

@@ -7,8 +7,8 @@ import mcp_types as types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.hub.configuration import parse_entry
-from claude_code_mcp.hub.presentation import (
+from claude_code_mcp.hub.config_entry import parse_entry
+from claude_code_mcp.hub.trimming import (
     LONGEST_DESCRIPTION,
     LONGEST_RESULT,
     cut_description,

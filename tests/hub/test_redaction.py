@@ -2,8 +2,8 @@
 
 import pytest
 
+from claude_code_mcp.hub.config_entry import parse_entry
 from claude_code_mcp.hub.config_secrets import describe, redactor_of
-from claude_code_mcp.hub.configuration import parse_entry
 from claude_code_mcp.redaction import is_secret_name, redact_headers, redact_url
 from claude_code_mcp.secret_shapes import MARK
 

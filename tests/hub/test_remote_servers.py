@@ -22,7 +22,7 @@ from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.transports.ide import HEADER
+from claude_code_mcp.hub.transports.http import HEADER
 
 from .conftest import Changes, StartHub, text_of
 from .oauth import auth_settings

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.hub.configuration import Scope, StdioConfig
-from claude_code_mcp.hub.sources import Configuration, Places, read_configuration
+from claude_code_mcp.hub.config_entry import ConfigScope, StdioConfig
+from claude_code_mcp.hub.config_files import HubConfig, Places, read_configuration
 
 
 class Disk:
@@ -27,7 +27,7 @@ class Disk:
         assert self.places.claude_file is not None
         self.places.claude_file.write_text(json.dumps(content))
 
-    def read(self, **options: Any) -> Configuration:
+    def read(self, **options: Any) -> HubConfig:
         return read_configuration(self.places, {}, **options)
 
 
@@ -35,7 +35,7 @@ def command(name: str) -> dict[str, str]:
     return {"command": name}
 
 
-def told(configuration: Configuration) -> dict[str, str]:
+def told(configuration: HubConfig) -> dict[str, str]:
     found = {}
     for name, server in configuration.servers.items():
         assert isinstance(server.config, StdioConfig)
@@ -55,7 +55,12 @@ def test_our_own_file_beats_local_beats_project_beats_user(tmp_path: Path) -> No
     disk.of_project({name: command("project") for name in "abc"})
     read = disk.read(trust_project=True)
     assert told(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
-    assert [read.servers[name].scope for name in "abcd"] == [Scope.OWN, Scope.LOCAL, Scope.PROJECT, Scope.USER]
+    assert [read.servers[name].scope for name in "abcd"] == [
+        ConfigScope.OWN,
+        ConfigScope.LOCAL,
+        ConfigScope.PROJECT,
+        ConfigScope.USER,
+    ]
 
 
 def test_a_checkout_cannot_start_programs_until_somebody_approves(tmp_path: Path) -> None:

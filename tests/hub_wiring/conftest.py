@@ -13,20 +13,20 @@ import pytest
 from mcp import Client
 from mcp.client._memory import InMemoryTransport
 
+from claude_code_mcp.channel_relay import ChannelRelay
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hosted import marked_environment
-from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.hub.auth.credentials import FileVault
+from claude_code_mcp.hub.config_files import HubConfig, parse_servers
+from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.means import Means
-from claude_code_mcp.hub.sources import Configuration, parse_servers
-from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.hub_factory import marked_environment
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
 from claude_code_mcp.model.events import Event
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.question import Answer
-from claude_code_mcp.model.turn import Outcome
-from claude_code_mcp.policy.document import Policy, parse_policy
-from claude_code_mcp.relay import Relay
-from claude_code_mcp.server.surface import Surface
+from claude_code_mcp.policy.policy import Policy, parse_policy
+from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -52,13 +52,13 @@ def rules(text: str) -> Policy:
 class Notes:
     """An observer that remembers what was refused, and how the hub was steered."""
 
-    refused: list[Act] = field(default_factory=list)
-    steered: list[Act] = field(default_factory=list)
+    refused: list[AuditEvent] = field(default_factory=list)
+    steered: list[AuditEvent] = field(default_factory=list)
 
-    def act(self, act: Act) -> None:
-        if act.kind is ActKind.HUB_STEERED:
+    def act(self, act: AuditEvent) -> None:
+        if act.kind is AuditKind.HUB_STEERED:
             self.steered.append(act)
-        if act.kind is ActKind.REFUSED:
+        if act.kind is AuditKind.REFUSED:
             self.refused.append(act)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
@@ -78,7 +78,7 @@ class Rig:
 
     service: Service
     hub: Hub
-    relay: Relay
+    relay: ChannelRelay
     sandbox: Sandbox
     model: ScriptedModelThread
     notes: Notes
@@ -122,7 +122,7 @@ async def start_rig(
     async with AsyncExitStack() as stack:
 
         async def start(
-            servers: dict[str, Any] | Configuration,
+            servers: dict[str, Any] | HubConfig,
             policy: Policy | None = None,
             extra: dict[str, str] | None = None,
             **settings: Any,
@@ -130,8 +130,8 @@ async def start_rig(
             # The model is to be shown the tools themselves, not a tool that searches for them.
             around = {**environment, "ENABLE_TOOL_SEARCH": "false", **(extra or {})}
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
-            relay = Relay(given.channels, given.permission_channels)
-            means = Means(
+            relay = ChannelRelay(given.channels, given.permission_channels)
+            means = HubDeps(
                 around,
                 sandbox.root / "hub",
                 FileVault(sandbox.root / "vault"),
@@ -139,7 +139,7 @@ async def start_rig(
                 child_environment=marked_environment,
                 notified=relay.hear,
             )
-            configured = servers if isinstance(servers, Configuration) else parse_servers(servers, around)
+            configured = servers if isinstance(servers, HubConfig) else parse_servers(servers, around)
             hub = await stack.enter_async_context(Hub(configured, given, means))
             service = Service(given, around, policy=policy, host=hub)
             notes = Notes()
@@ -214,7 +214,7 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
     """Connects clients to the server of a rig."""
     over = asyncio.Event()
     connected: list[asyncio.Task[None]] = []
-    surfaces: dict[int, Surface] = {}
+    surfaces: dict[int, McpServer] = {}
 
     async def keep(client: Client, ready: "asyncio.Future[Client]") -> None:
         async with client:  # a client must be left by the task that entered it, and a fixture has two
@@ -222,7 +222,7 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
             await over.wait()
 
     async def start(rig: Rig, mode: str = LEGACY, elicit: Any = None) -> Caller:
-        surface = surfaces.setdefault(id(rig), Surface(rig.service, hub=rig.hub))
+        surface = surfaces.setdefault(id(rig), McpServer(rig.service, hub=rig.hub))
         changes: list[str] = []
 
         async def hear(message: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.events import Output
+from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import QuestionKind
-from claude_code_mcp.model.turn import OutcomeCode
 from claude_code_mcp.testing.script import tool
 
 from .conftest import A_SERVER, LONG, Rig, StartRig, pids, program, rules, until

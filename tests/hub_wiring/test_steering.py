@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hosted import hub_configuration
-from claude_code_mcp.hub.sources import Configuration, Places, read_configuration
+from claude_code_mcp.hub.config_files import HubConfig, Places, read_configuration
+from claude_code_mcp.hub_factory import hub_configuration
 
 from .conftest import Caller, Rig, StartCaller, StartRig, program, rules
 
@@ -41,7 +41,7 @@ async def test_a_caller_whose_profile_does_not_allow_it_changes_nothing(
     assert one["state"] == "connected", "looking is still allowed"
 
 
-def _project(tmp_path: Path, project: dict[str, Any], approvals: dict[str, Any]) -> Configuration:
+def _project(tmp_path: Path, project: dict[str, Any], approvals: dict[str, Any]) -> HubConfig:
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": project}))
     claude_file = tmp_path / "claude.json"
     claude_file.write_text(json.dumps({"projects": {str(tmp_path): approvals}}))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode, read_outcome
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import Outcome, OutcomeCode, read_outcome
 from claude_code_mcp.model.usage import ModelUsage
 
 SUCCESS = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "num_turns": 2}

@@ -9,17 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.text import (
-    as_json,
-    cut,
-    cut_data,
-    gaps,
-    has_mark,
-    hidden_in,
-    one_line,
-    page_of,
-    visible,
-)
+from claude_code_mcp.model.text import as_json, cut, cut_data, gaps, has_mark, hidden_in, one_line, page_of, visible
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

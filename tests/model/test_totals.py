@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.totals import Totals
-from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.usage import ModelUsage, Totals, Usage
 
 
 def model_usage(tokens: int) -> dict[str, Any]:

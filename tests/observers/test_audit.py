@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
 from claude_code_mcp.model.events import Output, QuestionOpened, QuestionSettled, Spent, TurnEnded
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.audit import Audit
-from claude_code_mcp.observers.trail import Trail
+from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
 from claude_code_mcp.redaction import Redactor
 
 QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")
@@ -25,7 +25,7 @@ class Book:
 
     def __init__(self, path: Path, **options: Any) -> None:
         self.path = path
-        self.audit = Audit(Trail(path, 1 << 20), Redactor(["opaque-secret-value"]), **options)
+        self.audit = Audit(RotatingJsonl(path, 1 << 20), Redactor(["opaque-secret-value"]), **options)
 
     def lines(self) -> list[dict[str, Any]]:
         self.audit.close()
@@ -37,22 +37,22 @@ def book(tmp_path: Path) -> Book:
     return Book(tmp_path / "audit")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ActKind if kind is not ActKind.FAILED])
-def test_every_act_is_told_with_who_and_where(book: Book, kind: ActKind) -> None:
-    book.audit.act(Act(kind, "alice", "s-1", {"field": "cwd", "nothing": None}))
+@pytest.mark.parametrize("kind", [kind for kind in AuditKind if kind is not AuditKind.FAILED])
+def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> None:
+    book.audit.act(AuditEvent(kind, "alice", "s-1", {"field": "cwd", "nothing": None}))
     (line,) = book.lines()
     assert line.pop("at").endswith("Z")
     assert line == {"act": str(kind), "who": "alice", "session": "s-1", "field": "cwd"}
 
 
 def test_errors_of_no_matter_are_left_out(book: Book) -> None:
-    book.audit.act(Act(ActKind.FAILED, "alice", None, {"code": "INVALID_ARGUMENT"}))
+    book.audit.act(AuditEvent(AuditKind.FAILED, "alice", None, {"code": "INVALID_ARGUMENT"}))
     book.audit.event("s-1", "alice", Output("text"))
     assert book.lines() == []
 
 
 def test_a_prompt_is_told_by_its_hash(book: Book) -> None:
-    book.audit.act(Act(ActKind.SESSION_CREATED, "alice", "s-1", {"prompt": "the plan for tomorrow"}))
+    book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1", {"prompt": "the plan for tomorrow"}))
     (line,) = book.lines()
     assert line["prompt_sha256"] == hashlib.sha256(b"the plan for tomorrow").hexdigest()[:16]
     assert "tomorrow" not in json.dumps(line)
@@ -60,7 +60,7 @@ def test_a_prompt_is_told_by_its_hash(book: Book) -> None:
 
 def test_a_prompt_is_told_whole_where_that_is_wanted_without_its_secrets(tmp_path: Path) -> None:
     book = Book(tmp_path / "audit", prompts=True)
-    book.audit.act(Act(ActKind.SESSION_CREATED, "alice", "s-1", {"prompt": "use opaque-secret-value " * 200}))
+    book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1", {"prompt": "use opaque-secret-value " * 200}))
     (line,) = book.lines()
     assert line["prompt"] == "use [redacted] " * 200
 
@@ -91,7 +91,9 @@ def test_what_a_turn_cost(book: Book) -> None:
 
 
 def test_secrets_and_endless_texts_stay_out(book: Book) -> None:
-    book.audit.act(Act(ActKind.REFUSED, "alice", "s-1", {"reason": "opaque-secret-value", "field": "x" * 10_000}))
+    book.audit.act(
+        AuditEvent(AuditKind.REFUSED, "alice", "s-1", {"reason": "opaque-secret-value", "field": "x" * 10_000})
+    )
     (line,) = book.lines()
     assert line["reason"] == "[redacted]"
     assert len(line["field"]) < 3000

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
 from claude_code_mcp.model.events import Event, ProcessChanged, TurnEnded
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
-from claude_code_mcp.observers.logs import RedactingFormatter, SessionLog
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.observers.session_log import RedactingFormatter, SessionLog
 from claude_code_mcp.redaction import Redactor
 
 
@@ -38,21 +38,21 @@ def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: py
     observer = SessionLog()
     about = {"prompt": "what was asked", "cwd": "/src", "mode": "plan"}
     refused = {"what": "create", "code": "LIMIT_REACHED", "reason": "too\nmany"}
-    told: list[tuple[Act | Event, str | None]] = [
-        (Act(ActKind.SESSION_CREATED, "ann", "s1", about), "session s1 started by ann in /src, mode plan"),
-        (Act(ActKind.SESSION_RESUMED, "ann", "s1", about), "session s1 resumed by ann in /src, mode plan"),
-        (Act(ActKind.MESSAGE_SENT, "ann", "s1", about), None),
-        (Act(ActKind.REFUSED, "ann", None, refused), "refused ann: LIMIT_REACHED to create: too many"),
-        (Act(ActKind.CANCELLED, "ann", "s1"), "session s1 ended: cancelled by ann"),
+    told: list[tuple[AuditEvent | Event, str | None]] = [
+        (AuditEvent(AuditKind.SESSION_CREATED, "ann", "s1", about), "session s1 started by ann in /src, mode plan"),
+        (AuditEvent(AuditKind.SESSION_RESUMED, "ann", "s1", about), "session s1 resumed by ann in /src, mode plan"),
+        (AuditEvent(AuditKind.MESSAGE_SENT, "ann", "s1", about), None),
+        (AuditEvent(AuditKind.REFUSED, "ann", None, refused), "refused ann: LIMIT_REACHED to create: too many"),
+        (AuditEvent(AuditKind.CANCELLED, "ann", "s1"), "session s1 ended: cancelled by ann"),
         (outcome(OutcomeCode.COMPLETED), None),
         (outcome(OutcomeCode.API_ERROR, api_status=529), "session s1: turn 3 failed: api_error (API status 529)"),
         (outcome(OutcomeCode.CRASHED), None),
         (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), "session s1 crashed: Claude Code was ended"),
     ]
-    with caplog.at_level(logging.INFO, "claude_code_mcp.observers.logs"):
+    with caplog.at_level(logging.INFO, "claude_code_mcp.observers.session_log"):
         for one, expected in told:
             caplog.clear()
-            observer.act(one) if isinstance(one, Act) else observer.event("s1", "ann", one)
+            observer.act(one) if isinstance(one, AuditEvent) else observer.event("s1", "ann", one)
             assert len(caplog.messages) == (expected is not None), caplog.messages
             assert all(line.startswith(expected or "") for line in caplog.messages), caplog.messages
             assert not any("what was" in line for line in caplog.messages)

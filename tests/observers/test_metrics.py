@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
 from claude_code_mcp.model.events import QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.metrics import Metrics
 
@@ -18,7 +18,7 @@ USAGE = Usage({"claude-x-1": ModelUsage(10, 5, 3, 2, 0.5)})
 
 
 @dataclass
-class Standing:
+class StateTracker:
     state: State
     live: bool
     pid: int | None = None
@@ -66,18 +66,18 @@ def test_questions_by_kind_and_channel_with_their_wait() -> None:
 
 def test_errors_by_code() -> None:
     metrics = Metrics(list)
-    metrics.act(Act(ActKind.FAILED, "a", None, {"code": "SESSION_BUSY"}))
-    metrics.act(Act(ActKind.AUTH_FAILED, "unknown"))
+    metrics.act(AuditEvent(AuditKind.FAILED, "a", None, {"code": "SESSION_BUSY"}))
+    metrics.act(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
     assert figure(metrics, "errors_total", code="SESSION_BUSY") == 1
     assert figure(metrics, "acts_total", act="auth_failed") == 1
 
 
 def test_sessions_by_place_and_state() -> None:
     sessions = [
-        Standing(State.RUNNING, live=True),
-        Standing(State.IDLE, live=True),
-        Standing(State.IDLE, live=False),
-        Standing(State.STARTING, live=False),
+        StateTracker(State.RUNNING, live=True),
+        StateTracker(State.IDLE, live=True),
+        StateTracker(State.IDLE, live=False),
+        StateTracker(State.STARTING, live=False),
     ]
     metrics = Metrics(lambda: sessions)
     assert [figure(metrics, "sessions", place=place) for place in ("live", "parked", "queued")] == [2, 1, 1]

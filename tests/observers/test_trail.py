@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.observers.trail import Trail
+from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
 
 MUCH = 100 << 20
 
@@ -20,7 +20,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 def test_a_clean_end_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "audit.jsonl"
-    trail = Trail(path, MUCH)
+    trail = RotatingJsonl(path, MUCH)
     for number in range(5000):
         trail.write({"number": number})
     trail.close()
@@ -28,7 +28,7 @@ def test_a_clean_end_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_entries_of_many_threads_are_whole(tmp_path: Path) -> None:
-    trail = Trail(tmp_path / "audit", MUCH)
+    trail = RotatingJsonl(tmp_path / "audit", MUCH)
 
     def write() -> None:
         for _ in range(200):
@@ -46,7 +46,7 @@ def test_entries_of_many_threads_are_whole(tmp_path: Path) -> None:
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     path.touch(mode=0o666)
-    trail = Trail(path, 200)
+    trail = RotatingJsonl(path, 200)
     for number in range(50):
         trail.write({"number": number})
     trail.close()
@@ -56,7 +56,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
 
 def test_a_second_server_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     for number in range(2):
-        trail = Trail(tmp_path / "audit", MUCH)
+        trail = RotatingJsonl(tmp_path / "audit", MUCH)
         trail.write({"number": number})
         trail.close()
     assert [entry["number"] for entry in entries(tmp_path / "audit")] == [0, 1]
@@ -65,7 +65,7 @@ def test_a_second_server_goes_on_where_the_first_ended(tmp_path: Path) -> None:
 def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     for number in range(20):
-        trail = Trail(path, 100)
+        trail = RotatingJsonl(path, 100)
         trail.write({"number": number, "text": "x" * 60})
         trail.close()
     numbers = [entries(tmp_path / name)[0]["number"] for name in ("audit", *(f"audit.{one}" for one in range(1, 6)))]
@@ -75,7 +75,7 @@ def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> N
 
 def test_two_servers_share_a_file_that_rotates_without_losing_a_line(tmp_path: Path) -> None:
     path = tmp_path / "audit"
-    trails = [Trail(path, 4000) for _ in range(2)]
+    trails = [RotatingJsonl(path, 4000) for _ in range(2)]
     for number in range(60):
         trails[number % 2].write({"number": number, "text": "x" * 50})
     for trail in trails:
@@ -89,7 +89,7 @@ def test_what_finds_no_room_is_counted_and_the_count_is_written(tmp_path: Path) 
     path = tmp_path / "audit"
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    trail = Trail(path, MUCH, capacity=10)
+    trail = RotatingJsonl(path, MUCH, capacity=10)
     for number in range(4000):
         trail.write({"number": number, "text": "x" * 1000})
     heard: list[bytes] = []
@@ -110,12 +110,12 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "target").touch()
     (tmp_path / "audit").symlink_to(tmp_path / "target")
     with pytest.raises(OSError):  # noqa: PT011 - its words are the system's
-        Trail(tmp_path / "audit", MUCH)
+        RotatingJsonl(tmp_path / "audit", MUCH)
 
 
 def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
     path = tmp_path / "audit"
-    trail = Trail(path, MUCH)
+    trail = RotatingJsonl(path, MUCH)
     path.unlink()
     trail.write({"number": 1})
     trail.close()

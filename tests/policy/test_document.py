@@ -3,8 +3,7 @@
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.policy.document import Policy, built_in, parse_policy
-from claude_code_mcp.policy.profile import LOCAL_PROFILE, REMOTE_PROFILE
+from claude_code_mcp.policy.policy import LOCAL_PROFILE, REMOTE_PROFILE, Policy, built_in, parse_policy
 
 TEAM = """
 default = "team"

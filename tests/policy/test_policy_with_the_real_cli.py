@@ -7,12 +7,11 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied
-from claude_code_mcp.model.acts import Act, ActKind
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
 from claude_code_mcp.model.events import Event, QuestionOpened, QuestionSettled
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
-from claude_code_mcp.policy.document import Policy
-from claude_code_mcp.policy.profile import Limits, Profile
+from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -31,15 +30,15 @@ class Acts:
     """An observer that remembers."""
 
     def __init__(self) -> None:
-        self.seen: list[Act] = []
+        self.seen: list[AuditEvent] = []
 
-    def act(self, act: Act) -> None:
+    def act(self, act: AuditEvent) -> None:
         self.seen.append(act)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """Not of interest here."""
 
-    def kinds(self) -> list[ActKind]:
+    def kinds(self) -> list[AuditKind]:
         return [act.kind for act in self.seen]
 
 
@@ -168,7 +167,7 @@ async def test_roots_hold_against_links_and_variables_against_poison(
     with pytest.raises(PermissionDenied) as caught:
         await service.create("go", options(sandbox, env={"LD_PRELOAD": "/tmp/evil.so"}))
     assert caught.value.data["field"] == "env"
-    assert acts.kinds() == [ActKind.REFUSED, ActKind.REFUSED]
+    assert acts.kinds() == [AuditKind.REFUSED, AuditKind.REFUSED]
     assert service.sessions(owner=None) == []
 
 
@@ -243,7 +242,7 @@ async def test_bypassing_must_be_switched_on_and_can_be_switched_off(
     service.set_bypass("local", False)
     with pytest.raises(PermissionDenied):
         await service.send(session.id, "more")
-    assert [act.details["on"] for act in acts.seen if act.kind is ActKind.BYPASS_SWITCHED] == [True, False]
+    assert [act.details["on"] for act in acts.seen if act.kind is AuditKind.BYPASS_SWITCHED] == [True, False]
 
 
 async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_service: StartService) -> None:
@@ -267,10 +266,10 @@ async def test_acts_are_told_with_who_and_which_session(start_service: StartServ
     with pytest.raises(Exception, match="There is no session"):
         await service.send(session.id, "mine?", owner="mallory")
     assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [
-        (ActKind.SESSION_CREATED, "alice", session.id),
-        (ActKind.MESSAGE_SENT, "alice", session.id),
-        (ActKind.SESSION_FORKED, "alice", fork.id),
-        (ActKind.INTERRUPTED, "alice", fork.id),
-        (ActKind.CANCELLED, "alice", fork.id),
-        (ActKind.REFUSED, "mallory", session.id),
+        (AuditKind.SESSION_CREATED, "alice", session.id),
+        (AuditKind.MESSAGE_SENT, "alice", session.id),
+        (AuditKind.SESSION_FORKED, "alice", fork.id),
+        (AuditKind.INTERRUPTED, "alice", fork.id),
+        (AuditKind.CANCELLED, "alice", fork.id),
+        (AuditKind.REFUSED, "mallory", session.id),
     ]

@@ -10,7 +10,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.policy.admission import Admission
 from claude_code_mcp.policy.paths import lies_below
-from claude_code_mcp.policy.profile import Profile
+from claude_code_mcp.policy.policy import Profile
 from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
 from claude_code_mcp.questions.describe import describe
 

@@ -4,8 +4,8 @@ import asyncio
 import os
 import sys
 
-from claude_code_mcp.child_environment import MARK
 from claude_code_mcp.processes.child import ChildProcess, Exit
+from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark
 
 

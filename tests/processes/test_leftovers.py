@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from claude_code_mcp.child_environment import MARK
+from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import end_stale, new_mark, sweep, sweep_stale
 
 from ..claude.conftest import gone, runs

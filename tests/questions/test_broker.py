@@ -35,7 +35,7 @@ class Screen:
         self.shown = [one for one in self.shown if one is not question]
 
 
-class Asker:
+class QuestionSource:
     """Stands where a session stands: opens questions and hears how they end."""
 
     def __init__(self, broker: Broker, session_id: str = "s-1") -> None:
@@ -67,7 +67,7 @@ def why_closed(broker: Broker, question: Question, session_id: str = "s-1") -> Q
 
 async def test_a_question_is_described_dated_and_pending() -> None:
     broker = Broker(LONG)
-    question = Asker(broker).ask(
+    question = QuestionSource(broker).ask(
         tool_use_id="toolu_1", suggestions=({"type": "addRules"},), reason="because", blocked_path="/etc"
     )
     assert broker.pending() == [question]
@@ -82,7 +82,7 @@ async def test_every_channel_is_offered_a_question_and_the_first_answer_wins() -
     broker, left, right = Broker(LONG), Screen("left"), Screen("right")
     broker.add_channel(left)
     broker.add_channel(right)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     await offered()
     assert left.shown == right.shown == [question]
@@ -102,7 +102,7 @@ async def test_every_channel_is_offered_a_question_and_the_first_answer_wins() -
 
 async def test_a_channel_may_answer_while_it_is_being_offered_the_question() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     quick = Screen("quick", lambda question: broker.answer("s-1", question.id, NO, "quick"))
     slow = Screen("slow")
     broker.add_channel(quick)
@@ -117,7 +117,7 @@ async def test_a_channel_may_answer_while_it_is_being_offered_the_question() -> 
 async def test_a_question_that_ends_before_it_is_offered_is_never_shown() -> None:
     broker, screen = Broker(LONG), Screen()
     broker.add_channel(screen)
-    question = Asker(broker).ask()
+    question = QuestionSource(broker).ask()
     broker.withdraw(question.id, "changed its mind")
     await offered()
     assert screen.shown == []
@@ -126,7 +126,7 @@ async def test_a_question_that_ends_before_it_is_offered_is_never_shown() -> Non
 
 async def test_a_channel_that_comes_late_sees_what_is_open() -> None:
     broker, late = Broker(LONG), Screen()
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     answered, first = asker.ask(), asker.ask()
     await offered()
     broker.answer("s-1", answered.id, YES, "queue")
@@ -139,7 +139,7 @@ async def test_a_channel_that_comes_late_sees_what_is_open() -> None:
 async def test_a_channel_that_left_hears_nothing_and_its_questions_stay_open() -> None:
     broker, screen = Broker(LONG), Screen()
     broker.add_channel(screen)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     first = asker.ask()
     await offered()
     broker.remove_channel(screen)
@@ -165,7 +165,7 @@ async def test_a_channel_that_fails_harms_nobody(caplog: pytest.LogCaptureFixtur
     broker, sound = Broker(LONG), Screen("sound")
     broker.add_channel(BrokenScreen())
     broker.add_channel(sound)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     await offered()
     assert sound.shown == [question]
@@ -192,7 +192,7 @@ async def test_channels_are_told_even_if_the_asker_fails() -> None:
 async def test_a_withdrawn_question_disappears_everywhere_and_needs_no_reply() -> None:
     broker, screen = Broker(LONG), Screen()
     broker.add_channel(screen)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     await offered()
     broker.withdraw(question.id, "the turn ended")
@@ -207,7 +207,7 @@ async def test_a_withdrawn_question_disappears_everywhere_and_needs_no_reply() -
 
 async def test_withdrawing_what_is_closed_or_unknown_does_nothing() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     broker.answer("s-1", question.id, YES, "queue")
     broker.withdraw(question.id, "late")
@@ -218,7 +218,7 @@ async def test_withdrawing_what_is_closed_or_unknown_does_nothing() -> None:
 async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -> None:
     broker, screen = Broker(0.05), Screen()
     broker.add_channel(screen)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     await asyncio.wait_for(asker.settled.wait(), 30)
     resolution, body = asker.heard[question.id]
@@ -232,7 +232,7 @@ async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -
 
 async def test_an_answer_in_time_stops_the_clock() -> None:
     broker = Broker(0.05)
-    asker, other = Asker(broker), Asker(broker, "s-2")
+    asker, other = QuestionSource(broker), QuestionSource(broker, "s-2")
     answered = asker.ask()
     broker.answer("s-1", answered.id, YES, "queue")
     other.ask()  # opened later with the same time to live: when it has expired, the first would have too
@@ -249,7 +249,7 @@ async def test_an_unknown_question_is_told_apart_from_a_closed_one() -> None:
 
 async def test_a_foreign_session_can_neither_answer_a_question_nor_learn_of_it() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     assert why_closed(broker, question, "s-2").data == {"closed": "unknown"}
     assert broker.pending("s-1") == [question]
@@ -259,7 +259,7 @@ async def test_a_foreign_session_can_neither_answer_a_question_nor_learn_of_it()
 
 async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     with pytest.raises(InvalidArgument, match="allow it once"):
         broker.answer("s-1", question.id, Answer(allow=True, scope=Scope.SESSION), "queue")
@@ -270,7 +270,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
 
 async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order() -> None:
     broker = Broker(LONG)
-    one, two = Asker(broker, "s-1"), Asker(broker, "s-2")
+    one, two = QuestionSource(broker, "s-1"), QuestionSource(broker, "s-2")
     first, foreign, second = one.ask("Bash"), two.ask("Write"), one.ask("AskUserQuestion")
     assert len({first.id, foreign.id, second.id}) == 3
     assert broker.pending("s-1") == [first, second]
@@ -288,7 +288,7 @@ async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order
 
 async def test_only_so_many_closed_questions_are_remembered() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     questions = [asker.ask() for _ in range(2001)]
     for question in questions:
         broker.answer("s-1", question.id, YES, "queue")
@@ -298,7 +298,7 @@ async def test_only_so_many_closed_questions_are_remembered() -> None:
 
 async def test_the_first_answer_wins_whatever_input_it_brings_and_a_refused_one_leaves_the_question_open() -> None:
     broker = Broker(LONG)
-    asker = Asker(broker)
+    asker = QuestionSource(broker)
     question = asker.ask()
     cut_input = {"command": cut("x" * 100, 10)}
     with pytest.raises(InvalidArgument, match="cut mark"):

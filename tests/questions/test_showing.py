@@ -8,11 +8,9 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, kind_of
 from claude_code_mcp.model.text import has_mark
+from claude_code_mcp.questions.cli_reply import put_back, reply
 from claude_code_mcp.questions.describe import describe
-from claude_code_mcp.questions.reply import reply
-from claude_code_mcp.questions.returned import put_back
-from claude_code_mcp.questions.showing import is_whole, shown_input, told
-from claude_code_mcp.questions.shown_question import without_secrets
+from claude_code_mcp.questions.presentation import is_whole, shown_input, told, without_secrets
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
 

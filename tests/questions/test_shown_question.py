@@ -3,10 +3,10 @@
 from typing import Any
 
 from claude_code_mcp.model.question import Question, QuestionKind
-from claude_code_mcp.questions.shown_question import as_offered, form_without_secrets, without_secrets
+from claude_code_mcp.questions.presentation import as_offered, form_without_secrets, without_secrets
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
-from claude_code_mcp.server.forms import answer_of, form_of
+from claude_code_mcp.server.elicitation.forms import answer_of, form_of
 
 FIRST, SECOND = "opaque-secret-number-1", "opaque-secret-number-2"
 redactor = Redactor([FIRST, SECOND])

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from claude_code_mcp.config import ALL_TOOLSETS, load_settings
-from claude_code_mcp.server.surface import tools_of
+from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script, tool
 
 from ..server.connection import Connection

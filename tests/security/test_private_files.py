@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp import manifest
-from claude_code_mcp.hub.auth.needs_auth import NeedsAuthMemory
-from claude_code_mcp.hub.auth.tokens import FileVault
+from claude_code_mcp.greeting import manifest
+from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.observers.trail import Trail
+from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
 from claude_code_mcp.private_files import open_private, private_directory
 from claude_code_mcp.store.lease import Leases
 from claude_code_mcp.store.session_records import SessionRecord, SessionRecords
@@ -50,7 +49,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     SessionRecords(state, "/config").write(told)
     Leases(state, "/config").take(SESSION).release()
     Spending(state).write("alice", 1.0)
-    trail = Trail(state / "audit.jsonl", 10)
+    trail = RotatingJsonl(state / "audit.jsonl", 10)
     for _ in range(3):
         trail.write({"act": "x"})
     trail.close()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
-from claude_code_mcp.server.fragments import Fragments
+from claude_code_mcp.server.tools.query_buffer import Fragments
 
 SECRET, OTHER = "opaque-secret-12345", "12345-and-another-one"
 redactor = Redactor([SECRET, OTHER])

@@ -14,8 +14,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.server.http import read_address
-from claude_code_mcp.server.tokens import load_tokens
+from claude_code_mcp.server.transports.bearer import load_tokens
+from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 
@@ -253,7 +253,7 @@ def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path
 def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], tmp_path: Path) -> None:
     with http_server(environment, tmp_path) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
-    assert "WARNING claude_code_mcp.server.http: serving without a token" in "".join(server.said)
+    assert "WARNING claude_code_mcp.server.transports.http: serving without a token" in "".join(server.said)
 
 
 def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:

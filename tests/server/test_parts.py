@@ -8,9 +8,9 @@ import pytest
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.forms import answer_of, following, form_of, turns_page
-from claude_code_mcp.server.parts import Parts
-from claude_code_mcp.server.status import SessionReport, pending_inputs
+from claude_code_mcp.server.elicitation.forms import answer_of, following, form_of, turns_page
+from claude_code_mcp.server.tools.paging import ResultParts
+from claude_code_mcp.server.tools.status import SessionReport, pending_inputs
 
 SECRET = "correct-horse-battery-staple"
 
@@ -24,7 +24,7 @@ def questions(count: int, size: int) -> list[Question]:
 
 def test_many_questions_come_whole_as_long_as_there_is_room_and_the_others_can_be_read() -> None:
     asked = questions(30, 200_000)
-    parts = Parts(Redactor())
+    parts = ResultParts(Redactor())
     shown = pending_inputs(asked, parts)
     assert [one.input_id for one in shown] == [question.id for question in asked]
     whole = [one.input_id for one in shown if not has_mark(one.tool_input)]
@@ -40,7 +40,7 @@ def test_more_questions_than_one_answer_lists_are_listed_from_an_offset() -> Non
     seen: list[str] = []
     start: int | None = 0
     while start is not None:
-        parts = Parts(Redactor())
+        parts = ResultParts(Redactor())
         seen += [one.input_id for one in pending_inputs(asked, parts, start)]
         rest = [one for one in parts.truncated or [] if one["part"] == "pendingInputs"]
         start = rest[0]["nextOffset"] if rest else None
@@ -49,12 +49,12 @@ def test_more_questions_than_one_answer_lists_are_listed_from_an_offset() -> Non
 
 def test_a_text_loses_its_secrets_before_it_is_cut() -> None:
     for at in range(70, 101):
-        parts = Parts(Redactor([SECRET]))
+        parts = ResultParts(Redactor([SECRET]))
         assert SECRET[:5] not in parts.text("result", "x" * at + SECRET + "y" * 100, 100)
 
 
 def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
-    parts = Parts(Redactor())
+    parts = ResultParts(Redactor())
     assert parts.data("structuredOutput", {"a": 1}, 100) == {"a": 1}
     assert parts.data("structuredOutput", None, 100) is None
     assert parts.truncated is None
@@ -66,10 +66,10 @@ def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
 
 def test_denials_are_told_with_marks_where_they_are_too_long() -> None:
     denials = [{"tool_name": "Write", "tool_input": {"content": "x" * 10_000}}] * 100
-    told = Parts(Redactor()).shortened(denials, 50_000)
+    told = ResultParts(Redactor()).shortened(denials, 50_000)
     assert has_mark(told)
     assert len(json.dumps(told)) < 60_000
-    assert Parts(Redactor()).shortened(denials[:2], 50_000) == denials[:2]
+    assert ResultParts(Redactor()).shortened(denials[:2], 50_000) == denials[:2]
 
 
 def large(tool: str = "Write", kind: QuestionKind = QuestionKind.PERMISSION, **tool_input: Any) -> Question:

@@ -21,9 +21,9 @@ from claude_code_mcp.model.events import (
     TurnEnded,
     TurnStarted,
 )
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
-from claude_code_mcp.store.log import EventLog, Subscription
+from claude_code_mcp.store.event_log import EventLog, Subscription
 
 ROOMY = 1 << 30
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.store import session_records
 from claude_code_mcp.store.session_records import LOCAL, RecordUnreadable, SessionRecord, SessionRecords

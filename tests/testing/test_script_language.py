@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.testing.answers import Answer, Block, Fault
-from claude_code_mcp.testing.reading import answer_to
+from claude_code_mcp.testing.request_reader import answer_to
 from claude_code_mcp.testing.script import (
     agent,
     ask_user,
@@ -23,6 +22,7 @@ from claude_code_mcp.testing.script import (
     thinking,
     tool,
 )
+from claude_code_mcp.testing.script_steps import Block, Fault, ModelAnswer
 
 Json = dict[str, Any]
 
@@ -44,15 +44,15 @@ def result(words: str) -> Json:
     return {"type": "tool_result", "tool_use_id": "t", "content": words}
 
 
-def answer(*messages: Json, **body: Any) -> Answer:
+def answer(*messages: Json, **body: Any) -> ModelAnswer:
     return answer_to({"messages": list(messages), **body})
 
 
-def words(answered: Answer) -> str:
+def words(answered: ModelAnswer) -> str:
     return "".join(block.content.get("text", "") for block in answered.blocks)
 
 
-def contents(answered: Answer) -> list[Json]:
+def contents(answered: ModelAnswer) -> list[Json]:
     return [block.content for block in answered.blocks]
 
 

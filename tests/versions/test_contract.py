@@ -5,12 +5,12 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.claude.versions import MINIMUM_VERSION, TESTED_VERSION, read_version
+from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Message
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, QuestionKind
 from claude_code_mcp.model.states import State
-from claude_code_mcp.model.turn import Outcome, OutcomeCode
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox

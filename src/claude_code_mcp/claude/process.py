@@ -16,7 +16,7 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..processes.child import ChildProcess, Exit
 from .frames import ControlResponse, Frame, Raw, describe
-from .protocol import Protocol
+from .protocol import ControlProtocol
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _DRAIN = 1.0
 _MAX_UNSENT = 64 << 20
 
 
-class Owner(Interface):
+class ProcessListener(Interface):
     """Whoever listens to a process. Both calls come from the event loop and must not block."""
 
     def frame_received(self, frame: Frame) -> None: ...
@@ -35,10 +35,10 @@ class Owner(Interface):
 class ClaudeProcess:
     """A running Claude Code. Made by `start`; ended by `stop` or by itself, which `process_ended` tells."""
 
-    def __init__(self, owner: Owner, mark: str, scratch: Path | None) -> None:
-        self._owner: Owner = owner
+    def __init__(self, owner: ProcessListener, mark: str, scratch: Path | None) -> None:
+        self._owner: ProcessListener = owner
         self._mark = mark
-        self._protocol = Protocol()
+        self._protocol = ControlProtocol()
         self._traced = log.isEnabledFor(logging.DEBUG)
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
@@ -51,7 +51,7 @@ class ClaudeProcess:
     @classmethod
     async def start(
         cls,
-        owner: Owner,
+        owner: ProcessListener,
         argv: Sequence[str],
         *,
         cwd: str,

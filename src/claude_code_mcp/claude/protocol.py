@@ -29,7 +29,7 @@ from .frames import (
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
 
 
-class Protocol:
+class ControlProtocol:
     """One end of the conversation with one process: ours."""
 
     def __init__(self) -> None:

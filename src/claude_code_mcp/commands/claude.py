@@ -5,10 +5,10 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from ..child_environment import DEPTH, child_environment, depth
 from ..claude.executable import find_executable
 from ..config import load_settings
 from ..errors import ProcessFailed
+from ..processes.environment import DEPTH, child_environment, depth
 
 
 def add_to(commands: Any) -> None:

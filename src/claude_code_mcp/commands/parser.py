@@ -11,15 +11,17 @@ from typing import NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
-from ..greeting import Heard
-from . import claude, demo, doctor, mcp, registration, serve, sessions, stats
+from ..greeting.protocol import GreetedInput
+from . import claude, demo, doctor, serve, sessions, stats
+from . import config as registration
+from .mcp import command as mcp
 
 _ABOUT = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
 Without a command it serves MCP on standard input and output, which is how clients start it."""
 
 
-def run(argv: Sequence[str], heard: Heard | None = None) -> int:
+def run(argv: Sequence[str], heard: GreetedInput | None = None) -> int:
     """Runs one command line; `heard` is what a client on stdio said before the command was loaded."""
     try:
         if argv[:1] == ["claude"]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config import TOOLSETS, load_settings
 from ..errors import ClaudeCodeError
-from ..greeting import Heard
+from ..greeting.protocol import GreetedInput
 
 
 def add_to(commands: Any) -> None:
@@ -48,7 +48,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def refuse(problem: ClaudeCodeError, heard: Heard | None) -> int:
+def refuse(problem: ClaudeCodeError, heard: GreetedInput | None) -> int:
     """Tells a client on stdio, which may have been greeted already, why there is no server; a person in a terminal
     needs no more than a line. The value is the exit code."""
     from ..app import refuse_stdio  # noqa: PLC0415

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from ..claude.environment import config_directory
+from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
 from ..store.catalogue import Catalogue, Entry
 

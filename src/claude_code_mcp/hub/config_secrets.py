@@ -11,7 +11,7 @@ from ..redaction import (
     secret_values,
     secrets_of_url,
 )
-from .configuration import IdeConfig, RemoteConfig, SdkConfig, ServerConfig, StdioConfig
+from .config_entry import IdeConfig, RemoteConfig, SdkConfig, ServerConfig, StdioConfig
 
 
 def redactor_of(config: ServerConfig) -> Redactor:

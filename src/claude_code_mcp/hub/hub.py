@@ -17,19 +17,18 @@ from pydantic import BaseModel
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.tool_names import ToolNames
-from .asking import Ask, with_input
-from .auth.needs_auth import NeedsAuthMemory
-from .auth.signing_in import ShowAddress, sign_in
+from .auth.credentials import NeedsAuthMemory
+from .auth.sign_in import ShowAddress, sign_in
+from .client_session import UpstreamClient
+from .config_entry import HttpConfig, SseConfig, allows, fingerprint
+from .config_files import ConfiguredServer, HubConfig
 from .config_secrets import describe
-from .configuration import HttpConfig, SseConfig, allows, fingerprint
-from .connection import ConnectionState
-from .endpoint import PATIENCE, Endpoint, Push
-from .link import Link
-from .means import Means
-from .opening import credential_storage, has_oauth
-from .presentation import cut_result
-from .sources import Configuration, ConfiguredServer
-from .turns import Turns
+from .connection_state import ConnectionState
+from .dependencies import ConnectThrottle, HubDeps
+from .elicitation import Ask, with_input
+from .session_endpoint import PATIENCE, Push, SessionEndpoint
+from .transport_factory import credential_storage, has_oauth
+from .trimming import cut_result
 from .upstream import Upstream, Watcher
 
 log = logging.getLogger(__name__)
@@ -68,10 +67,10 @@ class ServerStatus:
 class Hub:
     """An asynchronous context manager. Servers are connected to when somebody needs them."""
 
-    def __init__(self, configuration: Configuration, settings: Settings, means: Means) -> None:
+    def __init__(self, configuration: HubConfig, settings: Settings, means: HubDeps) -> None:
         self._settings = settings
         self._means = means
-        self._turns = Turns(settings.mcp_local_batch, settings.mcp_remote_batch)
+        self._turns = ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch)
         self._memory = NeedsAuthMemory(means.state_directory / "needs-auth.json")
         self._problems = tuple(configuration.problems)
         self._upstreams = {name: self._upstream(server) for name, server in configuration.servers.items()}
@@ -235,7 +234,7 @@ class Hub:
 
     async def notify(self, server: str, method: str, params: Mapping[str, Any]) -> None:
         """Sends a notification of any kind to a server that is connected."""
-        link: Link | None = self._find(server).link
+        link: UpstreamClient | None = self._find(server).link
         if link is None:
             raise UpstreamUnavailable(f"The MCP server {server!r} is not connected.", state="pending")
         await link.notify(method, dict(params))
@@ -247,9 +246,11 @@ class Hub:
 
     def endpoint(
         self, server: str, push: Push, *, caller: str = "", ask: Ask | None = None, patience: float = PATIENCE
-    ) -> Endpoint:
+    ) -> SessionEndpoint:
         """The server as one session meets it; to be closed with the session."""
-        return Endpoint(self._find(server), push, permit=self._means.permit, caller=caller, ask=ask, patience=patience)
+        return SessionEndpoint(
+            self._find(server), push, permit=self._means.permit, caller=caller, ask=ask, patience=patience
+        )
 
     # -- steering ---------------------------------------------------------------------------------------------
 
@@ -361,7 +362,7 @@ def _status(upstream: Upstream) -> ServerStatus:
     return status if link is None else _with_link(status, link)
 
 
-def _with_link(status: ServerStatus, link: Link) -> ServerStatus:
+def _with_link(status: ServerStatus, link: UpstreamClient) -> ServerStatus:
     return replace(
         status,
         server_info=_dumped(link.server_info),

@@ -21,18 +21,17 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .. import __version__
 from ..errors import UpstreamUnavailable
-from .asking import Ask, Askers
-from .auth.needs_auth import NeedsAuthMemory
+from .auth.credentials import NeedsAuthMemory
+from .client_session import CHANGES, KINDS, UpstreamClient
+from .config_entry import fingerprint
+from .config_files import ConfiguredServer
 from .config_secrets import redactor_of
-from .configuration import fingerprint
-from .connection import Connection, ConnectionState
-from .link import CHANGES, KINDS, Link
-from .means import Means
-from .opening import has_oauth, open_transport
-from .sources import ConfiguredServer
+from .connection_state import Connection, ConnectionState
+from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
+from .elicitation import Ask, Askers
 from .streams import SoundOutbox, Streams, Tap, Trouble
-from .transports.carrier import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
-from .turns import Turn, Turns
+from .transport_factory import has_oauth, open_transport
+from .transports.http import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +48,12 @@ class Upstream:
     """`run` is its owner; the rest is for whoever uses it."""
 
     def __init__(
-        self, server: ConfiguredServer, means: Means, turns: Turns, memory: NeedsAuthMemory, timeout: float
+        self, server: ConfiguredServer, means: HubDeps, turns: ConnectThrottle, memory: NeedsAuthMemory, timeout: float
     ) -> None:
         self.server = server
         self.name = server.name
         self.key = fingerprint(server.name, server.config)
-        self.link: Link | None = None
+        self.link: UpstreamClient | None = None
         """The connection while there is one."""
         self._means = means
         self._turns = turns
@@ -65,7 +64,7 @@ class Upstream:
         if server.barred is not None:
             self._connection = self._connection.disabled(server.barred)
         self._watchers: set[Watcher] = set()
-        self._waiters: set[asyncio.Future[Link]] = set()
+        self._waiters: set[asyncio.Future[UpstreamClient]] = set()
         self._work = asyncio.Event()
         self._lost = asyncio.Event()
         self._trouble = Trouble()
@@ -86,12 +85,12 @@ class Upstream:
 
     # -- using it ---------------------------------------------------------------------------------------------
 
-    async def connected(self) -> Link:
+    async def connected(self) -> UpstreamClient:
         """The connection, made now if there is none. Raises UpstreamUnavailable."""
         if self.link is not None:
             return self.link
         await self._check()
-        waiter: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[UpstreamClient] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
             self._want()
@@ -115,7 +114,7 @@ class Upstream:
         return await self._request(await self.connected(), method, params, on_progress, ask)
 
     async def _request(
-        self, link: Link, method: str, params: Message, on_progress: ProgressFnT | None, ask: Ask | None
+        self, link: UpstreamClient, method: str, params: Message, on_progress: ProgressFnT | None, ask: Ask | None
     ) -> Message:
         try:
             result = await link.request(method, params, on_progress, ask)
@@ -126,7 +125,7 @@ class Upstream:
             self._connection = self._connection.healthy()
         return result
 
-    def _judge(self, link: Link, error: MCPError) -> None:
+    def _judge(self, link: UpstreamClient, error: MCPError) -> None:
         """Terminal errors count against the connection; one too many, and it is made anew."""
         if link is not self.link:
             return
@@ -276,14 +275,14 @@ class Upstream:
         timed_out = self._established is None and anyio.current_time() >= scope.deadline
         return await self._conclude(self._reason(error, timed_out))
 
-    async def _live(self, turn: Turn, scope: anyio.CancelScope) -> None:
+    async def _live(self, turn: ConnectSlot, scope: anyio.CancelScope) -> None:
         askers = Askers()
         client = Client(self._tapped(), cache=None, elicitation_callback=askers.elicit, client_info=_WHO)
         async with client:
             scope.deadline = math.inf
             self._established = anyio.current_time()
             turn.end()
-            self._publish(Link(client.session, self.server.config, askers))
+            self._publish(UpstreamClient(client.session, self.server.config, askers))
             await self._until_lost(client)
 
     @asynccontextmanager
@@ -292,7 +291,7 @@ class Upstream:
         async with transport as (inbox, outbox):
             yield Tap(inbox, self._notified, self._lose), SoundOutbox(outbox)
 
-    def _publish(self, link: Link) -> None:
+    def _publish(self, link: UpstreamClient) -> None:
         self.link = link
         self._set(self._connection.connected())
         for waiter in self._waiters:

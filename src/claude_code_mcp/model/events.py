@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .outcome import Outcome
 from .question import Question, Resolution
 from .states import State
 from .text import cut
-from .turn import Outcome
 from .usage import Usage
 
 _SHORT = 2000

@@ -7,18 +7,36 @@ a secret is no longer recognised as one.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 _MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
+
+
 _IS_MARK = re.compile(r"\[\[claude-code-mcp cut \d")
+
+
 """What every mark begins with. It is documented: callers may look for it."""
 
+
 _ODD = re.compile("[^\\x20-\\x7e\\n\\t]")
+
+
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+
+
 """Letters and marks by their category, but nothing is to be seen of them."""
+
+
 _GAP = re.compile(r"[ \t]{9,}|[ \t]*\n[ \t\n]*")
+
+
 _LOOK_BACK = 1000
+
+
 _DEEPEST = 100
+
+
 _MOST_ITEMS = 200
 
 
@@ -193,3 +211,18 @@ def gaps(text: str, lines: int = 20, spaces: int = 100) -> Iterator[str]:
 
 def count_of(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def iso(seconds: float) -> str:
+    """A Unix time as text, such as `2026-11-15T16:31:14.000Z`; one outside the calendar is moved to its edge."""
+    return f"{_moment(seconds).isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
+
+
+def _moment(seconds: float) -> datetime:
+    try:
+        return _EPOCH + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):  # a file from elsewhere can hold any number, also one that is none
+        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else _EPOCH

@@ -4,12 +4,12 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from ..model.acts import Act, ActKind
+from ..model.audit_events import AuditEvent, AuditKind
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
 from ..model.question import Question
 from ..model.text import cut
 from ..redaction import Redactor
-from .trail import Trail, timestamp
+from .rotating_jsonl import RotatingJsonl, timestamp
 
 _LONGEST = 2000
 
@@ -17,7 +17,7 @@ _LONGEST = 2000
 class Audit:
     """An observer that writes a trail. Secrets are taken out; prompts are told by their hash unless wanted whole."""
 
-    def __init__(self, trail: Trail, redactor: Redactor, *, prompts: bool = False) -> None:
+    def __init__(self, trail: RotatingJsonl, redactor: Redactor, *, prompts: bool = False) -> None:
         self._trail = trail
         self._redactor = redactor
         self._prompts = prompts
@@ -26,8 +26,8 @@ class Audit:
         """Blocks until all is written."""
         self._trail.close()
 
-    def act(self, act: Act) -> None:
-        if act.kind is ActKind.FAILED:
+    def act(self, act: AuditEvent) -> None:
+        if act.kind is AuditKind.FAILED:
             return  # what was refused has been told by itself; the rest is no matter of security
         details = dict(act.details)
         prompt = details.pop("prompt", None)

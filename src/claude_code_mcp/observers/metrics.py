@@ -15,7 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..model.acts import Act, ActKind
+from ..model.audit_events import AuditEvent, AuditKind
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
 from ..model.states import State
 from ..model.usage import Usage
@@ -48,7 +48,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
-        self._turns = Counter(f"{_PREFIX}_turns", "Turns by how they ended", ["outcome"], registry=registry)
+        self._turns = Counter(f"{_PREFIX}_turns", "ConnectThrottle by how they ended", ["outcome"], registry=registry)
         self._turn_seconds = Histogram(
             f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
         )
@@ -88,9 +88,9 @@ class Metrics:
 
     # -- what is told -----------------------------------------------------------------------------------------
 
-    def act(self, act: Act) -> None:
+    def act(self, act: AuditEvent) -> None:
         self._acts.labels(str(act.kind)).inc()
-        if act.kind is ActKind.FAILED:
+        if act.kind is AuditKind.FAILED:
             self._errors.labels(str(act.details.get("code", "INTERNAL"))).inc()
 
     def event(self, session_id: str, owner: str, event: Event) -> None:

@@ -13,7 +13,7 @@ from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from .paths import LONGEST_PATH, Resolve, lies_below
-from .profile import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
+from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
 from .rules import names_tool
 
 Number = TypeVar("Number", int, float)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from ..child_environment import MARK
+from .environment import MARK
 
 _PATIENCE = 5.0
 _PAUSE = 0.01

@@ -17,8 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 from ..errors import QuestionClosed
 from ..model.question import Answer, Closure, Question, Resolution, kind_of
 from ..model.text import cut
+from .cli_reply import reply
 from .describe import describe
-from .reply import reply
 
 log = logging.getLogger(__name__)
 

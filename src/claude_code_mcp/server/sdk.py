@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 
-from .call import Context
-from .dialogs import Dialogs
-from .wire import log_pushed, writable
+from .elicitation.dialogs import Dialogs
+from .tools.context import Context
+from .transports.wire import log_pushed, writable
 
 DialogsT = TypeVar("DialogsT", bound=Dialogs)
 

@@ -18,20 +18,19 @@ from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import Event, Output, ProcessChanged, Spent, Stalled, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode, read_outcome
 from ..model.states import State
-from ..model.turn import Outcome, OutcomeCode, read_outcome
 from ..model.usage import Usage
 from ..processes.child import Exit
-from ..store.log import EventLog
+from ..store.event_log import EventLog
 from ..store.transcripts import is_session_id
-from .delivery import Delivery, Mail, Turn
-from .incarnation import Incarnation
-from .inquiry import Inquiry
-from .journal import Journal
-from .origin import Origin
-from .silence import Silence
-from .standing import Standing
-from .surroundings import Surroundings
+from .dependencies import SessionDeps
+from .event_writer import EventWriter
+from .launcher import Origin
+from .live_process import LiveProcess
+from .messages import MessageQueue, Turn, UserMessage
+from .session_questions import SessionQuestions
+from .state import StallTimer, StateTracker
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ class Dialogue:
     """A conversation and the process that it runs in, while it runs in one."""
 
     def __init__(
-        self, session_id: str, options: SessionOptions, cwd: str, owner: str, around: Surroundings, usage: Usage
+        self, session_id: str, options: SessionOptions, cwd: str, owner: str, around: SessionDeps, usage: Usage
     ) -> None:
         settings = around.settings
         self.id = session_id
@@ -59,8 +58,8 @@ class Dialogue:
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self._around = around
-        self._incarnation: Incarnation | None = None
-        self._last_incarnation: Incarnation | None = None
+        self._incarnation: LiveProcess | None = None
+        self._last_incarnation: LiveProcess | None = None
         self._spoke = False
         self._origin: Origin | None = None
         self._reset = False
@@ -70,12 +69,12 @@ class Dialogue:
         self._api_ms = 0
         """The CLI's time with the API at the last result: it counts on over turns and resumes."""
         self._turn: Turn | None = None
-        self._mail = Mail()
-        self._standing = Standing(self.log)
-        self._journal = Journal(self.log, cwd, around.redact)
+        self._mail = MessageQueue()
+        self._standing = StateTracker(self.log)
+        self._journal = EventWriter(self.log, cwd, around.redact)
         self.narrator = self._journal.narrator
-        self._inquiry = Inquiry(self, around.broker, around.gate, self._reply, self._question_settled)
-        self._silence = Silence(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)
+        self._inquiry = SessionQuestions(self, around.broker, around.gate, self._reply, self._question_settled)
+        self._silence = StallTimer(settings.stall, lambda: self.state is State.RUNNING, self._stall_seen)
 
     @property
     def state(self) -> State:
@@ -164,7 +163,7 @@ class Dialogue:
 
     # -- turns ------------------------------------------------------------------------------------------------
 
-    def _begin_turn(self, delivery: Delivery | None, *, only_asks: bool = False) -> None:
+    def _begin_turn(self, delivery: UserMessage | None, *, only_asks: bool = False) -> None:
         self.turns += 1
         message_id, prompt = (delivery.id, delivery.text) if delivery else ("", "")
         self._turn = turn = Turn(self.turns, message_id, only_asks)
@@ -245,7 +244,7 @@ class Dialogue:
 
     async def interrupt(
         self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
-    ) -> Sequence[Delivery]:
+    ) -> Sequence[UserMessage]:
         """Ends the running turn and keeps the session; gives the messages behind it that were dropped.
 
         Messages that the turn has not taken up are dropped with it, or else run next. Nothing happens when no turn
@@ -355,7 +354,7 @@ class Dialogue:
             self._drop(behind, turn)
         self._end_turn(Outcome(turn.ending or OutcomeCode.INTERRUPTED, detail="Ended before it had started."))
 
-    def _drop(self, delivery: Delivery, turn: Turn | None) -> None:
+    def _drop(self, delivery: UserMessage, turn: Turn | None) -> None:
         """A message that waited behind a turn will never run."""
         told = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
         self._mail.drop(delivery, Outcome(OutcomeCode.DROPPED, detail=told))

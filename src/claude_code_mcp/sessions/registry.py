@@ -11,16 +11,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..claude.definitions import check_definitions
+from ..claude.option_checks import check_definitions
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
-from ..model.turn import OutcomeCode
+from ..model.outcome import OutcomeCode
 from ..store.transcripts import is_session_id, read_lines
-from .directories import default_directory, own_directory
-from .origin import Origin
-from .restoring import OnDisk, read_session, resumed_options
+from .dependencies import SessionDeps
+from .launcher import Origin, default_directory, own_directory
 from .session import Session
-from .surroundings import Surroundings
+from .session_loader import OnDisk, read_session, resumed_options
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ _RECORD_GRACE = 24 * 3600.0
 class Sessions:
     """Finds and makes sessions, and lets go of them."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: SessionDeps) -> None:
         self._around = around
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}

@@ -10,19 +10,19 @@ from functools import partial
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, SessionNotFound
 from ..model.events import ProcessChanged, Retrying
 from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
 from ..model.states import BUSY, State
-from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.session_records import LONGEST_RESULT, RecordUnreadable, SessionRecord
 from ..store.transcripts import read_lines
-from .delivery import Delivery, Turn, WhenBusy
+from .dependencies import SessionDeps
 from .dialogue import Dialogue
-from .incarnation import Incarnation
-from .origin import Origin, opening_of
-from .restoring import OnDisk, narrated
-from .surroundings import Surroundings
+from .launcher import Origin, opening_of
+from .live_process import LiveProcess
+from .messages import Turn, UserMessage, WhenBusy
+from .session_loader import OnDisk, narrated
 
 
 class Session(Dialogue):
@@ -34,7 +34,7 @@ class Session(Dialogue):
         options: SessionOptions,
         cwd: str,
         owner: str,
-        around: Surroundings,
+        around: SessionDeps,
         *,
         origin: Origin | None = None,
         usage: Usage | None = None,
@@ -142,7 +142,7 @@ class Session(Dialogue):
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
-    ) -> Delivery:
+    ) -> UserMessage:
         """Takes a message: into the running turn, or as a new turn, in a resumed process if need be.
 
         Whether the session is busy is decided in the same breath as the message is accepted: of two that want a turn
@@ -162,15 +162,15 @@ class Session(Dialogue):
             if self._incarnation is None:
                 self.start_error = None
                 self._incarnation = self._incarnate(at_message)
-            delivery = Delivery(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
+            delivery = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
             self._accept(delivery)
             return delivery
 
-    def delivery(self, message_id: str) -> Delivery | None:
+    def delivery(self, message_id: str) -> UserMessage | None:
         """A message of this session that has no outcome yet, or was one of the last to get one."""
         return self._mail.find(message_id)
 
-    async def give_up_message(self, delivery: Delivery) -> None:
+    async def give_up_message(self, delivery: UserMessage) -> None:
         """Nobody waits for the answer any more: ends its turn, and only its turn."""
         if not delivery.outcome.done():
             await self.interrupt(drop_queued=False)
@@ -206,11 +206,11 @@ class Session(Dialogue):
             raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
         self.evict()
 
-    def _incarnate(self, at_message: str | None) -> Incarnation:
+    def _incarnate(self, at_message: str | None) -> LiveProcess:
         opening = partial(opening_of, self.id, self._around.transcripts, self._origin, at_message)
-        return Incarnation(self, self._around, opening)
+        return LiveProcess(self, self._around, opening)
 
-    def _accept(self, delivery: Delivery) -> None:
+    def _accept(self, delivery: UserMessage) -> None:
         self.used_at = time.time()
         self.first_prompt = self.first_prompt or delivery.text
         self._mail.accept(delivery)

@@ -8,7 +8,7 @@ from typing import Protocol
 from ..errors import LimitReached
 
 
-class Occupant(Protocol):
+class SlotHolder(Protocol):
     """Whoever holds a slot."""
 
     @property
@@ -29,7 +29,7 @@ class Slots:
     def __init__(self, limit: int, spawns: int) -> None:
         self._limit = limit
         self._spawning = asyncio.Semaphore(spawns)
-        self._occupants: set[Occupant] = set()
+        self._occupants: set[SlotHolder] = set()
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -37,7 +37,7 @@ class Slots:
         """Slots taken."""
         return len(self._occupants)
 
-    def take(self, newcomer: Occupant) -> None:
+    def take(self, newcomer: SlotHolder) -> None:
         """Takes a slot, from the least recently used idle occupant if none is free; else LimitReached."""
         if newcomer not in self._occupants and len(self._occupants) >= self._limit:
             self._make_room()
@@ -53,7 +53,7 @@ class Slots:
             )
         victim.evict()
 
-    def leave(self, occupant: Occupant, closing: asyncio.Task[None] | None = None) -> None:
+    def leave(self, occupant: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
         """Gives the slot back; `closing` is still at work on the old process."""
         self._occupants.discard(occupant)
         if closing is not None and not closing.done():

@@ -1,8 +1,4 @@
-"""Every session on this machine, whoever started it: Claude Code's transcripts and the history of what was typed.
-
-Only as many files are opened as a listing needs, and each only in part. All functions block on the disk: call them
-from a thread; several may call at once.
-"""
+"""`history.jsonl`: what was typed into Claude Code by hand, in all projects. `-p` runs do not appear in it."""
 
 import itertools
 import os
@@ -12,13 +8,62 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
-from .heading import Heading, in_folder, read_heading
-from .history import Memory, read_history
-from .reading import grown_lines, readable_lines
+from .jsonl import clean, last_lines, parse_all
+from .transcript_reader import grown_lines, readable_lines
+from .transcript_summary import Heading, in_folder, is_bare_command, read_heading, shortened, unwrapped
 from .transcripts import is_session_id
 
+_READ = 1 << 20
+
+
+_LATEST = 10**14
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the history remembers of one session."""
+
+    project: str
+    first_prompt: str | None
+    last_used: float
+
+
+def read_history(path: str) -> dict[str, Memory]:
+    """The sessions in the latest part of the history, by id."""
+    memories: dict[str, Memory] = {}
+    for line in parse_all([raw for raw in last_lines(path, _READ)[0] if b'"sessionId"' in raw]):
+        _remember(memories, line)
+    return memories
+
+
+def _remember(memories: dict[str, Memory], line: dict[str, Any]) -> None:
+    session_id, project, used = line.get("sessionId"), line.get("project"), _seconds(line.get("timestamp"))
+    if not (isinstance(session_id, str) and isinstance(project, str) and used):
+        return
+    memory = memories.get(session_id)
+    if memory is None:
+        if not is_session_id(session_id):
+            return
+        memory = memories[session_id] = Memory(clean(project), None, used)
+    memory.last_used = max(memory.last_used, used)
+    if memory.first_prompt is None or is_bare_command(memory.first_prompt):
+        memory.first_prompt = _prompt(line.get("display")) or memory.first_prompt
+
+
+def _prompt(display: Any) -> str | None:
+    prompt = unwrapped(display) if isinstance(display, str) else None
+    return shortened(prompt) if prompt else None
+
+
+def _seconds(timestamp: Any) -> float | None:
+    return timestamp / 1000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST else None
+
+
 _REMEMBERED = 4096
+
+
 _EXTENSION = ".jsonl"
 
 
@@ -38,8 +83,10 @@ class Entry:
     """Bytes of the transcript; 0 if only the history knows the session, which then cannot be resumed."""
 
 
-Entries = list[Entry]
-Lines = list[str]
+CatalogueEntries = list[Entry]
+
+
+TranscriptLines = list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +118,7 @@ class Catalogue:
         file = self._locate(session_id) if is_session_id(session_id) else None
         return iter(deque(readable_lines(file.path), max(0, limit)) if file else ())
 
-    def growth(self, session_id: str, offset: int) -> tuple[Lines, int]:
+    def growth(self, session_id: str, offset: int) -> tuple[TranscriptLines, int]:
         """The readable lines that were written behind `offset`, and the offset of the next ones."""
         file = self._locate(session_id)
         return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
@@ -83,7 +130,7 @@ class Catalogue:
         limit: int = 50,
         text: str | None = None,
         only: frozenset[str] | None = None,
-    ) -> Entries:
+    ) -> CatalogueEntries:
         """Newest first; of one directory, with a text in title, first prompt, directory, branch or id, and `only`
         those with these ids."""
         directory = _Directory(project) if project is not None else None

@@ -26,26 +26,49 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationErr
 
 from ..errors import PermissionDenied
 from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
-from ..model.turn import Outcome, OutcomeCode
 from ..model.usage import Usage
 from ..private_files import TEMPORARY, private_directory, replace_file
 from .lease import shared_name
 from .transcripts import is_session_id
 
 LOCAL = "local"
+
+
 """The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
 
+
 VERSION: Final = 1
+
+
 LONGEST_RESULT = 256 << 10
+
+
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
+
+
 _LARGEST = 16 << 20
+
+
 Time = Annotated[float, Field(ge=0, lt=1e11)]
+
+
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 _SUFFIX = ".json"
+
+
 _TRUSTED_AFTER = 2.0
+
+
 """Seconds after which a directory's time is sure to change with the next change in it."""
+
+
 _CHECKED_AT_ONCE = 100
+
+
 _CRASH_LEFT = 3600.0
 
 
@@ -262,3 +285,39 @@ def _older(path: str, seconds: float) -> bool:
         return time.time() - os.stat(path).st_mtime > seconds
     except OSError:
         return False
+
+
+_LONGEST_WAY = 1000
+
+
+class Aliases:
+    """The pointers from old ids to new ones."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self._directory = state_dir / "moved"
+
+    def point(self, old: str, new: str) -> None:
+        """From now on the old id means the session with the new one."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fresh = self._directory / f"{old}.{os.getpid()}.new"
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
+            file.write(new)
+        os.replace(fresh, self._directory / old)
+
+    def resolve(self, session_id: str) -> str:
+        """The id under which the session goes on; its own if it was never cleared."""
+        for _ in range(_LONGEST_WAY):
+            following = self._next(session_id)
+            if following is None:
+                break
+            session_id = following
+        return session_id
+
+    def _next(self, session_id: str) -> str | None:
+        if not is_session_id(session_id):
+            return None
+        try:
+            new = (self._directory / session_id).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            return None
+        return new if is_session_id(new) else None

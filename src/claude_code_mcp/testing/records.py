@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from claude_code_mcp.testing.conversation import heard, messages_of, texts_of, tool_results_in
-from claude_code_mcp.testing.reading import newest_script
+from claude_code_mcp.testing.request_reader import heard, messages_of, newest_script, texts_of, tool_results_in
 
 _HEADERS = ("anthropic-beta", "anthropic-version", "user-agent", "x-app", "x-stainless-retry-count")
 

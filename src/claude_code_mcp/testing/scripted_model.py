@@ -12,11 +12,19 @@ from collections import Counter, deque
 from types import TracebackType
 from typing import Any, Self
 
-from claude_code_mcp.testing.answers import Answer, Fault
-from claude_code_mcp.testing.loopback_http import Request, chunk, read_request, stream_head, write_json
-from claude_code_mcp.testing.reading import answer_to
+from claude_code_mcp.testing.http_api import (
+    Request,
+    chunk,
+    error_body,
+    message_of,
+    pieces_of,
+    read_request,
+    stream_head,
+    write_json,
+)
 from claude_code_mcp.testing.records import RequestRecord, record_of
-from claude_code_mcp.testing.wire import error_body, message_of, pieces_of
+from claude_code_mcp.testing.request_reader import answer_to
+from claude_code_mcp.testing.script_steps import Fault, ModelAnswer
 
 BAD_KEY = "sk-bad"
 """The API key that is refused with 401; any other is accepted."""
@@ -133,7 +141,7 @@ class ScriptedModel:
             await reader.read()  # until the client gives up
         return fault is None or refused
 
-    def _fault_now(self, answer: Answer) -> Fault | None:
+    def _fault_now(self, answer: ModelAnswer) -> Fault | None:
         """The fault of this attempt, if the step has not yet failed as often as it should."""
         if answer.fault is None or answer.fault.times is None:
             return answer.fault
@@ -235,7 +243,7 @@ async def _write_error(writer: asyncio.StreamWriter, fault: Fault) -> None:
 
 
 async def _write_answer(
-    writer: asyncio.StreamWriter, answer: Answer, body: dict[str, Any], fault: Fault | None
+    writer: asyncio.StreamWriter, answer: ModelAnswer, body: dict[str, Any], fault: Fault | None
 ) -> None:
     model = str(body.get("model", "scripted"))
     if body.get("stream"):
@@ -244,7 +252,7 @@ async def _write_answer(
         await write_json(writer, 200, message_of(answer, model))
 
 
-async def _write_stream(writer: asyncio.StreamWriter, answer: Answer, model: str, fault: Fault | None) -> None:
+async def _write_stream(writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None) -> None:
     head = stream_head()
     for piece in pieces_of(answer, model, fault):
         writer.write(head + chunk(piece.data))

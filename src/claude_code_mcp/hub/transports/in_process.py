@@ -12,7 +12,7 @@ from mcp.shared.message import SessionMessage
 
 from ..streams import Inbox, Outbox, Streams
 
-Serve = Callable[[Inbox, Outbox], Awaitable[object]]
+ServeInProcess = Callable[[Inbox, Outbox], Awaitable[object]]
 """Serves one client on two streams until the first of them ends."""
 
 _FAREWELL = 2.0
@@ -26,7 +26,7 @@ def linked_pair() -> tuple[Streams, Streams]:
 
 
 @asynccontextmanager
-async def in_process(serve: Serve) -> AsyncIterator[Streams]:
+async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
     """Runs the server for as long as the block lasts."""
     ours, theirs = linked_pair()
     ended = anyio.Event()

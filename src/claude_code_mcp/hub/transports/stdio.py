@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.shared.message import SessionMessage
 
-from ...child_environment import child_environment
 from ...processes.child import ChildProcess, Exit
+from ...processes.environment import child_environment
 from ...processes.lines import MAX_LINE, LineSplitter, Oversized
+from ..config_entry import StdioConfig
 from ..config_secrets import redactor_of
-from ..configuration import StdioConfig
 from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
-from ..configuration import TlsConfig
+from ..config_entry import TlsConfig
 from ..streams import CalledInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
-from .carrier import tls_context
+from .http import tls_context
 
 _LARGEST_MESSAGE = 64 << 20
 _FAREWELL = 2.0

@@ -1,0 +1,273 @@
+"""Options → command line. Pure: says which files are wanted, writes none.
+
+Values that may be long or secret (prompts, agents, MCP servers, settings) go through files, because a command
+line is limited in length and visible to everyone. Every value is attached to its flag with `=`, so that none can
+pass for a flag of its own.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
+from ..processes.leftovers import scratch_directory
+
+_MAX_INLINE = 100_000
+
+
+_STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose")
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationStart:
+    """How the conversation begins: anew, or from another session's transcript."""
+
+    session_id: str
+    resume: str | None = None
+    at_message: str | None = None
+    api_ms: int = 0
+    """The time with the API from which the CLI counts on."""
+
+    @property
+    def fork(self) -> bool:
+        return self.resume is not None and self.resume != self.session_id
+
+
+@dataclass(slots=True)
+class Command:
+    """Arguments, the files they refer to, and variables that carry options without a flag."""
+
+    arguments: list[str] = field(default_factory=list)
+    files: dict[Path, str] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+    def flag(self, name: str, value: object) -> None:
+        self.arguments.append(f"--{name}={value}")
+
+    def file(self, name: str, path: Path, content: str) -> None:
+        self.files[path] = content
+        self.flag(name, path)
+
+
+def build_command(
+    options: SessionOptions,
+    opening: ConversationStart,
+    directory: Path,
+    *,
+    budget: float | None = None,
+    rules: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Mapping[str, Any]] = (),
+) -> Command:
+    """The command that opens a session; its files belong into `directory`.
+
+    `budget` is what is left of the session's budget: the CLI counts from its own start.
+    `rules` are permission rules by what they do (`allow`, `deny`, `ask`), for this process alone.
+    `left_out` are the MCP servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a
+    `serverUrl`.
+    """
+    command = Command([*_STREAMS])
+    _add_opening(command, opening)
+    _add_permissions(command, options)
+    _add_tools(command, options)
+    _add_model(command, options, budget)
+    _add_prompts(command, options, directory)
+    _add_surroundings(command, options, directory)
+    _add_settings(command, options, rules or {}, left_out, directory)
+    for argument in command.arguments:
+        if "\0" in argument:
+            raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
+    return command
+
+
+def _add_opening(command: Command, opening: ConversationStart) -> None:
+    if opening.resume is None or opening.fork:
+        command.flag("session-id", opening.session_id)
+    if opening.resume is not None:
+        command.flag("resume", opening.resume)
+    if opening.fork:
+        command.arguments.append("--fork-session")
+    if opening.at_message is not None:
+        command.flag("resume-session-at", opening.at_message)
+
+
+def _add_permissions(command: Command, options: SessionOptions) -> None:
+    if options.ask:
+        command.flag("permission-prompt-tool", "stdio")
+    if options.permission_mode is not None:
+        command.flag("permission-mode", options.permission_mode)
+    if options.dangerously_skip_permissions:
+        command.arguments.append("--dangerously-skip-permissions")
+
+
+def _add_tools(command: Command, options: SessionOptions) -> None:
+    for tool in options.allowed_tools:
+        command.flag("allowedTools", tool)
+    for tool in options.disallowed_tools:
+        command.flag("disallowedTools", tool)
+    if options.tools is not None:
+        command.flag("tools", "default" if isinstance(options.tools, ToolPreset) else ",".join(options.tools))
+    for directory in options.additional_directories:
+        command.flag("add-dir", directory)
+
+
+def _add_model(command: Command, options: SessionOptions, budget: float | None) -> None:
+    scalars: Mapping[str, object] = {
+        "model": options.model,
+        "fallback-model": options.fallback_model,
+        "effort": options.effort,
+        "max-turns": options.max_turns,
+        "max-budget-usd": budget if budget is not None else options.max_budget_usd,
+        "agent": options.agent,
+    }
+    for name, value in scalars.items():
+        if value is not None:
+            command.flag(name, value)
+    for beta in options.betas:
+        command.flag("betas", beta)
+    if options.thinking is not None:
+        _add_thinking(command, options.thinking)
+    if options.output_schema is not None:
+        command.flag("json-schema", _inline("output_schema", options.output_schema))
+
+
+def _add_thinking(command: Command, thinking: Thinking) -> None:
+    if thinking.type == "enabled" and thinking.budget_tokens is not None:
+        command.flag("max-thinking-tokens", thinking.budget_tokens)
+    else:
+        command.flag("thinking", thinking.type)
+
+
+def _add_prompts(command: Command, options: SessionOptions, directory: Path) -> None:
+    appended = options.append_system_prompt
+    if isinstance(options.system_prompt, Preset):
+        parts = [part for part in (options.system_prompt.append, appended) if part]
+        appended = "\n\n".join(parts) or None
+    elif options.system_prompt is not None:
+        command.file("system-prompt-file", directory / "system-prompt.txt", options.system_prompt)
+    if appended is not None:
+        command.file("append-system-prompt-file", directory / "append-system-prompt.txt", appended)
+    if options.agents is not None:
+        command.file("agents", directory / "agents.json", json.dumps(options.agents))
+
+
+def _add_surroundings(command: Command, options: SessionOptions, directory: Path) -> None:
+    if options.mcp_servers is not None:
+        servers = {"mcpServers": options.mcp_servers}
+        command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
+    if options.setting_sources is not None:
+        command.flag("setting-sources", ",".join(options.setting_sources))
+    if options.debug_file is not None:
+        command.flag("debug-file", options.debug_file)
+    if options.file_checkpointing:
+        command.variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"] = "1"
+    switches = {
+        "--strict-mcp-config": options.strict_mcp_config,
+        "--include-partial-messages": options.include_partial_messages,
+        "--no-session-persistence": not options.persist,
+        "--debug": options.debug,
+    }
+    command.arguments.extend(name for name, on in switches.items() if on)
+
+
+def _add_settings(
+    command: Command,
+    options: SessionOptions,
+    rules: Mapping[str, Sequence[str]],
+    left_out: Sequence[Mapping[str, Any]],
+    directory: Path,
+) -> None:
+    settings: dict[str, Any] = {}
+    if options.sandbox is not None:
+        # A sandbox that cannot be had must stop the session, not silently run it without one.
+        settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
+    if rules:
+        # As a list, which no character in a rule can split, unlike the flags.
+        settings["permissions"] = {behaviour: list(listed) for behaviour, listed in rules.items()}
+    if left_out:
+        settings["deniedMcpServers"] = [dict(one) for one in left_out]
+    if settings:
+        command.file("settings", directory / "settings.json", json.dumps(settings))
+
+
+def _inline(name: str, value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, separators=(",", ":"))
+    if len(text.encode()) > _MAX_INLINE:
+        raise InvalidArgument(f"{name} is longer than {_MAX_INLINE} bytes.", field=name)
+    return text
+
+
+def prepare_command(
+    options: SessionOptions,
+    opening: ConversationStart,
+    mark: str,
+    *,
+    budget: float | None = None,
+    rules: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Command, Path | None]:
+    """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
+    build = partial(build_command, options, opening, budget=budget, rules=rules, left_out=left_out)
+    command = build(Path())
+    if not command.files:
+        return command, None
+    directory = scratch_directory(mark)
+    try:
+        command = build(directory)
+        for path, content in command.files.items():
+            _write_private(path, content)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return command, directory
+
+
+def _write_private(path: Path, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content.encode("utf-8", "replace"))
+
+
+_BEHAVIOURS = ("allow", "deny", "ask")
+
+
+def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The rules in permission updates, as settings files write them, by what they do."""
+    rules: dict[str, list[str]] = {}
+    for grant in grants:
+        behaviour = grant.get("behavior", "allow")
+        if grant.get("type") == "addRules" and behaviour in _BEHAVIOURS:
+            written = (text for rule in _listed(grant.get("rules")) if (text := _written(rule)) is not None)
+            rules.setdefault(behaviour, []).extend(written)
+    return {behaviour: list(dict.fromkeys(listed)) for behaviour, listed in rules.items() if listed}
+
+
+def with_grants(options: SessionOptions, grants: Sequence[Mapping[str, Any]]) -> SessionOptions:
+    """The options with the mode and the directories in permission updates; the last mode counts."""
+    mode, directories = options.permission_mode, list(options.additional_directories)
+    for grant in grants:
+        if grant.get("type") == "setMode" and isinstance(grant.get("mode"), str):
+            mode = grant["mode"]
+        elif grant.get("type") == "addDirectories":
+            directories.extend(one for one in _listed(grant.get("directories")) if isinstance(one, str))
+    changes = {"permission_mode": mode, "additional_directories": tuple(dict.fromkeys(directories))}
+    return options.model_copy(update=changes)
+
+
+def _written(rule: object) -> str | None:
+    if not isinstance(rule, Mapping) or not isinstance(rule.get("toolName"), str):
+        return None
+    name, content = rule["toolName"], rule.get("ruleContent")
+    if content is None:
+        return str(name)
+    escaped = str(content).replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
+    return f"{name}({escaped})"
+
+
+def _listed(value: object) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else ()

@@ -1,0 +1,102 @@
+"""What a server says first, asked of it in memory. Run as a module, this renews the manifest that is shipped."""
+
+import asyncio
+import importlib.metadata
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.shared._context_streams import create_context_streams
+from mcp.shared.message import SessionMessage
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+
+from ..config import load_settings
+from ..server.server import McpServer
+from ..service import Service
+from . import manifest
+
+log = logging.getLogger(__name__)
+
+Answers = dict[str, dict[str, dict[str, Any]]]
+
+_CLIENT = {"name": "manifest", "version": "1"}
+
+
+async def leave_manifest(server: Server[Any], file: str) -> None:
+    """Writes the manifest for the next start, if it can."""
+    answers, otherwise = await ask(server)
+    results = {
+        method: {version: _compact(result) for version, result in by_version.items()}
+        for method, by_version in answers.items()
+    }
+    made_with = {name: importlib.metadata.version(name) for name in manifest.MADE_WITH}
+    try:
+        await asyncio.to_thread(manifest.write, file, results, otherwise, made_with)
+    except OSError as error:
+        log.debug("the next start will be no faster: %s", error)
+
+
+async def ask(server: Server[Any]) -> tuple[Answers, str]:
+    """The first answers of this server by method and version, and the version for clients of unknown ones."""
+    answers: Answers = {"initialize": {}, "server/discover": {}, "tools/list": {}}
+    for version in HANDSHAKE_PROTOCOL_VERSIONS:
+        async with _connection(server) as client:
+            answers["initialize"][version] = await client.request("initialize", _handshake(version))
+            answers["tools/list"][version] = await client.request("tools/list")
+    for version in MODERN_PROTOCOL_VERSIONS:
+        async with _connection(server) as client:
+            for method in ("server/discover", "tools/list"):
+                answers[method][version] = await client.request(method, _envelope(version))
+    async with _connection(server) as client:
+        otherwise = await client.request("initialize", _handshake("unknown"))
+    return answers, otherwise["protocolVersion"]
+
+
+def _handshake(version: str) -> dict[str, Any]:
+    return {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT}
+
+
+def _envelope(version: str) -> dict[str, Any]:
+    return {
+        "_meta": {
+            types.PROTOCOL_VERSION_META_KEY: version,
+            types.CLIENT_CAPABILITIES_META_KEY: {},
+            types.CLIENT_INFO_META_KEY: _CLIENT,
+        }
+    }
+
+
+def _compact(result: dict[str, Any]) -> bytes:
+    return json.dumps(result, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+class _Client:
+    """The least that can ask: one request at a time."""
+
+    def __init__(self, inbox: Any, outbox: Any) -> None:
+        self._inbox, self._outbox = inbox, outbox
+
+    async def request(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        request = types.JSONRPCRequest(jsonrpc="2.0", id=1, method=method, params=params)
+        await self._inbox.send(SessionMessage(request))
+        reply = (await self._outbox.receive()).message
+        assert isinstance(reply, types.JSONRPCResponse), reply
+        return reply.result
+
+
+@asynccontextmanager
+async def _connection(server: Server[Any]) -> AsyncIterator[_Client]:
+    inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
+    outbox, outbox_out = create_context_streams[SessionMessage](0)
+    async with anyio.create_task_group() as tasks, inbox_in, outbox_out:
+        tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
+        yield _Client(inbox_in, outbox_out)
+
+
+if __name__ == "__main__":
+    asyncio.run(leave_manifest(McpServer(Service(load_settings({}))).server(), manifest.SHIPPED))

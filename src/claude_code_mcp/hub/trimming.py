@@ -1,0 +1,102 @@
+"""How what a server says is passed on: which tools, how much of a description, how much of a result."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import mcp_types as types
+
+from .config_entry import ServerConfig, allows
+
+LONGEST_DESCRIPTION = 2048
+LONGEST_RESULT = 100_000
+_CUT = "… [truncated]"
+
+Message = dict[str, Any]
+
+
+def cut_description(text: str | None) -> str | None:
+    """A description or instruction of bearable length: servers made from API documents send megabytes."""
+    if text is None or len(text) <= LONGEST_DESCRIPTION:
+        return text
+    return text[: LONGEST_DESCRIPTION - len(_CUT)] + _CUT
+
+
+def present_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
+    """The tools that the configuration lets through, with what others could not take left out."""
+    return [_present_tool(tool) for tool in tools if allows(config, tool.name)]
+
+
+def _present_tool(tool: types.Tool) -> types.Tool:
+    changes: dict[str, Any] = {}
+    if tool.description is not None and len(tool.description) > LONGEST_DESCRIPTION:
+        changes["description"] = cut_description(tool.description)
+    if tool.output_schema is not None and tool.output_schema.get("type") != "object":
+        changes["output_schema"] = None
+    return tool.model_copy(update=changes) if changes else tool
+
+
+def cut_result(result: Message) -> Message:
+    """The result of a tool call with at most `LONGEST_RESULT` characters of text, and a notice where some are gone.
+
+    Structured content cannot be cut. Where it is too long it is left out and the result counts as an error, since
+    without it the result no longer is what the tool promised.
+    """
+    structured = result.get("structuredContent")
+    too_much = structured is not None and exceeds(structured, LONGEST_RESULT)
+    if not too_much and sum(map(len, _texts(result))) <= LONGEST_RESULT:
+        return result
+    result = {**result, "content": _cut_content(result.get("content") or [])}
+    if too_much:
+        del result["structuredContent"]
+        result["isError"] = True
+    return result
+
+
+def _texts(result: Mapping[str, Any]) -> Iterator[str]:
+    return (_text(block) for block in result.get("content") or ())
+
+
+def _text(block: Mapping[str, Any]) -> str:
+    resource = block.get("resource")
+    text = block.get("text") or (resource.get("text") if isinstance(resource, dict) else None)
+    return text if isinstance(text, str) else ""
+
+
+def _cut_content(content: list[Message]) -> list[Message]:
+    total = sum(len(_text(block)) for block in content)
+    left = LONGEST_RESULT
+    kept = []
+    for block in content:
+        text = _text(block)
+        kept.append(_with_text(block, text[:left]) if len(text) > left else block)
+        left = max(0, left - len(text))
+    notice = (
+        f"[The result was cut: it has {total} characters, and {LONGEST_RESULT} are passed on. "
+        "Ask for less at a time: a page, a range or a filter.]"
+    )
+    return [*kept, {"type": "text", "text": notice}]
+
+
+def _with_text(block: Message, text: str) -> Message:
+    if "resource" in block:
+        return {**block, "resource": {**block["resource"], "text": text}}
+    return {**block, "text": text}
+
+
+def exceeds(value: Any, limit: int) -> bool:
+    """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+    waiting, size = [value], 0
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            size += len(one)
+        elif isinstance(one, dict):
+            size += sum(map(len, one))
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
+        else:
+            size += 1
+        if size > limit:
+            return True
+    return False

@@ -1,0 +1,69 @@
+"""The hub of this machine, put together from its parts: where servers are configured, where tokens are kept, and how
+the programs of servers are tied to our life."""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from .claude.user_config import build_environment, config_directory
+from .config import Settings
+from .hub.config_files import HubConfig, Places, bar_address, read_configuration
+from .hub.dependencies import HubDeps, Notified, hear_nothing
+from .hub.hub import Hub
+from .processes.environment import DEPTH, depth
+from .processes.leftovers import new_mark
+from .sessions.launcher import own_directory
+
+
+def hub_configuration(
+    settings: Settings,
+    environment: Mapping[str, str],
+    project: str | None = None,
+    serving_at: tuple[str, int] | None = None,
+) -> HubConfig:
+    """The servers that the settings let us use, and not the one at the host and port that we serve at ourselves.
+    Blocks on the disk."""
+    found = _configured(settings, environment, project)
+    return found if serving_at is None else bar_address(found, *serving_at)
+
+
+def _configured(settings: Settings, environment: Mapping[str, str], project: str | None) -> HubConfig:
+    if settings.hub == "off":
+        return HubConfig()
+    if settings.hub == "own":
+        return read_configuration(Places(settings.hub_file), environment)
+    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
+    places = Places.usual(Path(home or Path.home()), Path(project or own_directory()), settings.hub_file)
+    return read_configuration(places, environment)
+
+
+def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
+    """The environment of a server's program, marked as that of Claude Code is, and the mark.
+
+    What a command starts for the person at the shell is not `nested`: it may be this very server.
+    """
+    mark = new_mark()
+    environment = build_environment(variables, {}, mark)
+    if not nested:
+        environment[DEPTH] = str(depth(variables))
+    return environment, mark
+
+
+def make_hub(
+    settings: Settings,
+    configuration: HubConfig,
+    environment: Mapping[str, str],
+    notified: Notified = hear_nothing,
+    *,
+    serving: bool = True,
+) -> Hub:
+    """A hub for these servers; it connects to none before somebody needs it. `serving` is whether it is a server's, and
+    not that of a command."""
+    means = HubDeps.usual(
+        environment,
+        settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
+        Path(config_directory(environment)),
+        child_environment=partial(marked_environment, nested=serving),
+        notified=notified,
+    )
+    return Hub(configuration, settings, means)

@@ -1,0 +1,243 @@
+"""A profile: what one kind of caller may do. Everything in it is a ceiling; callers can only ask for less."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ..errors import InvalidArgument
+from .rules import Rule, check_tool_name, parse_rule
+
+MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
+
+
+"""Permission modes, the most careful first."""
+
+
+AFTER_PLAN = ("default", "acceptEdits", "dontAsk")
+
+
+"""The modes that can be chosen with the approval of a plan."""
+
+
+NEVER_SET = (
+    # What decides which code runs in place of, or inside, the programs that are called
+    *("LD_*", "DYLD_*", "PATH", "PATHEXT", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "MALLOC_*"),
+    *("NODE_*", "BUN_*", "DENO_*", "NPM_*", "PYTHON*", "PIP_*", "UV_*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*"),
+    *("JAVA_*", "_JAVA_OPTIONS", "JDK_*", "CLASSPATH", "MAVEN_*", "GRADLE_*", "CARGO_*", "RUST*", "GO*", "DOTNET_*"),
+    *("BASH*", "ENV", "SHELL", "SHELLOPTS", "PS4", "IFS", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR", "COMSPEC"),
+    *(
+        "GIT_*",
+        "SSH_*",
+        "SUDO_*",
+        "EDITOR",
+        "VISUAL",
+        "PAGER",
+        "MANPAGER",
+        "LESS*",
+        "BROWSER",
+        "MAKEFLAGS",
+        "CC",
+        "CXX",
+    ),
+    # Where requests and credentials go
+    *("ANTHROPIC_*", "CLAUDE*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCLOUD_*", "CLOUD_ML_*", "VERTEX_*", "OPENAI_*"),
+    *("*_PROXY", "*_BASE_URL", "*_ENDPOINT", "OTEL_*", "SSL_*", "CURL_*", "REQUESTS_*", "OPENSSL_*"),
+    *("HOSTALIASES", "RES_OPTIONS", "LOCALDOMAIN", "KUBECONFIG", "DOCKER_*"),
+    # Whose files are read and what the CLI believes about its surroundings
+    *("HOME", "USERPROFILE", "HOMEPATH", "HOMEDRIVE", "APPDATA", "LOCALAPPDATA", "XDG_*", "TMPDIR", "TMP", "TEMP"),
+    *("USER", "LOGNAME", "IS_SANDBOX", "DISABLE_*", "MCP_*"),
+)
+
+
+"""Variables that a pattern never lets a caller set, in any case of letters. Only their exact name in `env` does."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, strict=True)
+
+
+class Limits(_Frozen):
+    """How much one caller may use. Unset is unlimited; what a caller leaves open is filled with the ceiling."""
+
+    sessions: int | None = Field(None, gt=0)
+    """Sessions that may be working at the same time."""
+    turns: int | None = Field(None, gt=0)
+    """Steps of the model within one turn."""
+    session_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What one session may cost."""
+    daily_usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """What all sessions of one caller may cost per day (UTC)."""
+    turn_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
+    """How long one turn may take."""
+
+
+class Profile(_Frozen):
+    """The fields are what a `[profiles.NAME]` table of the policy file may hold."""
+
+    roots: tuple[str, ...] | None = None
+    """Directories that sessions may work in, with everything below. `.` is the server's default directory. Unset:
+    anywhere; empty: nowhere."""
+    mode_ceiling: str = "bypassPermissions"
+    """The most permissive permission mode a caller may choose."""
+    bypass: Literal["never", "confirm", "allow"] = "allow"
+    """Whether permissions can be bypassed: never, once a person has switched it on, or whenever a caller asks."""
+    tools: tuple[str, ...] | None = None
+    """The tools there are, by name, `mcp__server__*` for those of a server. Unset: all; empty: none."""
+    allow: tuple[Rule, ...] = ()
+    """Calls that need no asking, such as `Bash(git diff *)`."""
+    deny: tuple[Rule, ...] = ()
+    """Calls that are refused whatever anybody answers, such as `Bash(rm *)`. Stronger than `allow`."""
+    env: tuple[str, ...] | None = None
+    """Variables that callers may set for a session. A pattern never reaches those that decide which program runs,
+    where requests go or whose files are read; their exact name does. Unset: all, those too; empty: none."""
+    executable: bool = True
+    """Whether callers may name programs: another Claude Code executable, hooks of agents."""
+    mcp_servers: tuple[str, ...] = ("stdio", "http", "sse", "ws", "sdk")
+    """Kinds of MCP servers that callers may add."""
+    steer_hub: bool = True
+    """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
+    setting_sources: tuple[str, ...] | None = None
+    """Settings files that are read: user, project, local. Unset: as the caller wishes."""
+    limits: Limits = Limits()
+
+    @field_validator("allow", "deny", mode="before")
+    @classmethod
+    def _rules(cls, value: object) -> object:
+        return tuple(parse_rule(one) if isinstance(one, str) else one for one in _listed(value))
+
+    @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", mode="before")
+    @classmethod
+    def _tuples(cls, value: object) -> object:
+        return value if value is None else _listed(value)
+
+    @field_validator("tools")
+    @classmethod
+    def _names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in value or ():
+            check_tool_name(name)
+        return value
+
+    @field_validator("mode_ceiling")
+    @classmethod
+    def _mode(cls, value: str) -> str:
+        if value not in MODE_LADDER:
+            raise ValueError(f"must be one of {', '.join(MODE_LADDER)}")
+        return value
+
+
+def _listed(value: object) -> tuple[object, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list")
+    return tuple(value)
+
+
+LOCAL_PROFILE = Profile(bypass="confirm", env=("*",))
+
+
+"""stdio: the caller is the user of the machine, or an agent on their behalf."""
+
+
+REMOTE_PROFILE = Profile(
+    roots=(".",),
+    mode_ceiling="acceptEdits",
+    bypass="never",
+    env=("CI", "LANG", "LC_*", "TZ", "NO_COLOR", "FORCE_COLOR"),
+    executable=False,
+    mcp_servers=(),
+    steer_hub=False,
+    setting_sources=("user", "project"),
+    limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
+)
+
+
+"""HTTP: the caller is somebody else."""
+
+
+OPEN_PROFILE = Profile()
+
+
+"""No limits: a program that uses the engine as a library has its own."""
+
+
+BUILT_IN: Mapping[str, Profile] = {"local": LOCAL_PROFILE, "remote": REMOTE_PROFILE}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Profiles by the name of the caller."""
+
+    default: Profile = OPEN_PROFILE
+    principals: Mapping[str, Profile] = field(default_factory=dict)
+
+    def profile(self, principal: str) -> Profile:
+        return self.principals.get(principal, self.default)
+
+
+def built_in(name: str) -> Policy:
+    """A policy with one of the built-in profiles for everybody."""
+    return Policy(_named(name, BUILT_IN, "The profile"))
+
+
+def parse_policy(text: str, where: str, default: str | None = None, fallback: str = "remote") -> Policy:
+    """The policy in a TOML text. `where` names it in errors.
+
+    The profile for callers without a name of their own is `default`, or what the text says, or `fallback`.
+    InvalidArgument names the entry that is wrong, in one line.
+    """
+    try:
+        raw = tomllib.loads(text)
+    except ValueError as error:
+        raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
+    wrong = next((name for name in raw if name not in ("default", "profiles", "principals")), None)
+    if wrong is not None:
+        raise _error(where, wrong, "unknown entry")
+    profiles = _profiles(_table(raw, "profiles", where), where)
+    named = default or raw.get("default", fallback)
+    principals = {
+        name: _named(profile, profiles, f"The policy file {where}: principals.{name}")
+        for name, profile in _table(raw, "principals", where).items()
+    }
+    return Policy(_named(named, profiles, f"The policy file {where}: default"), principals)
+
+
+def _table(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    table = raw.get(name, {})
+    if not isinstance(table, dict):
+        raise _error(where, name, "must be a table")
+    return table
+
+
+def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
+    profiles = dict(BUILT_IN)
+    for name in tables:
+        entry = _table(tables, name, f"{where}: profiles")
+        base = _named(entry.get("base", "remote"), profiles, f"The policy file {where}: profiles.{name}.base")
+        profiles[name] = _profile(base, entry, f"profiles.{name}", where)
+    return profiles
+
+
+def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
+    given = {key: value for key, value in entry.items() if key != "base"}
+    inherited = {key: getattr(base, key) for key in Profile.model_fields}
+    try:
+        if isinstance(given.get("limits"), dict):
+            given["limits"] = Limits.model_validate({**base.limits.model_dump(), **given["limits"]})
+        return Profile.model_validate({**inherited, **given})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = [name, *(["limits"] if error.title == "Limits" else []), *map(str, first["loc"])]
+        said = "unknown entry" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
+        raise _error(where, ".".join(path), said) from None
+
+
+def _named(name: object, profiles: Mapping[str, Profile], where: str) -> Profile:
+    if not isinstance(name, str) or name not in profiles:
+        raise InvalidArgument(f"{where}: there is no profile {name!r}; there is {', '.join(sorted(profiles))}.")
+    return profiles[name]
+
+
+def _error(where: str, entry: str, problem: str) -> InvalidArgument:
+    return InvalidArgument(f"The policy file {where}: {entry}: {problem}.", field=entry)

@@ -1,0 +1,149 @@
+"""What an answer means to the CLI: the body of a `can_use_tool` response. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import InvalidArgument
+from ..model.question import Answer, Question, QuestionKind, Scope
+from .presentation import refuse_cut
+
+_DENIALS = {
+    QuestionKind.PERMISSION: "The user denied this.",
+    QuestionKind.PLAN_REVIEW: "The user did not approve the plan.",
+    QuestionKind.USER_QUESTION: "The user chose not to answer; go on with your best judgement.",
+}
+
+
+def reply(question: Question, answer: Answer) -> dict[str, Any]:
+    """The response for the CLI; InvalidArgument if the answer does not fit the question."""
+    if not answer.allow:
+        return _denial(question, answer)
+    body: dict[str, Any] = {"behavior": "allow", "updatedInput": _input(question, answer)}
+    if answer.scope is Scope.SESSION:
+        body["updatedPermissions"] = _for_session(question)
+    mode = chosen_mode(question, answer)
+    if mode is not None:
+        change = {"type": "setMode", "mode": mode, "destination": "session"}
+        body["updatedPermissions"] = [*body.get("updatedPermissions", ()), change]
+    return body
+
+
+def chosen_mode(question: Question, answer: Answer) -> str | None:
+    """The permission mode that an allowance leads to; None leaves it as it is, or to Claude Code."""
+    if answer.mode is not None and question.kind is not QuestionKind.PLAN_REVIEW:
+        raise InvalidArgument(
+            "permission_mode: only the approval of a plan comes with a mode.", field="permission_mode"
+        )
+    if answer.mode is not None and answer.mode not in question.modes:
+        choices = f"it can be {', '.join(question.modes)}" if question.modes else "none can be chosen here"
+        raise InvalidArgument(f"permission_mode: {answer.mode!r} cannot follow; {choices}.", field="permission_mode")
+    return answer.mode or (question.mode_after if question.kind is QuestionKind.PLAN_REVIEW else None)
+
+
+def _denial(question: Question, answer: Answer) -> dict[str, Any]:
+    if answer.updated_input is not None or answer.answers is not None or answer.mode is not None:
+        raise InvalidArgument("A denial takes a reason, not an updated input, answers or a mode.")
+    body = {"behavior": "deny", "message": answer.message or _DENIALS[question.kind]}
+    return {**body, "interrupt": True} if answer.interrupt else body
+
+
+def _for_session(question: Question) -> list[dict[str, Any]]:
+    # The CLI would write some of its suggestions into the project's settings; what was allowed for a session
+    # must not outlive it.
+    rules = [{**one, "destination": "session"} for one in question.suggestions if isinstance(one, Mapping)]
+    if not rules:
+        raise InvalidArgument(
+            "Claude Code offers no rule that would allow this for the whole session; allow it once instead."
+        )
+    return rules
+
+
+def _input(question: Question, answer: Answer) -> dict[str, Any]:
+    if answer.updated_input is not None:
+        refuse_cut(answer.updated_input)
+    edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
+    if question.kind is not QuestionKind.PERMISSION:
+        # A plan or a set of questions is edited in part: what is left out stays as it was.
+        edited = {**question.tool_input, **edited}
+    answers: object = answer.answers
+    if answers is None and question.kind is QuestionKind.USER_QUESTION:
+        answers = (answer.updated_input or {}).get("answers")
+    return edited if answers is None else {**edited, "answers": answers_by_text(question, answers)}
+
+
+def answers_by_text(question: Question, answers: object) -> dict[str, str]:
+    """Answers keyed by question text, several labels joined, from a mapping or a list in order.
+
+    A mapping goes by the text of a question, its header or its number from 1. A text alone answers a question
+    that is the only one.
+    """
+    if question.kind is not QuestionKind.USER_QUESTION:
+        raise _misfit(f"Answers fit a user question; this is a {question.kind}.")
+    if isinstance(answers, Mapping):
+        return _from_mapping(question, answers)
+    if isinstance(answers, str) and len(question.choices) == 1:
+        answers = [answers]
+    if isinstance(answers, str) or not isinstance(answers, Sequence):
+        raise _misfit("Answers are a mapping from question to answer, or a list in the order of the questions.")
+    if len(answers) > len(question.choices):
+        raise _misfit(f"{len(answers)} answers for {len(question.choices)} question(s).")
+    return {choice.question: _joined(value) for choice, value in zip(question.choices, answers, strict=False)}
+
+
+def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for key, value in answers.items():
+        text = _text_of(question, str(key))
+        if text in given:
+            raise _misfit(f"{text!r} is answered twice.")
+        given[text] = _joined(value)
+    return given
+
+
+def _text_of(question: Question, key: str) -> str:
+    texts = [choice.question for choice in question.choices]
+    headers = {choice.header: choice.question for choice in reversed(question.choices) if choice.header}
+    numbers = {str(number): text for number, text in enumerate(texts, 1)}
+    if key in texts:
+        return key
+    if key in headers or key in numbers:
+        return headers.get(key) or numbers[key]
+    raise _misfit(f"There is no question {key!r}; there is {', '.join(map(repr, texts))}.")
+
+
+def _joined(value: object) -> str:
+    """As the CLI takes it: labels or free text, several labels separated by commas."""
+    labels = [value] if isinstance(value, str) else value
+    if not isinstance(labels, Sequence) or not all(isinstance(label, str) for label in labels):
+        raise _misfit(f"An answer is a text or a list of labels, not {value!r}.")
+    return ", ".join(labels)
+
+
+def _misfit(why: str) -> InvalidArgument:
+    return InvalidArgument(why, field="answers")
+
+
+def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
+    """The caller's input in which every part that was left as it was `shown` is the `original` again.
+
+    InvalidArgument if the caller changed a text and left the `mark` of a secret in it: nobody could say what belongs
+    there, and the tool would be run with the mark itself.
+    """
+    if updated == shown:
+        return original
+    if isinstance(updated, Mapping) and isinstance(shown, Mapping) and isinstance(original, Mapping):
+        return {
+            key: put_back(value, shown[key], original[key], mark) if key in shown and key in original else value
+            for key, value in updated.items()
+        }
+    if isinstance(updated, list) and isinstance(shown, list) and isinstance(original, list | tuple):
+        known = min(len(shown), len(original))
+        pairs = enumerate(updated)
+        return [put_back(one, shown[at], original[at], mark) if at < known else one for at, one in pairs]
+    if isinstance(updated, str) and mark in updated and shown != original:
+        raise InvalidArgument(
+            f"updatedInput changes a text in which {mark} stands for a secret that was not shown. "
+            "Leave that text as it is, or write it whole.",
+            field="updatedInput",
+        )
+    return updated

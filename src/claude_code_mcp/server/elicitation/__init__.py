@@ -1,0 +1,1 @@
+"""Questions put to a person through the client's own dialogs."""

@@ -1,0 +1,1 @@
+"""The tool families that the MCP server offers."""

@@ -1,0 +1,121 @@
+"""One tool call as the tools see it: who calls, through which connection, and what a retried call brought back."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from ...errors import InvalidArgument, PermissionDenied
+from ...service import Service
+from ...sessions.messages import UserMessage
+from ...sessions.session import Session
+from ..elicitation.dialogs import Dialogs
+from .answering import ENABLE_BYPASS
+from .query_buffer import HeldEvents
+
+if TYPE_CHECKING:  # a server without a hub does not pay for one
+    from ...hub.hub import Hub
+
+log = logging.getLogger(__name__)
+
+Context = ServerRequestContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What a caller may switch for its own sessions while the server runs."""
+
+    service: Service
+    principal: str
+
+    @property
+    def bypass(self) -> bool:
+        return self.service.bypass_on(self.principal)
+
+    def set_bypass(self, on: bool, *, by: str) -> None:
+        """`by` says who agreed to it."""
+        self.service.set_bypass(self.principal, on, by=by)
+        log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
+
+    def check(self, permission_mode: str | None) -> None:
+        """Refuses a mode that is switched off."""
+        if permission_mode == "bypassPermissions" and not self.bypass:
+            raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The surroundings of one call."""
+
+    service: Service
+    dialogs: Dialogs
+    principal: str
+    context: Context
+    switches: Switches
+    holding: HeldEvents
+    hub: "Hub | None" = None
+    responses: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    on_disconnect: str = "keep"
+    """What becomes of a turn when the client that waits for it is gone."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+
+    def __post_init__(self) -> None:
+        self.offsets.update(self.state.get("offsets") or {})
+
+    @property
+    def resumed_session(self) -> str | None:
+        """The session of an earlier round of this same call; what that round did must not be done again."""
+        session_id = self.state.get("session")
+        return session_id if isinstance(session_id, str) else None
+
+    def resumed_delivery(self, session: Session) -> UserMessage:
+        """The message that the earlier round sent, whose outcome is what this call is for."""
+        found = session.delivery(str(self.state.get("message")))
+        if found is None:
+            raise InvalidArgument(
+                f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
+                session_id=session.id,
+            )
+        return found
+
+    def resumed(self, name: str) -> int | None:
+        """A number that the earlier round left behind."""
+        value = self.state.get(name)
+        return value if isinstance(value, int) else None
+
+    @property
+    def wants_progress(self) -> bool:
+        """Whether the client asked to hear how the call goes."""
+        return bool(self.context.meta and self.context.meta.get("progress_token") is not None)
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a form can be shown to a person while the call waits."""
+        return can_be_asked(self.context) and self.context.session.can_send_request
+
+    @property
+    def returns_questions(self) -> bool:
+        """Whether questions go back as the result of the call, which the client then repeats with answers."""
+        modern = self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return modern and can_be_asked(self.context)
+
+
+def can_be_asked(context: Context) -> bool:
+    """Whether the client shows forms to a person."""
+    capabilities = context.session.client_capabilities
+    elicitation = capabilities.elicitation if capabilities is not None else None
+    if elicitation is None:
+        return False
+    return elicitation.form is not None or elicitation.url is None
+
+
+def read_state(params: types.CallToolRequestParams) -> Mapping[str, Any]:
+    """What an earlier round of this call left with the client. It was sealed, so it is ours."""
+    return dict(json.loads(params.request_state)) if params.request_state else {}

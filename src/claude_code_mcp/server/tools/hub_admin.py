@@ -1,0 +1,132 @@
+"""`claude_mcp_servers`: the servers of the hub, seen and steered by a client."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import mcp_types as types
+
+from ...errors import ClaudeCodeError, InvalidArgument
+from ...hub.hub import Hub, ServerStatus
+from .base import Arguments, Reply, Tool, ToolOutput
+from .context import Call
+from .status import ErrorInfo
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 30.0
+
+
+class Servers(Arguments):
+    action: Literal["list", "status", "reconnect", "enable", "disable", "authenticate"]
+    server: str | None = None
+
+
+class ServerReport(ToolOutput):
+    name: str
+    state: str
+    reason: str | None = None
+    type: str | None = None
+    scope: str | None = None
+    version: str | None = None
+    tools: int | None = None
+
+
+class ServerReports(ToolOutput):
+    servers: list[dict[str, Any]] | None = None
+    url: str | None = None
+    message: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        lines = [f"{one['name']}: {one['state']}" + _because(one) for one in self.servers or []]
+        return "\n".join([*filter(None, [self.message, self.url]), *lines]) or "No MCP servers are configured."
+
+
+def _because(told: Mapping[str, Any]) -> str:
+    return f" ({told['reason']})" if told.get("reason") else ""
+
+
+async def claude_mcp_servers(call: Call, given: Servers) -> Reply:
+    hub = hub_of(call)
+    if given.action == "list":
+        return _reports(hub.status())
+    if given.action == "status":
+        chosen = [status.name for status in hub.status(given.server)]
+        await hub.connect_to(chosen, patience=_PATIENCE)
+        return _reports(hub.status(given.server))
+    if given.server is None:
+        raise InvalidArgument(f"server: required for {given.action}", field="server")
+    with call.service.steering(call.principal, given.action, given.server):
+        match given.action:
+            case "reconnect":
+                return _reports([await hub.reconnect(given.server)])
+            case "enable":
+                return _reports([hub.enable(given.server)])
+            case "disable":
+                return _reports([hub.disable(given.server)])
+            case "authenticate":
+                return await _authenticate(call, hub, given.server)
+
+
+async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
+    """Gives the address to sign in at; the hub goes on waiting for the person to come back from there."""
+    shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def show(address: str) -> None:
+        if not shown.done():
+            shown.set_result(address)
+
+    async def sign_in() -> None:
+        try:
+            await hub.authenticate(server, show)
+        except ClaudeCodeError as error:
+            log.info("%s", error.message)
+            if not shown.done():
+                shown.set_exception(error)
+
+    working = call.service.start_task(sign_in())
+    waiting: set[asyncio.Future[Any]] = {shown, working}
+    await asyncio.wait(waiting, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    if not shown.done():
+        return _reports(hub.status(server))
+    message = "Open this address in a browser to sign in; claude_mcp_servers tells when it worked."
+    return ServerReports(url=shown.result(), message=message, servers=_reports(hub.status(server)).servers)
+
+
+def hub_of(call: Call) -> Hub:
+    if call.hub is None:
+        raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
+    return call.hub
+
+
+def _reports(statuses: list[ServerStatus]) -> ServerReports:
+    told = [_report(status).model_dump(mode="json", by_alias=True, exclude_none=True) for status in statuses]
+    return ServerReports(servers=told)
+
+
+def _report(status: ServerStatus) -> ServerReport:
+    info = status.server_info or {}
+    return ServerReport(
+        name=status.name,
+        state=status.state,
+        reason=status.reason,
+        type=str(status.config.get("type", "")) or None,
+        scope=status.scope,
+        version=info.get("version") or None,
+        tools=status.tools,
+    )
+
+
+def hub_tools() -> Mapping[str, Tool[Any]]:
+    """The family; the tools of the servers themselves are another one."""
+    tool = Tool(
+        "claude_mcp_servers",
+        "The MCP servers that all sessions share: list them, see their status, reconnect, enable, disable, or sign in.",
+        Servers,
+        ServerReports,
+        claude_mcp_servers,
+        types.ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=True),
+    )
+    return {tool.name: tool}

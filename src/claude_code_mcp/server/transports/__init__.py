@@ -1,0 +1,1 @@
+"""How clients reach the MCP server: stdio and HTTP."""

@@ -1,0 +1,101 @@
+"""Bearer tokens: read once at the start, refused when weak, compared in constant time."""
+
+import hmac
+import os
+import stat
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mcp.server.auth.provider import AccessToken, TokenVerifier
+
+from ...config import Settings
+from ...errors import InvalidArgument
+from ...service import LOCAL
+
+_SHORTEST = 24
+_FEWEST_DIFFERENT = 10
+SCOPE = "claude-code"
+
+
+def load_tokens(settings: Settings) -> dict[str, str]:
+    """Names by token, from the settings and the file they name."""
+    tokens: dict[str, str] = {}
+    if settings.http_token is not None:
+        _add(tokens, "default", settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
+    if settings.http_tokens_file is not None:
+        for name, token in _read_file(settings.http_tokens_file).items():
+            _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
+    return tokens
+
+
+def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
+    if name == LOCAL or name in tokens.values():
+        raise InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
+    if len(token) < _SHORTEST or len(set(token)) < _FEWEST_DIFFERENT:
+        raise InvalidArgument(
+            f"{where} is too weak: use at least {_SHORTEST} random characters, for example from "
+            "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
+        )
+    if token in tokens:
+        raise InvalidArgument(f"{where} is used twice; every caller needs a token of its own.")
+    tokens[token] = name
+
+
+def _read_file(path: Path) -> dict[str, str]:
+    try:
+        with open(path, "rb") as file:
+            _check_owner(path, os.fstat(file.fileno()))
+            lines = file.read().decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise InvalidArgument(f"The tokens file {path} cannot be read: {error}") from None
+    found: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[0] in found:
+            raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
+        found[words[0]] = words[1]
+    if not found:
+        raise InvalidArgument(f"The tokens file {path} holds no token.")
+    return found
+
+
+def _check_owner(path: Path, opened: os.stat_result) -> None:
+    """Looks at the file that was opened, whatever the path may lead to by now."""
+    if not stat.S_ISREG(opened.st_mode):
+        raise InvalidArgument(f"The tokens file {path} is not a regular file.")
+    if sys.platform == "win32":
+        return
+    if stat.S_IMODE(opened.st_mode) & 0o077:
+        raise InvalidArgument(f"The tokens file {path} can be read by others; `chmod 600` it.")
+    if opened.st_uid not in (os.geteuid(), 0):
+        raise InvalidArgument(f"The tokens file {path} belongs to somebody else, who could change it.")
+
+
+class StaticTokens(TokenVerifier):
+    """Knows a fixed set of tokens. Every candidate is compared, so that time tells nothing about which one fits."""
+
+    def __init__(self, names: Mapping[str, str], resource: str, refused: Callable[[], None] = lambda: None) -> None:
+        """`refused` is told of every token that is not known."""
+        self._names = [(token.encode(), name) for token, name in names.items()]
+        self._resource = resource
+        self._refused = refused
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        caller = self.name_of(token)
+        if caller is None:
+            self._refused()
+            return None
+        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
+
+    def name_of(self, token: str) -> str | None:
+        """Whose token it is."""
+        given, caller = token.encode("utf-8", "surrogateescape"), None
+        for known, name in self._names:
+            if hmac.compare_digest(given, known):
+                caller = name
+        return caller

@@ -1,0 +1,236 @@
+"""MCP over Streamable HTTP: bearer tokens, Host and Origin checks, a health endpoint."""
+
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import uvicorn
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from pydantic import AnyHttpUrl
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from ... import __version__
+from ...config import Settings
+from ...errors import InvalidArgument
+from ...model.audit_events import AuditEvent, AuditKind
+from ..server import McpServer
+from .bearer import SCOPE, StaticTokens, load_tokens
+
+log = logging.getLogger(__name__)
+
+
+PATH = "/mcp"
+
+
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def netloc(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.netloc}{PATH}"
+
+
+def read_address(text: str) -> Address:
+    """`HOST:PORT`, `[IPv6]:PORT` or `:PORT`, which is loopback."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"{text!r} is not HOST:PORT.", field="http")
+    host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
+    return Address(host, int(port))
+
+
+def own_addresses(address: Address) -> list[str]:
+    """The addresses at which programs on this machine reach us, each with anything behind it."""
+    names = {address.netloc, *(f"{name}:{address.port}" for name in (*_LOCAL_NAMES, socket.gethostname()))}
+    return [f"http://{name}/*" for name in sorted(names)]
+
+
+def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
+    """A server that others can reach must know who is calling."""
+    if not address.loopback and not tokens:
+        raise InvalidArgument(
+            f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
+            "Set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE, or listen on 127.0.0.1."
+        )
+
+
+def http_app(
+    surface: McpServer,
+    settings: Settings,
+    address: Address,
+    tokens: Mapping[str, str],
+    metrics: Callable[[], bytes] | None = None,
+) -> Starlette:
+    """The ASGI application; `tokens` are names by token, `metrics` what `/metrics` shows."""
+    auth, security = _auth(address) if tokens else None, _security(settings, address)
+    surface.service.redactor.add(tokens)
+
+    def refused() -> None:
+        surface.service.tell(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+
+    routes = [Route("/health", _health)]
+    if tokens:
+        routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
+    if metrics is not None:
+        routes.append(metrics_route(metrics, settings, tokens, security, refused))
+    app = surface.server().streamable_http_app(
+        streamable_http_path=PATH,
+        host=address.host,
+        transport_security=security,
+        auth=auth,
+        token_verifier=StaticTokens(tokens, address.url, refused) if tokens else None,
+        custom_starlette_routes=routes,
+    )
+    app.add_middleware(surface.streams.middleware)
+    return app
+
+
+def _auth(address: Address) -> AuthSettings:
+    """Tokens are given out by the operator. There is no authorization server, so none is advertised: a client that was
+    pointed to one would begin to sign in instead of telling that its token is wrong. The SDK wants an issuer all the
+    same; without a resource it tells nobody of it."""
+    return AuthSettings(
+        issuer_url=AnyHttpUrl(f"http://{address.netloc}"),
+        resource_server_url=None,
+        required_scopes=[SCOPE],
+    )
+
+
+def _security(settings: Settings, address: Address) -> TransportSecuritySettings:
+    names = {address.netloc, *settings.http_allowed_hosts}
+    if address.loopback:
+        names |= {f"{name}:*" for name in _LOCAL_NAMES}
+    origins = {f"http://{name}" for name in names} | set(settings.http_allowed_origins)
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True, allowed_hosts=sorted(names), allowed_origins=sorted(origins)
+    )
+
+
+async def _health(_: Request) -> Response:
+    return JSONResponse({"status": "ok", "version": __version__})
+
+
+async def _no_registration(_: Request) -> Response:
+    """Clients that are refused look here for a sign-in, even if nothing points to one, and show people the answer."""
+    said = "this server has no sign-in; send the header `Authorization: Bearer TOKEN` with a token from its operator"
+    return PlainTextResponse(said, 404)
+
+
+class HttpServer:
+    """Listens at an address, until it is stopped."""
+
+    def __init__(
+        self, surface: McpServer, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
+    ) -> None:
+        """Raises InvalidArgument if it must not or cannot listen there."""
+        tokens = load_tokens(settings)
+        check_exposure(address, tokens)
+        self._open = not tokens
+        self._socket = _listen(address)
+        address = replace(address, port=self._socket.getsockname()[1])
+        self.url = address.url
+        self.own_addresses = own_addresses(address)
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                http_app(surface, settings, address, tokens, metrics),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
+
+    async def serve(self) -> None:
+        """Returns when it was stopped and the last connection is closed."""
+        log.info("serving MCP on %s", self.url)
+        if self._open:
+            log.warning(
+                "serving without a token: every program and every user on this machine can run commands as this user; "
+                "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
+            )
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Takes no more connections and lets `serve` come to its end."""
+        self._server.should_exit = True
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, *_, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        listening = socket.create_server(where[:2], family=family, backlog=2048)
+        # Inherited by every connection. asyncio does this only for sockets that were made with TCP by name, and with
+        # Nagle's algorithm every call waits 40 ms for an acknowledgement.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
+    except OSError as error:
+        raise InvalidArgument(f"Cannot listen on {address.netloc}: {error.strerror or error}.", field="http") from None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals alone: uvicorn would raise the one that ended it again, before the sessions are closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def metrics_route(
+    render: Callable[[], bytes],
+    settings: Settings,
+    tokens: Mapping[str, str],
+    security: TransportSecuritySettings,
+    refused: Callable[[], None],
+) -> Route:
+    """Its own token if there is one, else that of any caller. No token at all is asked where callers need none."""
+    own = settings.metrics_token
+    known = StaticTokens({own.get_secret_value(): "metrics"} if own is not None else tokens, "", refused)
+    protected = bool(own is not None or tokens)
+    origin_check = TransportSecurityMiddleware(security)
+
+    async def metrics(request: Request) -> Response:
+        unwelcome = await origin_check.validate_request(request)
+        if unwelcome is not None:
+            return unwelcome
+        if protected and await known.verify_token(_bearer(request)) is None:
+            return PlainTextResponse("Unauthorized", 401, {"WWW-Authenticate": "Bearer"})
+        return Response(render(), media_type=_TYPE)
+
+    return Route("/metrics", metrics)
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.casefold() == "bearer" else ""

@@ -1,0 +1,328 @@
+"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each way where there are none.
+
+The SDK's own transport reads and writes through threads, which more than doubles the time of a call, and a thread that
+reads a terminal keeps the process from ending. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither
+a stray print nor a child can touch the protocol.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import queue
+import sys
+import threading
+from asyncio.streams import FlowControlMixin
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Protocol
+
+import anyio
+import mcp_types as types
+from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
+from mcp.shared.message import SessionMessage
+
+from ... import json_text
+from ...greeting.loop import on_pipes
+from ...greeting.protocol import GreetedInput
+from .wire import sound_line
+
+log = logging.getLogger(__name__)
+
+LONGEST_LINE = 64 << 20
+_CHUNK = 1 << 16
+_MOST_UNREAD = 64
+"""Chunks that a thread reads ahead."""
+_LAST_ANSWERS = 0.5
+"""Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
+_LAST_WORDS = 1.0
+"""Seconds that a slow client has for what was written before the end."""
+
+Inbox = ContextReceiveStream[SessionMessage | Exception]
+Outbox = ContextSendStream[SessionMessage]
+
+
+@asynccontextmanager
+async def stdio_streams(heard: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
+    """The two streams of the transport, beginning with what was heard before it was there."""
+    async with _open_wire(heard.unread) as wire, anyio.create_task_group() as tasks:
+        inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
+        outbox, outbox_out = create_context_streams[SessionMessage](0)
+        tasks.start_soon(_receive, wire, inbox_in)
+        tasks.start_soon(_send, wire, outbox_out, set(heard.answered))
+        yield inbox, outbox
+        tasks.cancel_scope.cancel()
+
+
+class _Output(Protocol):
+    """Where lines to the client go."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None:
+        """Waits while the client is slow. ConnectionError when it is gone."""
+
+    async def close(self) -> None:
+        """Ends it when all is written, or after a while in any case."""
+
+
+class _Wire:
+    """Lines from the client and lines to it."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader(limit=LONGEST_LINE)
+        self.open = anyio.CancelScope()
+        """Cancelled when the client reads no more: then there is nobody to serve."""
+        self.unanswered = _Unanswered()
+        self.output: _Output
+
+    async def line(self) -> bytes:
+        """The next line, empty at the end of input. What is too long comes out as something that nobody can parse."""
+        try:
+            return await self.reader.readuntil(b"\n")
+        except asyncio.IncompleteReadError as end:
+            return end.partial
+        except asyncio.LimitOverrunError as overrun:
+            await self.reader.readexactly(overrun.consumed)
+            await self.line()
+            return b"a line that is too long"
+
+    async def write(self, message: types.JSONRPCMessage) -> None:
+        """Sends a message, or nothing when nobody reads any more. One that cannot be written is left out: if it was an
+        answer, an error has taken its place."""
+        try:
+            line = sound_line(message)
+        except ValueError as error:
+            log.error("a message to the client was left out: %s", error)
+            return
+        self.output.write(line)
+        with suppress(ConnectionError):
+            await self.output.drain()
+
+
+class _PipeOutput(FlowControlMixin):
+    """stdout as a pipe. As its protocol it hears when nobody reads any more, and ends the wire."""
+
+    def __init__(self, wire: _Wire) -> None:
+        super().__init__()
+        self._wire = wire
+        self._closed = asyncio.Event()
+        self._stdout: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._stdout = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._closed.set()
+        self._wire.open.cancel()
+
+    def write(self, data: bytes) -> None:
+        if not self._closed.is_set():
+            self._stdout.write(data)
+
+    async def drain(self) -> None:
+        await self._drain_helper()  # type: ignore[attr-defined]
+
+    async def close(self) -> None:
+        self._stdout.close()
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            await self._closed.wait()
+        if not self._closed.is_set():
+            self._stdout.abort()
+
+
+class _ThreadOutput:
+    """stdout as anything else, such as a file or a terminal, written by a thread that nobody has to wait for."""
+
+    def __init__(self, wire: _Wire, descriptor: int) -> None:
+        self._wire = wire
+        self._descriptor = descriptor
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        threading.Thread(target=self._work, name="stdout", daemon=True).start()
+
+    def write(self, data: bytes) -> None:
+        self._lines.put(data)
+
+    async def drain(self) -> None:
+        """Nothing to wait for: what is behind a file or a terminal takes what it is given."""
+
+    async def close(self) -> None:
+        self._lines.put(None)
+        with anyio.move_on_after(_LAST_WORDS, shield=True):
+            await self._ended.wait()
+
+    def _work(self) -> None:
+        with suppress(OSError):  # nobody reads any more
+            while (data := self._lines.get()) is not None:
+                while data:
+                    data = data[os.write(self._descriptor, data) :]
+        with suppress(RuntimeError):  # the loop has not waited for us
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self._ended.set()
+        self._wire.open.cancel()
+
+
+def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
+    """Feeds the reader from a thread. Nobody waits for the thread: reading from a terminal cannot be called off, and
+    must not keep the process from ending."""
+    loop, room = asyncio.get_running_loop(), threading.Semaphore(_MOST_UNREAD)
+
+    def take(data: bytes) -> None:
+        if data:
+            reader.feed_data(data)
+        else:
+            reader.feed_eof()
+        room.release()
+
+    def work() -> None:
+        data = b"-"
+        with suppress(RuntimeError):  # the loop is closed
+            while data:
+                room.acquire()
+                try:
+                    data = os.read(descriptor, _CHUNK)
+                except OSError:
+                    data = b""
+                loop.call_soon_threadsafe(take, data)
+
+    threading.Thread(target=work, name="stdin", daemon=True).start()
+
+
+class _Unanswered:
+    """The requests that the client may still wait for."""
+
+    def __init__(self) -> None:
+        self._ids: set[types.RequestId] = set()
+        self._none = asyncio.Event()
+
+    def note(self, message: types.JSONRPCMessage) -> None:
+        """A message from the client: a request is to be answered, unless it is called off."""
+        if isinstance(message, types.JSONRPCRequest):
+            self._ids.add(message.id)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            called_off = (message.params or {}).get("requestId")
+            if isinstance(called_off, int | str):
+                self._ids.discard(called_off)
+
+    def strike(self, message: types.JSONRPCMessage) -> None:
+        """A message to the client."""
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
+            self._ids.discard(message.id)
+            if not self._ids:
+                self._none.set()
+
+    async def none_left(self) -> None:
+        while self._ids:
+            self._none.clear()
+            await self._none.wait()
+
+
+async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
+    with wire.open, suppress(anyio.BrokenResourceError):
+        async with inbox:
+            while line := await wire.line():
+                try:
+                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except (ValueError, RecursionError):
+                    if (refusal := _refusal(line)) is not None:
+                        await wire.write(refusal)
+                else:
+                    wire.unanswered.note(message)
+                    await inbox.send(SessionMessage(message))
+            with anyio.move_on_after(_LAST_ANSWERS):
+                await wire.unanswered.none_left()
+
+
+async def _send(wire: _Wire, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]) -> None:
+    async with outbox:
+        async for item in outbox:
+            message = item.message
+            if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id in answered:
+                answered.discard(message.id)
+            else:
+                await wire.write(message)
+            wire.unanswered.strike(message)
+
+
+def _refusal(line: bytes) -> types.JSONRPCError | None:
+    """What JSON-RPC says to a line that is no message. Silence is kept only towards blanks and broken responses."""
+    try:
+        message = json.loads(line) if line.strip() else {}
+    except (ValueError, RecursionError):
+        return _error(None, types.PARSE_ERROR, "Parse error")
+    if not isinstance(message, dict):
+        return _error(None, types.INVALID_REQUEST, "Invalid request: batches and bare values are not accepted")
+    if "method" not in message:
+        return None
+    request_id = message.get("id")
+    can_be_told = type(request_id) in (int, str) and json_text.flaw(request_id) is None
+    return _error(request_id if can_be_told else None, types.INVALID_REQUEST, "Invalid request")
+
+
+def _error(request_id: types.RequestId | None, code: int, message: str) -> types.JSONRPCError:
+    return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=types.ErrorData(code=code, message=message))
+
+
+@asynccontextmanager
+async def _open_wire(unread: bytes) -> AsyncIterator[_Wire]:
+    wire, piped = _Wire(), on_pipes()
+    if unread:
+        wire.reader.feed_data(unread)
+    with _claimed(0, os.devnull) as stdin, _claimed(1, None) as stdout:
+        if piped:
+            reading = await _connect_pipes(wire, stdin, stdout)
+        else:
+            _start_threads(wire, stdin, stdout)
+        try:
+            yield wire
+        finally:
+            if piped:
+                reading.close()
+            await wire.output.close()
+
+
+async def _connect_pipes(wire: _Wire, stdin: int, stdout: int) -> asyncio.ReadTransport:
+    loop, output = asyncio.get_running_loop(), _PipeOutput(wire)
+    reading, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(wire.reader), os.fdopen(os.dup(stdin), "rb", 0)
+    )
+    await loop.connect_write_pipe(lambda: output, os.fdopen(os.dup(stdout), "wb", 0))
+    wire.output = output
+    return reading
+
+
+def _start_threads(wire: _Wire, stdin: int, stdout: int) -> None:
+    """The threads have descriptors of their own, which stay open: a number that is closed under a thread may soon
+    belong to another file."""
+    if sys.platform != "win32":
+        for descriptor in (stdin, stdout):
+            os.set_blocking(descriptor, True)
+    wire.output = _ThreadOutput(wire, os.dup(stdout))
+    _read_in_a_thread(os.dup(stdin), wire.reader)
+
+
+@contextmanager
+def _claimed(fd: int, instead: str | None) -> Iterator[int]:
+    """A private duplicate of a standard descriptor, which meanwhile leads elsewhere: to `instead`, or to stderr.
+
+    Whoever shares the pipe with us gets it back as it was: asyncio makes it non-blocking for everybody.
+    """
+    private, blocking = os.dup(fd), None if sys.platform == "win32" else os.get_blocking(fd)
+    elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    os.dup2(elsewhere, fd)
+    os.close(elsewhere)
+    try:
+        yield private
+    finally:
+        if blocking is not None:
+            os.set_blocking(private, blocking)
+        os.dup2(private, fd)
+        os.close(private)

@@ -1,0 +1,130 @@
+"""A session out of what is left of it on disk: its record, if it was ours, and its transcript."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ..claude.frames import Conversation
+from ..errors import PermissionDenied
+from ..model.events import Event, Output
+from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode
+from ..model.states import State
+from ..model.usage import Usage
+from ..store.lease import Leases
+from ..store.session_records import SessionRecord, SessionRecords
+from ..store.transcript_reader import Recent, read_recent
+from ..store.transcript_summary import in_folder
+from ..store.transcripts import Transcript, Transcripts
+from .event_writer import ReadableLines
+from .launcher import own_directory
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """All that the disk knows of a session."""
+
+    session_id: str
+    record: SessionRecord | None
+    transcript: Transcript | None
+    recent: Recent
+    runs_elsewhere: bool = False
+    """Whether another server is in the middle of a turn of it."""
+
+    @property
+    def cwd(self) -> str:
+        """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
+        told = self.transcript.cwd if self.transcript is not None else None
+        if self.record is None or self.transcript is None:
+            return self.record.cwd if self.record is not None else told or own_directory()
+        at_home = in_folder(os.path.realpath(self.record.cwd), self.transcript.path.parent.name)
+        return self.record.cwd if at_home or told is None else told
+
+    @property
+    def usage(self) -> Usage:
+        """The CLI counts what interactive use cost, our record what a killed process cost: the larger is nearer."""
+        told = [self.transcript.usage] if self.transcript is not None else []
+        return max([self.record.usage, *told] if self.record is not None else told, key=lambda one: one.cost_usd)
+
+    @property
+    def state(self) -> State:
+        """Where the session stands."""
+        record = self.record
+        if record is None:
+            return State.IDLE
+        if record.cancelled:
+            return State.CANCELLED
+        if record.running_since is not None:
+            return State.RUNNING if self.runs_elsewhere else State.INTERRUPTED
+        return record.outcome.state if record.outcome is not None else State.IDLE
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the last turn came to; a turn that nobody ended was interrupted, whatever the one before came to."""
+        record = self.record
+        if record is None:
+            return Outcome(OutcomeCode.COMPLETED, result=self.recent.answer) if self.recent.answer else None
+        if record.running_since is not None:
+            return None if self.runs_elsewhere else _cut_short(record.running_since)
+        if record.outcome is not None and record.result_cut:
+            return replace(record.outcome, result=self.recent.answer or record.outcome.result)
+        return record.outcome
+
+
+def read_session(session_id: str, records: SessionRecords, transcripts: Transcripts, leases: Leases) -> OnDisk | None:
+    """None if there is nothing that could be resumed. RecordUnreadable if it must not be. Blocks on the disk.
+
+    A session that was ended before it could write a line has only its record, and begins anew. One that has spoken
+    and lost its transcript is gone.
+    """
+    record = records.read(session_id)
+    transcript = transcripts.read(session_id)
+    if transcript is None and (record is None or record.model_turns):
+        return None
+    recent = read_recent(transcript.path) if transcript is not None else Recent()
+    running = record is not None and record.running_since is not None and leases.held(session_id)
+    return OnDisk(session_id, record, transcript, recent, running)
+
+
+def resumed_options(
+    recorded: SessionOptions, wished: SessionOptions | None, *, foreign_owner: str | None = None
+) -> SessionOptions:
+    """What a session is resumed with: what this call sets, else what is recorded.
+
+    Only fields that were set count as wishes. The policy is applied to the outcome, elsewhere. A session that
+    belongs to somebody else was limited by that one's policy, of which only the recorded options tell: it takes no
+    wishes, or PermissionDenied.
+    """
+    names = wished.model_fields_set if wished is not None else set()
+    changes = {name: value for name in sorted(names) if (value := getattr(wished, name)) is not None}
+    differing = [name for name, value in changes.items() if value != getattr(recorded, name)]
+    if foreign_owner is not None and differing:
+        raise PermissionDenied(
+            f"{differing[0]}: the session is {foreign_owner}'s and goes on with the options it was created with.",
+            field=differing[0],
+        )
+    return recorded.model_copy(update=changes)
+
+
+def narrated(recent: Recent, narrator: ReadableLines) -> Iterator[Event]:
+    """The readable lines of a transcript's end, as they were told when it happened."""
+    if not recent.complete:
+        yield Output("[earlier output is not kept here; the transcript has it]", "text")
+    for message in recent.messages:
+        at = _time_of(message.get("timestamp"))
+        for kind, line in narrator.conversation(Conversation(dict(message), 0)):
+            yield Output(line, kind, size=len(line), at=at)
+
+
+def _time_of(timestamp: object) -> float:
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _cut_short(began: float) -> Outcome:
+    when = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+    detail = f"The turn that began at {when} was cut short: the server that ran it ended before it."
+    return Outcome(OutcomeCode.INTERRUPTED, detail=detail)

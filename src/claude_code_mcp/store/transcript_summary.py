@@ -1,0 +1,246 @@
+"""What a listing tells about one transcript, from a bounded part of its beginning and of its end.
+
+Claude Code writes the first prompt at the beginning, and repeats titles at the end when it exits.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .jsonl import clean, ends_of, parse
+
+_HEAD = 1 << 17
+
+
+_TAIL = 1 << 16
+
+
+_STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
+
+
+_CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
+
+
+_BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
+
+
+_SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
+
+
+_USER = re.compile(rb'"type": ?"user"')
+
+
+_PROMPT_LINE = re.compile(rb'"type": ?"(?:user|queue-operation)"')
+
+
+_CUT_PROMPT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL)
+
+
+_UUID = re.compile(rb'"uuid": ?"([^"\\]{1,200})"')
+
+
+_TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
+
+
+_FOLDER_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What a transcript tells about itself."""
+
+    cwd: str
+    title: str | None
+    first_prompt: str | None
+    branch: str | None
+
+
+def read_heading(path: str, folder: str) -> Heading | None:
+    """None for what is no session: a damaged file, one without a message, a subagent's own transcript."""
+    ends = ends_of(path, _HEAD, _TAIL)
+    if ends is None:
+        return None
+    head, tail = ends
+    everything = head + b"\n" + tail
+    cwd = _cwd(everything, folder)
+    sidechain = _SIDECHAIN.search(head)
+    if cwd is None or (sidechain and sidechain[1] == b"true"):
+        return None
+    return Heading(cwd, _title(everything), _first_prompt(head, cut=bool(tail)), _branch(everything))
+
+
+def folder_of(directory: str) -> str:
+    """The folder in which Claude Code keeps the transcripts of a directory.
+
+    Different directories may share one. Longer names end in a hash, which is left out here.
+    """
+    name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
+    return name[:_FOLDER_LONGEST]
+
+
+def in_folder(directory: str, folder: str) -> bool:
+    """Whether the transcripts of a directory would lie in a folder of this name."""
+    return folder_of(directory).casefold() == folder[:_FOLDER_LONGEST].casefold()
+
+
+def _cwd(everything: bytes, folder: str) -> str | None:
+    """The directory that the folder is named after: a forked or moved session has lines of other ones too."""
+    first, seen = None, set()
+    for found in _CWD.finditer(everything):
+        if found[1] in seen:  # nearly every line has one, and nearly always the same
+            continue
+        seen.add(found[1])
+        cwd = _string(found[1])
+        if cwd and in_folder(cwd, folder):
+            return cwd
+        first = first or cwd
+    return first
+
+
+def _string(raw: bytes) -> str | None:
+    try:
+        return clean(json.loads(f'"{raw.decode(errors="replace")}"', strict=False)) or None
+    except ValueError:
+        return None
+
+
+def _branch(everything: bytes) -> str | None:
+    """The latest; a detached HEAD, and no repository at all, are no branch."""
+    found = _BRANCH.match(everything, max(0, everything.rfind(b'"gitBranch":')))
+    branch = _string(found[1]) if found else None
+    return branch if branch != "HEAD" else None
+
+
+def _title(everything: bytes) -> str | None:
+    """The last one given by the person, else the last one made by the model, else a summary as of old."""
+    for kind, field in _TITLES:
+        given = next(_lines_of(everything, kind), {}).get(field)
+        if isinstance(given, str) and given.strip():
+            return shortened(clean(given))
+    summary = next(_own_summaries(everything), {}).get("summary")
+    return shortened(clean(summary)) if isinstance(summary, str) and summary.strip() else None
+
+
+def _own_summaries(everything: bytes) -> Iterator[dict[str, Any]]:
+    """Old versions wrote summaries of other conversations too: the message that it ends with tells."""
+    ours: set[str] | None = None
+    for line in _lines_of(everything, "summary"):
+        if ours is None:
+            ours = {one.decode(errors="replace") for one in _UUID.findall(everything)}
+        leaf = line.get("leafUuid")
+        if isinstance(leaf, str) and leaf in ours:
+            yield line
+
+
+def _lines_of(everything: bytes, kind: str) -> Iterator[dict[str, Any]]:
+    """The lines of one type, last first."""
+    mark = f'"{kind}"'.encode()
+    end = len(everything)
+    while (at := everything.rfind(mark, 0, end)) >= 0:
+        start = everything.rfind(b"\n", 0, at) + 1
+        stop = everything.find(b"\n", at)
+        line = parse(everything[start : stop if stop >= 0 else len(everything)])
+        if line is not None and line.get("type") == kind:
+            yield line
+        end = start
+
+
+def _first_prompt(head: bytes, *, cut: bool) -> str | None:
+    lines = head.split(b"\n")
+    last = lines.pop() if cut else b""
+    command = None
+    for line in lines:
+        prompt = typed(parse(line) or {}) if _USER.search(line) else None
+        if prompt and not is_bare_command(prompt):
+            return shortened(prompt)
+        command = command or prompt
+    return command or _cut_prompt(last)
+
+
+def _cut_prompt(line: bytes) -> str | None:
+    """The prompt in a line that goes on behind the part that was read."""
+    kind = _PROMPT_LINE.search(line)
+    found = _CUT_PROMPT.search(line, kind.end()) if kind else None
+    if not found or b'"tool_result"' in line[: found.start(1)]:
+        return None
+    whole = re.sub(rb"\\u[0-9a-fA-F]{0,3}$", b"", found[1])
+    prompt = unwrapped(_string(whole) or "")
+    return shortened(prompt) if prompt else None
+
+
+_OF_THE_MACHINE = (
+    "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
+    "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
+    "task-notification", "tick", "goal",
+)  # fmt: skip
+
+
+_OPENING = re.compile(rf"<({'|'.join(_OF_THE_MACHINE)})\b")
+
+
+_INTERRUPTED = "[Request interrupted by user"
+
+
+_NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
+
+
+def typed(line: Mapping[str, Any]) -> str | None:
+    """What a person typed in a line of a transcript; None if the line is none of theirs."""
+    message = line.get("message")
+    if line.get("type") != "user" or not isinstance(message, Mapping) or any(line.get(key) for key in _NOT_TYPED):
+        return None
+    return unwrapped(_text_of(message.get("content")))
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    words = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
+    pictures = "[image]" if any(block.get("type") == "image" for block in blocks) else ""
+    return "\n".join(words) or pictures
+
+
+def unwrapped(text: str) -> str | None:
+    """A message without what was wrapped around it; a command as it was typed."""
+    command, shell = _inside(text, "command-name"), _inside(text, "bash-input")
+    if command is not None:
+        text = f"{command} {_inside(text, 'command-args') or ''}"
+    elif shell is not None:
+        text = f"! {shell}"
+    plain = clean(_without_the_machine(text)).strip()
+    return plain if plain and not plain.startswith(_INTERRUPTED) else None
+
+
+def _inside(text: str, tag: str) -> str | None:
+    """What the first element of this name holds. If the first has no end, no later one has."""
+    _, opening, rest = text.partition(f"<{tag}>")
+    inside, closing, _ = rest.partition(f"</{tag}>")
+    return inside if opening and closing else None
+
+
+def _without_the_machine(text: str) -> str:
+    """The text without the machine's elements; one that is not closed reaches to the end. Each part is read once."""
+    kept, reached = [], 0
+    while (found := _OPENING.search(text, reached)) is not None:
+        opened = text.find(">", found.end())
+        if opened < 0:
+            break
+        kept.append(text[reached : found.start()])
+        closing = f"</{found[1]}>"
+        closed = text.find(closing, opened)
+        reached = len(text) if closed < 0 else closed + len(closing)
+    return "".join((*kept, text[reached:]))
+
+
+def is_bare_command(text: str) -> bool:
+    """Such as `/clear`: says nothing about what a conversation is about."""
+    return text.startswith("/") and len(text.split()) == 1
+
+
+def shortened(text: str, longest: int = 200) -> str:
+    """On one line, and not too long."""
+    flat = " ".join(text[: 20 * longest].split())
+    return flat if len(flat) <= longest else flat[: longest - 1].rstrip() + "…"

@@ -1,0 +1,181 @@
+"""From a step of a script to what the model answers. Pure.
+
+A step is checked when it is played, so a mistake in it is answered with a text that names it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+Json = dict[str, Any]
+FaultKind = Literal["error", "cut", "stall"]
+
+_BLOCK_KEYS = frozenset({"text", "thinking", "signature", "tool", "input", "id", "structured"})
+_PACE_KEYS = frozenset({"chunks", "interval", "repeat"})
+_FAULT_KEYS = frozenset({"error", "cut", "stall", "hang", "times", "error_type", "message", "retry_after"})
+_STEP_KEYS = _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "stop_reason", "usage", "model"}
+
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_KINDS: dict[type, str] = {str: "a string", dict: "an object"}
+
+
+class ScriptError(ValueError):
+    """A script that cannot be played; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong instead of the answer, for the first `times` requests or for all of them."""
+
+    kind: FaultKind
+    times: int | None = None
+    status: int = 500
+    error_type: str = "api_error"
+    message: str = "scripted error"
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One content block in the form of the API, and into how many deltas it is split."""
+
+    content: Json
+    chunks: int = 1
+    interval: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What the model answers to one request."""
+
+    blocks: tuple[Block, ...]
+    key: str = ""
+    """The same for every attempt at the same step of the same conversation."""
+    step: int | None = None
+    fault: Fault | None = None
+    delay: float = 0.0
+    stop_reason: str | None = None
+    usage: Json = field(default_factory=dict)
+    model: str | None = None
+
+
+def say(words: str) -> ModelAnswer:
+    """A plain answer."""
+    return ModelAnswer((Block({"type": "text", "text": words}),))
+
+
+def steps_of(script: list[Any]) -> Iterator[Json]:
+    """The steps in their full form; a plan becomes two, the file and the question for approval."""
+    for number, given in enumerate(script):
+        step = _as_object(given, _STEP_KEYS, f"step {number}")
+        words = step.pop("plan", None)
+        if words is None:
+            yield step
+        else:
+            yield {**step, "tool": "Write", "input": {"file_path": "${plan_file}", "content": words}}
+            yield {"tool": "ExitPlanMode", "input": {}}
+
+
+def _as_object(given: Any, known: frozenset[str], where: str) -> Json:
+    if isinstance(given, str):
+        return {"text": given}
+    if not isinstance(given, dict):
+        raise ScriptError(f"{where} is neither a string nor an object")
+    if unknown := sorted(given.keys() - known):
+        raise ScriptError(f"{where} has unknown keys: {', '.join(unknown)}")
+    return dict(given)
+
+
+def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
+    """The answer a step describes; raises ScriptError if it describes none."""
+    return ModelAnswer(
+        blocks=tuple(_blocks(step, index)),
+        key=key,
+        step=index,
+        fault=_fault(step),
+        delay=_number(step, "delay", 0),
+        stop_reason=_typed(step, "stop_reason", str),
+        usage=_typed(step, "usage", dict) or {},
+        model=_typed(step, "model", str),
+    )
+
+
+def _blocks(step: Json, index: int) -> Iterator[Block]:
+    if "blocks" not in step:
+        yield from _blocks_of(step, step)
+        return
+    if not isinstance(step["blocks"], list) or not step["blocks"]:
+        raise ScriptError(f"step {index}: blocks wants a list that is not empty")
+    for number, given in enumerate(step["blocks"]):
+        block = _as_object(given, _BLOCK_KEYS | _PACE_KEYS, f"step {index}, block {number}")
+        yield from _blocks_of(block, {**step, **block})
+
+
+def _blocks_of(source: Json, pace: Json) -> Iterator[Block]:
+    """The blocks of one object, which may think, speak and call a tool: always in this order."""
+    chunks, interval = int(_number(pace, "chunks", 1)), _number(pace, "interval", 0)
+    for content in _contents(source, int(_number(pace, "repeat", 1))):
+        yield Block(content, max(1, chunks), interval)
+
+
+def _contents(source: Json, repeat: int) -> Iterator[Json]:
+    if "thinking" in source:
+        signature = source.get("signature", "c2NyaXB0ZWQ=")
+        yield {"type": "thinking", "thinking": str(source["thinking"]), "signature": signature}
+    if "text" in source or not source.keys() & {"thinking", "tool", "structured"}:
+        yield {"type": "text", "text": str(source.get("text", "ok")) * repeat}
+    if "structured" in source:
+        yield _tool_use("StructuredOutput", source["structured"], source.get("id"))
+    if "tool" in source:
+        yield _tool_use(source["tool"], source.get("input", {}), source.get("id"))
+
+
+def _tool_use(name: Any, arguments: Any, given_id: Any) -> Json:
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ScriptError("a tool call wants a name and an input object")
+    return {"type": "tool_use", "id": given_id, "name": name, "input": arguments}
+
+
+def _fault(step: Json) -> Fault | None:
+    times = int(_number(step, "times", 0)) if "times" in step else None
+    if "error" in step:
+        return _error(step, times)
+    if step.get("cut"):
+        return Fault("cut", times)
+    return Fault("stall", times) if step.get("stall") or step.get("hang") else None
+
+
+def _error(step: Json, times: int | None) -> Fault:
+    status = int(_number(step, "error", 500))
+    return Fault(
+        kind="error",
+        times=times,
+        status=status,
+        error_type=_typed(step, "error_type", str) or _ERROR_TYPES.get(status, "api_error"),
+        message=_typed(step, "message", str) or f"scripted error {status}",
+        retry_after=_number(step, "retry_after", 0) if "retry_after" in step else None,
+    )
+
+
+def _typed(source: Json, key: str, kind: type[T]) -> T | None:
+    value = source.get(key)
+    if value is None or isinstance(value, kind):
+        return value
+    raise ScriptError(f"{key} wants {_KINDS[kind]}")
+
+
+def _number(source: Json, key: str, default: float) -> float:
+    value = source.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ScriptError(f"{key} wants a number that is not negative")
+    return value
