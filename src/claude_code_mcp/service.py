@@ -54,7 +54,7 @@ from .store.aliases import Aliases
 from .store.catalogue import Catalogue, Entries, Entry
 from .store.lease import Leases
 from .store.log import Subscription
-from .store.session_records import LOCAL, SessionRecords, Summary
+from .store.session_records import LOCAL, SessionRecord, SessionRecords, Summary
 from .store.spending import Spending
 from .store.transcripts import Transcripts, is_session_id
 
@@ -274,9 +274,10 @@ class Service:
         self._tell_of(ActKind.SESSION_CREATED, session, prompt)
         return session, delivery
 
-    async def _confirm(self, session: Session, *, new: bool) -> None:
+    async def _confirm(self, session: Session, *, new: bool, before: SessionRecord | None = None) -> None:
         """Where only Claude Code can tell whether it takes the options, waits for its word, which comes before it is
-        given the message. Raises its refusal, after which nothing is left of a `new` session."""
+        given the message. Raises its refusal, after which nothing is left of a `new` session but the record that was
+        there `before`."""
         if not needs_confirmation(session.options):
             return
         try:
@@ -288,6 +289,7 @@ class Service:
         if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
             if new:
                 await self._sessions.drop(session)
+                await self._recorder.put_back(session.id, before)
             raise refusal
 
     def _tell_of(self, kind: ActKind, session: Session, prompt: str, **more: Any) -> None:
@@ -323,8 +325,9 @@ class Service:
             async with self._admitted(found, owner) as session:
                 kind = ActKind.MESSAGE_SENT if session.live else ActKind.SESSION_RESUMED
                 new = not session.turns
+                before = await asyncio.to_thread(self._recorder.records.read, session.id) if new else None
                 delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
-                await self._confirm(session, new=new)
+                await self._confirm(session, new=new, before=before)
         await self._recorder.saved(session.id)
         self._tell_of(kind, session, text)
         return session, delivery
