@@ -17,7 +17,7 @@ from random import Random
 import psutil
 
 from claude_code_mcp.claude.user_config import config_directory
-from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.errors import Cancelled, SessionNotFound
 from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service, outcome_of
@@ -196,6 +196,10 @@ async def _go_on(place: Place, trial: Trial, mark: Mapping[str, str], session_id
     async with place.service(mark) as service:
         try:
             resumed = await _answers(service, session_id, place)
+        except Cancelled:
+            if trial.fate is not Fate.CANCEL:
+                raise
+            resumed = False  # for good, over a restart too
         except SessionNotFound:
             if Transcripts(config_directory(place.environment)).path_of(session_id) is not None:
                 raise

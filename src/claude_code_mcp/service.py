@@ -52,7 +52,7 @@ from .sessions.slots import Slots
 from .store.catalogue import Catalogue, CatalogueEntries, Entry
 from .store.event_log import Subscription
 from .store.lease import Leases
-from .store.session_records import LOCAL, Aliases, SessionRecords, Summary
+from .store.session_records import LOCAL, Aliases, SessionRecord, SessionRecords, Summary
 from .store.spending import Spending
 from .store.transcripts import Transcripts, is_session_id
 
@@ -272,9 +272,10 @@ class Service:
         self._tell_of(AuditKind.SESSION_CREATED, session, prompt)
         return session, delivery
 
-    async def _confirm(self, session: Session, *, new: bool) -> None:
+    async def _confirm(self, session: Session, *, new: bool, before: SessionRecord | None = None) -> None:
         """Where only Claude Code can tell whether it takes the options, waits for its word, which comes before it is
-        given the message. Raises its refusal, after which nothing is left of a `new` session."""
+        given the message. Raises its refusal, after which nothing is left of a `new` session but the record that was
+        there `before`."""
         if not needs_confirmation(session.options):
             return
         try:
@@ -286,6 +287,7 @@ class Service:
         if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
             if new:
                 await self._sessions.drop(session)
+                await self._recorder.put_back(session.id, before)
             raise refusal
 
     def _tell_of(self, kind: AuditKind, session: Session, prompt: str, **more: Any) -> None:
@@ -321,8 +323,9 @@ class Service:
             async with self._admitted(found, owner) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
+                before = await asyncio.to_thread(self._recorder.records.read, session.id) if new else None
                 delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
-                await self._confirm(session, new=new)
+                await self._confirm(session, new=new, before=before)
         await self._recorder.saved(session.id)
         self._tell_of(kind, session, text)
         return session, delivery

@@ -9,6 +9,7 @@ import pytest
 
 from claude_code_mcp.errors import ExecutableNotFound
 from claude_code_mcp.model.events import Message, Noise
+from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
@@ -74,9 +75,12 @@ async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service
 
 
 async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Service, sandbox: Sandbox) -> None:
-    _, outcome = await run(service, "hello", options(sandbox, agents={"reviewer": {}}))
+    nowhere = {"PATH": str(sandbox.root)}  # without the programs that a sandbox is made of
+    _, outcome = await run(
+        service, "hello", SessionOptions(cwd=str(sandbox.project), sandbox={"enabled": True}, env=nowhere)
+    )
     assert outcome.code is OutcomeCode.START_FAILED
-    assert "reviewer.description" in outcome.detail
+    assert "sandbox required but unavailable" in outcome.detail.lower()
 
 
 async def test_a_process_that_never_says_that_it_is_ready_is_given_up(

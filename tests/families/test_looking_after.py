@@ -34,6 +34,16 @@ async def test_the_operator_can_allow_sensitive_details(start_caller: StartCalle
     assert told["sessions"][0]["cwd"] == str(caller.sandbox.project)
 
 
+async def test_a_session_of_an_earlier_server_tells_what_it_came_to(start_caller: StartCaller) -> None:
+    first: Caller = await start_caller()
+    report = await first.ok("claude_code", prompt=HELLO)
+    await first.service.__aexit__()
+    caller: Caller = await start_caller()
+    (session,) = (await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"]))["sessions"]
+    assert (session["status"], session["result"]) == ("idle", "hello")
+    assert session["totalCostUsd"] == pytest.approx(report["totalCostUsd"])
+
+
 async def test_cancel_is_final(start_caller: StartCaller) -> None:
     caller: Caller = await start_caller(call_limit_ms=300)
     running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))

@@ -233,7 +233,7 @@ async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
     for wish in ({"enabled": True}, {"enabled": True, "failIfUnavailable": False}):
         result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], sandbox=wish, env=nowhere)
         assert result.is_error
-        assert "Sandbox required but unavailable" in json.dumps(result.structured_content)
+        assert "sandbox required but unavailable" in json.dumps(result.structured_content).lower()
     assert not (caller.sandbox.project / "outside").exists()
 
 

@@ -78,6 +78,15 @@ class RecordWriter:
                 session_id=session.id,
             )
 
+    async def put_back(self, session_id: str, record: SessionRecord | None) -> None:
+        """Undoes what was written for a session that was refused: the record of before, or none."""
+        await self.remove(session_id)
+        if record is not None:
+            try:
+                await asyncio.to_thread(self.records.write, record)
+            except OSError as error:
+                log.error("the record of session %s cannot be put back: %s", session_id, error)
+
     async def remove(self, session_id: str) -> None:
         """Forgets a session that came to nothing."""
         await self.saved(session_id)

@@ -1,13 +1,19 @@
 """The answer to a pending input, from the arguments that every tool takes for it."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import WithJsonSchema
 
 from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...model.question import Answer, Scope
 
-GivenAnswers = dict[str, str | list[str]] | list[str | list[str]]
+GivenAnswers = Annotated[
+    dict[str, str | list[str]] | list[str | list[str]],
+    # The whole shape would cost every caller 170 bytes of context per tool; what does not fit it is refused by name.
+    WithJsonSchema({"oneOf": [{"type": "object"}, {"items": {}, "type": "array"}]}),
+]
 
 
 ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]

@@ -294,7 +294,7 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
     if given.action == "cancel":
         session = await call.service.cancel(given.session_id, owner=call.principal)
         return _infos([session], sensitive, f"Session {session.id} was cancelled.")
-    session = call.service.session(given.session_id, owner=call.principal)
+    session = await call.service.find(given.session_id, owner=call.principal)
     if given.action == "get" and given.part is not None:
         return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redactor))
     if given.action == "respond" and call.resumed_session is None:
