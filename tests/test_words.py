@@ -1,0 +1,128 @@
+"""Identifiers are words of the trade, and every module and public class has a name of its own.
+
+An everyday word such as `told` or `one` says nothing about a value. A better name says what the value is: `text`,
+`report`, `arguments`, `session`, `line`.
+"""
+
+import ast
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent / "src" / "claude_code_mcp"
+
+NEVER = {
+    "around", "hear", "heard", "hears", "nobody", "patience", "said", "somebody", "stranger", "strangers", "tell",
+    "teller", "telling", "tells", "told", "untold", "whoever", "wish", "wished", "wishes",
+}  # fmt: skip
+"""Not even as a part of an identifier: neither `told` nor `told_progress`."""
+
+NOT_ALONE = {"about", "given", "means", "one", "way", "words"}
+"""Fine as a part, such as in `one_line`, but not as a whole identifier."""
+
+ALLOWED: dict[tuple[str, str], str] = {
+    ("policy/shell.py", "words"): "the words of a shell command",
+    ("policy/rules.py", "words"): "the words of a shell command",
+}
+"""An identifier in a module, and why it is the right one there."""
+
+LIMITS: dict[str, int] = {
+    "app": 4, "channel_relay": 5, "claude": 8, "cli": 1, "commands": 45, "config": 1, "errors": 1, "greeting": 8,
+    "hub": 27, "hub_factory": 2, "model": 9, "observers": 6, "policy": 11, "private_files": 1, "processes": 3,
+    "questions": 18, "redaction": 2, "server": 69, "service": 8, "sessions": 42, "store": 12, "testing": 13,
+}  # fmt: skip
+"""How many may be left in each package or top-level module; those that are not named have none."""
+
+SHARED_MODULE_NAMES: dict[str, str] = {
+    "http": "a transport of the server and one of the hub",
+    "stdio": "a transport of the server and one of the hub",
+    "dependencies": "what the sessions and what the hub are given",
+    "protocol": "that of the CLI and that of the greeting, both without I/O",
+    "config": "the settings, and the command of that name",
+    "sessions": "the session tools, and the command of that name",
+    "paths": "how paths are written, and what the policy says of them",
+}
+
+_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """Every name that a module makes or uses: variables, attributes, parameters, functions, classes and aliases."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.keyword(arg=str(name)) | ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+                yield name
+
+
+def is_everyday(identifier: str) -> bool:
+    parts = [part.lower() for part in _PART.findall(identifier)]
+    return bool(NEVER.intersection(parts)) or (len(parts) == 1 and parts[0] in NOT_ALONE)
+
+
+@cache
+def offenders() -> dict[str, set[str]]:
+    """The everyday identifiers of each package or top-level module, as `module: identifier`."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(ROOT.rglob("*.py")):
+        module = path.relative_to(ROOT)
+        package = module.parts[0].removesuffix(".py")
+        for name in identifiers(ast.parse(path.read_text(encoding="utf-8"))):
+            if is_everyday(name) and (module.as_posix(), name) not in ALLOWED:
+                found[package].add(f"{module.as_posix()}: {name}")
+    return found
+
+
+COUNTS = Counter({package: len(found) for package, found in offenders().items()})
+
+
+def test_no_identifier_is_an_everyday_word() -> None:
+    too_many = {package: sorted(found) for package, found in offenders().items() if len(found) > LIMITS.get(package, 0)}
+    assert too_many == {}
+
+
+def test_the_limits_name_only_what_exists() -> None:
+    packages = {path.name.removesuffix(".py") for path in ROOT.iterdir()}
+    assert set(LIMITS) <= packages
+    assert [module for module, _ in ALLOWED if not (ROOT / module).exists()] == []
+
+
+def test_everyday_words_are_found_in_every_place_where_a_name_can_stand() -> None:
+    source = """
+import a as told
+def tell(heard, *, patience=1): self.wished = wish(given=2)
+class Stranger: pass
+for one in range(3): pass
+match x:
+    case [whoever, *somebody]: pass
+try: pass
+except E as nobody: pass
+"""
+    found = {name for name in identifiers(ast.parse(source)) if is_everyday(name)}
+    assert found == {
+        "told", "tell", "heard", "patience", "wished", "wish", "given", "Stranger", "one", "whoever", "somebody",
+        "nobody",
+    }  # fmt: skip
+    assert [name for name in ("told_progress", "_refusals_told", "_PATIENCE", "_one") if not is_everyday(name)] == []
+    assert [name for name in ("one_line", "given_names", "_way_back", "toldo") if is_everyday(name)] == []
+
+
+def test_no_two_modules_share_a_name() -> None:
+    names = Counter(path.stem for path in ROOT.rglob("*.py") if path.stem not in {"__init__", "__main__"})
+    assert {name for name, count in names.items() if count > 1} <= set(SHARED_MODULE_NAMES)
+
+
+def test_no_two_public_classes_share_a_name() -> None:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(path.relative_to(ROOT).as_posix())
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
