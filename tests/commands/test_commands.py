@@ -22,8 +22,8 @@ def test_the_version_is_told(environment: dict[str, str]) -> None:
 
 
 def test_help_names_every_command(environment: dict[str, str]) -> None:
-    told = run(environment, "--help").stdout
-    assert all(command in told for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
+    output = run(environment, "--help").stdout
+    assert all(command in output for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["sessions"], ["config", "emacs"]])
@@ -76,8 +76,8 @@ def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -
 
 @pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode"])
 def test_config_prints_json_that_starts_this_server(environment: dict[str, str], client: str) -> None:
-    told = run(environment, "config", client).stdout
-    parsed = json.loads(told[told.index("{") :])
+    output = run(environment, "config", client).stdout
+    parsed = json.loads(output[output.index("{") :])
     ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
     answer = subprocess.run(
         [server["command"], *server["args"], "--version"], env=environment, capture_output=True, text=True, check=True
@@ -86,13 +86,13 @@ def test_config_prints_json_that_starts_this_server(environment: dict[str, str],
 
 
 def test_config_prints_toml_for_codex(environment: dict[str, str]) -> None:
-    told = run(environment, "config", "codex").stdout
-    parsed = tomllib.loads(told.split("\n", 1)[1])
+    output = run(environment, "config", "codex").stdout
+    parsed = tomllib.loads(output.split("\n", 1)[1])
     assert parsed["mcp_servers"]["claude-code"]["command"]
 
 
 def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
     answer = run(environment, "demo")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    for told in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
-        assert told in answer.stdout
+    for text in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
+        assert text in answer.stdout

@@ -1,4 +1,4 @@
-"""`config`: the settings in force, and how to register this server in the clients people use."""
+"""`config`: prints the settings in force, their reference page, or how to register this server in a client."""
 
 import argparse
 import json
@@ -87,22 +87,25 @@ that line, until its input ends. `claude-code-mcp config` prints what is in forc
 
 
 def _command() -> list[str]:
-    found = shutil.which("claude-code-mcp")
+    """What starts this very installation: the script beside the interpreter, else one on PATH, else the module."""
     beside = Path(sys.executable).with_name("claude-code-mcp")
     if beside.exists():
         return [str(beside)]
-    return [found] if found else [sys.executable, "-m", "claude_code_mcp"]
+    on_path = shutil.which("claude-code-mcp")
+    return [on_path] if on_path else [sys.executable, "-m", "claude_code_mcp"]
 
 
 def _server(command: list[str]) -> dict[str, Any]:
     return {"command": command[0], "args": command[1:]}
 
 
-def _mcp_servers(where: str) -> Callable[[list[str]], str]:
-    def told(command: list[str]) -> str:
+def _mcp_servers_file(where: str) -> Callable[[list[str]], str]:
+    """For clients with a file in the format of Claude Desktop."""
+
+    def instructions(command: list[str]) -> str:
         return f"Add to {where}:\n{json.dumps({'mcpServers': {_NAME: _server(command)}}, indent=2)}"
 
-    return told
+    return instructions
 
 
 def _claude_code(command: list[str]) -> str:
@@ -121,8 +124,8 @@ def _codex(command: list[str]) -> str:
 
 _CLIENTS: dict[str, Callable[[list[str]], str]] = {
     "claude-code": _claude_code,
-    "claude-desktop": _mcp_servers("claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    "cursor": _mcp_servers("~/.cursor/mcp.json"),
+    "claude-desktop": _mcp_servers_file("claude_desktop_config.json (Settings, Developer, Edit Config)"),
+    "cursor": _mcp_servers_file("~/.cursor/mcp.json"),
     "vscode": _vscode,
     "codex": _codex,
 }

@@ -36,24 +36,27 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
-    given = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
+    overrides = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
     try:
-        settings = load_settings(file=arguments.config, **given)
+        settings = load_settings(file=arguments.config, **overrides)
         log_to_stderr(settings)
-        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
+        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.greeted))
     except ClaudeCodeError as error:
         if arguments.http:
             raise
-        return refuse(error, arguments.heard)
+        return refuse(error, arguments.greeted)
     return 0
 
 
-def refuse(problem: ClaudeCodeError, heard: GreetedInput | None) -> int:
-    """Tells a client on stdio, which may have been greeted already, why there is no server; a person in a terminal
-    needs no more than a line. The value is the exit code."""
+def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
+    """Reports why there is no server, in one line on stderr, and returns the exit code.
+
+    A client on stdio (`greeted` is given, and stdin is no terminal) is then served until it leaves by a server that
+    refuses every call with the same line: most clients never show what a server wrote to stderr.
+    """
     from ..app import refuse_stdio  # noqa: PLC0415
 
     print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
-    if heard is not None and not os.isatty(0):
-        asyncio.run(refuse_stdio(problem, heard))
+    if greeted is not None and not os.isatty(0):
+        asyncio.run(refuse_stdio(problem, greeted))
     return 2

@@ -1,4 +1,4 @@
-"""`sessions`: what Claude Code sessions there are on this machine, read from the shell."""
+"""`sessions`: lists, shows and follows the Claude Code sessions on this machine, from their transcripts on disk."""
 
 import argparse
 import os
@@ -10,7 +10,9 @@ from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
 from ..store.catalogue import Catalogue, Entry
 
-_POLL = 0.3
+_POLL_INTERVAL = 0.3
+_FIRST_LINES = 20
+_MOST_SESSIONS = 10_000
 
 
 def add_to(commands: Any) -> None:
@@ -46,42 +48,44 @@ def _list(arguments: argparse.Namespace) -> int:
 def _row(entry: Entry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
-    about = " ".join((entry.title or entry.first_prompt or "").split())[:80]
-    return f"{entry.session_id}  {when}  {entry.project}{branch}  {about}"
+    title = " ".join((entry.title or entry.first_prompt or "").split())[:80]
+    return f"{entry.session_id}  {when}  {entry.project}{branch}  {title}"
 
 
-def _named(catalogue: Catalogue, given: str) -> str:
-    """The full id of the one session that begins like this."""
-    if catalogue.find(given) is not None:
-        return given
-    matching = [entry.session_id for entry in catalogue.list(limit=10_000) if entry.session_id.startswith(given)]
+def _full_id(catalogue: Catalogue, prefix: str) -> str:
+    """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
+    if catalogue.find(prefix) is not None:
+        return prefix
+    ids = [entry.session_id for entry in catalogue.list(limit=_MOST_SESSIONS)]
+    matching = [session_id for session_id in ids if session_id.startswith(prefix)]
     if len(matching) != 1:
         problem = "No session begins" if not matching else f"{len(matching)} sessions begin"
-        raise SessionNotFound(f"{problem} with {given!r}; `claude-code-mcp sessions list` shows them.")
+        raise SessionNotFound(f"{problem} with {prefix!r}; `claude-code-mcp sessions list` shows them.")
     return matching[0]
 
 
 def _show(arguments: argparse.Namespace) -> int:
     catalogue = _catalogue()
-    for line in catalogue.transcript_lines(_named(catalogue, arguments.session), arguments.lines):
+    for line in catalogue.transcript_lines(_full_id(catalogue, arguments.session), arguments.lines):
         print(line)
     return 0
 
 
 def _follow(arguments: argparse.Namespace) -> int:
     catalogue = _catalogue()
-    session_id = _named(catalogue, arguments.session)
-    for line in _growing(catalogue, session_id):
+    session_id = _full_id(catalogue, arguments.session)
+    for line in _followed_lines(catalogue, session_id):
         print(line, flush=True)
     return 0
 
 
-def _growing(catalogue: Catalogue, session_id: str) -> Iterator[str]:
-    """The last lines and then every new one. Another process writes the file, so all there is to do is look."""
+def _followed_lines(catalogue: Catalogue, session_id: str) -> Iterator[str]:
+    """The last lines, and then every new one, without end. Polls, because another process writes the transcript."""
+    # The size is read before the last lines are: a line that is written in between is shown twice rather than never.
     entry = catalogue.find(session_id)
     offset = entry.size if entry is not None else 0
-    yield from catalogue.transcript_lines(session_id, 20)
+    yield from catalogue.transcript_lines(session_id, _FIRST_LINES)
     while True:
         lines, offset = catalogue.growth(session_id, offset)
         yield from lines
-        time.sleep(_POLL)
+        time.sleep(_POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""`stats`: what a running HTTP server has done so far, as a table."""
+"""`stats`: fetches the metrics of a running HTTP server and prints them as a table."""
 
 import argparse
 import http.client
@@ -12,7 +12,7 @@ from ..errors import ClaudeCodeError, InvalidArgument
 
 _PREFIX = "claude_code_mcp_"
 _TIMEOUT = 10.0
-_LARGEST = 10 << 20
+_MAX_BYTES = 10 << 20
 
 
 def add_to(commands: Any) -> None:
@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    text = _fetch(_address(arguments.where))
+    text = _fetch(_metrics_url(arguments.where))
     if arguments.raw:
         print(text, end="")
         return 0
@@ -39,19 +39,20 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _address(where: str) -> str:
+def _metrics_url(where: str) -> str:
     base = where if where.startswith(("http://", "https://")) else f"http://{where}"
     return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
 
 
 def _fetch(url: str) -> str:
+    """The body of the response. Raises InvalidArgument for what is no address, ClaudeCodeError for every failure."""
     token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _address
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-        with opener.open(request, timeout=_TIMEOUT) as answer:
-            return str(answer.read(_LARGEST).decode("utf-8", "replace"))
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         error.close()
         hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
@@ -63,13 +64,14 @@ def _fetch(url: str) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token is for the server that was named, and for no other."""
+    """Refuses redirects: the token must not be sent to any server but the one that was named."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def _rows(text: str) -> Iterator[tuple[str, str]]:
+    """Name with labels, and value, of every sample but the buckets of histograms."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
 
     for family in text_string_to_metric_families(text):
@@ -78,10 +80,10 @@ def _rows(text: str) -> Iterator[tuple[str, str]]:
                 continue
             labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
             name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
-            yield f"{name} {labels}".strip(), _told(sample.name, sample.value)
+            yield f"{name} {labels}".strip(), _formatted(sample.name, sample.value)
 
 
-def _told(name: str, value: float) -> str:
+def _formatted(name: str, value: float) -> str:
     if name.endswith("_bytes"):
         return f"{value / (1 << 20):.1f} MB"
     if "_usd" in name:
