@@ -12,9 +12,11 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from . import claude, demo, doctor, serve, sessions, stats
-from . import config as registration
+from . import claude, config, demo, doctor, serve, sessions, stats
 from .mcp import command as mcp
+
+COMMANDS = (serve, demo, doctor, claude, config, sessions, stats, mcp)
+"""In the order of the help."""
 
 _ABOUT = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
@@ -30,7 +32,7 @@ def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
     try:
         if argv[:1] == ["claude"]:
             return claude.run(argv[1:])  # none of its arguments is ours, `--help` and `--version` neither
-        arguments = _parser().parse_args(argv, argparse.Namespace(greeted=greeted))
+        arguments = build_parser().parse_args(argv, argparse.Namespace(greeted=greeted))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
@@ -61,10 +63,11 @@ class _Parser(argparse.ArgumentParser):
         raise _Misuse(message, self.format_usage())
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all commands; each sets `run` to the function that takes the parsed arguments."""
     parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (serve, demo, doctor, claude, registration, sessions, stats, mcp):
+    for command in COMMANDS:
         command.add_to(commands)
     return parser

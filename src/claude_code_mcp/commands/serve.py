@@ -5,11 +5,14 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..config import TOOLSETS, load_settings
+from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
+
+SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
+"""Fields of `Settings` that can be set on the command line too."""
 
 
 def add_to(commands: Any) -> None:
@@ -22,21 +25,28 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
-    parser.add_argument(
-        "--on-disconnect",
-        choices=("keep", "interrupt", "stop"),
-        help="what becomes of a client's running turns when it goes away (default: stop on stdio, keep over HTTP)",
-    )
-    parser.add_argument(
-        "--toolsets", metavar="NAMES", help=f"the families of tools to offer, of {','.join(TOOLSETS)} (default: all)"
-    )
+    for field in SETTINGS_WITH_FLAG:
+        _add_setting(parser, field)
     parser.set_defaults(run=_run)
+
+
+def _add_setting(parser: argparse.ArgumentParser, field: str) -> None:
+    """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
+    setting = Settings.model_fields[field]
+    choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
+    default = f" Default: {','.join(setting.default)}." if isinstance(setting.default, tuple) else ""
+    parser.add_argument(
+        f"--{field.replace('_', '-')}",
+        choices=None if default else choices,
+        metavar="NAMES" if default else None,
+        help=f"{' '.join((setting.description or '').split())}{default} ({variable_of(field)})".replace("%", "%%"),
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
-    overrides = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
+    overrides = {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
     try:
         settings = load_settings(file=arguments.config, **overrides)
         log_to_stderr(settings)
