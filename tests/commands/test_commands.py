@@ -96,3 +96,20 @@ def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
     assert answer.returncode == 0, answer.stdout + answer.stderr
     for text in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
         assert text in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions", "list", "--limit", "-1"],
+        ["sessions", "list", "--limit", "0"],
+        ["sessions", "show", "x", "--lines", "-5"],
+        ["mcp", "status", "--patience", "-1"],
+        ["mcp", "call", "x", "y", "--timeout", "-1"],
+        ["mcp", "login", "x", "--timeout", "nan"],
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = run(environment, *arguments)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"argument {arguments[-2]}: {arguments[-1]} is not" in answer.stderr

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from ..config import Settings, load_settings, variable_of
+from .flags import add_config_file
 
 _NAME = "claude-code"
 
@@ -24,7 +25,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
     parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    add_config_file(parser)
     parser.set_defaults(run=_run)
 
 

@@ -27,6 +27,7 @@ from ..errors import ClaudeCodeError, ExecutableNotFound
 from ..private_files import private_directory
 from ..processes.environment import child_environment
 from ..processes.spawn import containment
+from .flags import add_config_file
 
 _NEEDED_DISK = 500 << 20
 _CLI_TIMEOUT = 30.0
@@ -51,7 +52,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--deep", action="store_true", help="also run a turn on the scripted model")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    add_config_file(parser)
     parser.set_defaults(run=_run)
 
 

@@ -4,12 +4,12 @@ import argparse
 import asyncio
 import os
 import sys
-from pathlib import Path
 from typing import Any, get_args
 
 from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
+from .flags import add_config_file
 
 SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
 """Fields of `Settings` that can be set on the command line too."""
@@ -24,7 +24,7 @@ def add_to(commands: Any) -> None:
         "CLAUDE_CODE_MCP_TOKENS_FILE for several callers.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
+    add_config_file(parser)
     for field in SETTINGS_WITH_FLAG:
         _add_setting(parser, field)
     parser.set_defaults(run=_run)

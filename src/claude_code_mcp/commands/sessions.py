@@ -9,6 +9,7 @@ from typing import Any
 from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
 from ..store.catalogue import Catalogue, Entry
+from .flags import positive
 
 _POLL_INTERVAL = 0.3
 _FIRST_LINES = 20
@@ -21,11 +22,11 @@ def add_to(commands: Any) -> None:
     listing = actions.add_parser("list", help="newest first")
     listing.add_argument("--project", metavar="DIR", help="only those of this directory")
     listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompt, directory or branch")
-    listing.add_argument("--limit", type=int, default=20, metavar="N", help="at most N (default 20)")
+    listing.add_argument("--limit", type=positive, default=20, metavar="N", help="at most N (default 20)")
     listing.set_defaults(run=_list)
     show = actions.add_parser("show", help="print the conversation of one session")
     show.add_argument("session", help="its id, or the beginning of it")
-    show.add_argument("--lines", type=int, default=200, metavar="N", help="the last N lines (default 200)")
+    show.add_argument("--lines", type=positive, default=200, metavar="N", help="the last N lines (default 200)")
     show.set_defaults(run=_show)
     follow = actions.add_parser("follow", help="print what is new in a session as it happens, until Ctrl-C")
     follow.add_argument("session", help="its id, or the beginning of it")

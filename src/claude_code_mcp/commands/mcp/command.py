@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ..flags import seconds
+
 _CONNECT_SECONDS = 30.0
 _LOGIN_SECONDS = 300.0
 _REMOTE_KINDS = {
@@ -118,7 +120,7 @@ def _add_call(actions: Any) -> None:
         help="one object, - to read it from standard input, or pairs",
     )
     parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
-    parser.add_argument("--timeout", type=float, metavar="SECONDS", help="give up after this long")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
     _add_scope(parser)
     parser.set_defaults(run=_use, action="call")
 
@@ -168,7 +170,7 @@ def _add_variables(parser: argparse.ArgumentParser) -> None:
 
 def _add_seconds(parser: argparse.ArgumentParser, flag: str, default: float) -> None:
     summary = f"how long to wait (default {default:g})"
-    parser.add_argument(flag, dest="timeout", type=float, default=default, metavar="SECONDS", help=summary)
+    parser.add_argument(flag, dest="timeout", type=seconds, default=default, metavar="SECONDS", help=summary)
 
 
 def _add_scope(parser: argparse.ArgumentParser) -> None:
