@@ -113,3 +113,14 @@ def test_a_limit_that_makes_no_sense_is_refused(environment: dict[str, str], arg
     answer = run(environment, *arguments)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert f"argument {arguments[-2]}: {arguments[-1]} is not" in answer.stderr
+
+
+def test_config_as_json_has_every_setting_and_no_secret(environment: dict[str, str]) -> None:
+    secret = "s3cret-s3cret-s3cret-s3cret-abc"
+    answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config", "--json")
+    values = json.loads(answer.stdout)
+    assert set(values) == {variable_of(name) for name in Settings.model_fields}
+    assert values["MAX_SESSIONS"] == 7
+    assert values["CLAUDE_CODE_MCP_TOKENS_FILE"] is None
+    assert secret not in answer.stdout
+    assert run(environment, "config", "cursor", "--json").returncode == 2

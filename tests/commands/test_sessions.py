@@ -1,6 +1,7 @@
 """`claude-code-mcp sessions`, as typed in a shell."""
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -29,6 +30,11 @@ async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbo
     assert listed.stdout.startswith(session_id)
     shown = await asyncio.to_thread(run, environment, "show", session_id[:8])
     assert "hello there" in shown.stdout
+    (entry,) = json.loads((await asyncio.to_thread(run, environment, "list", "--json")).stdout)
+    assert (entry["session_id"], entry["project"]) == (session_id, str(sandbox.project))
+    session = json.loads((await asyncio.to_thread(run, environment, "show", session_id, "--json")).stdout)
+    assert session["session_id"] == session_id
+    assert session["lines"] == shown.stdout.splitlines()
 
 
 async def test_an_unknown_session_is_a_mistake_in_the_call(environment: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ from ..errors import ClaudeCodeError, ExecutableNotFound
 from ..private_files import private_directory
 from ..processes.environment import child_environment
 from ..processes.spawn import containment
-from .flags import add_config_file
+from .flags import add_config_file, add_json, print_json
 
 _NEEDED_DISK = 500 << 20
 _CLI_TIMEOUT = 30.0
@@ -51,7 +51,7 @@ def add_to(commands: Any) -> None:
         "will not work. With --deep it also runs a whole turn on the scripted model; no account is needed.",
     )
     parser.add_argument("--deep", action="store_true", help="also run a turn on the scripted model")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    add_json(parser)
     add_config_file(parser)
     parser.set_defaults(run=_run)
 
@@ -100,7 +100,7 @@ def _print_json(findings: Iterator[Finding]) -> int:
         "ok": ok,
         "findings": [finding.data() for finding in found],
     }
-    print(json.dumps(report, indent=2, ensure_ascii=False))
+    print_json(report)
     return 0 if ok else 1
 
 

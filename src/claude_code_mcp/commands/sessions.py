@@ -4,12 +4,13 @@ import argparse
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
 from ..store.catalogue import Catalogue, Entry
-from .flags import positive
+from .flags import add_json, positive, print_json
 
 _POLL_INTERVAL = 0.3
 _FIRST_LINES = 20
@@ -23,10 +24,12 @@ def add_to(commands: Any) -> None:
     listing.add_argument("--project", metavar="DIR", help="only those of this directory")
     listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompt, directory or branch")
     listing.add_argument("--limit", type=positive, default=20, metavar="N", help="at most N (default 20)")
+    add_json(listing)
     listing.set_defaults(run=_list)
     show = actions.add_parser("show", help="print the conversation of one session")
     show.add_argument("session", help="its id, or the beginning of it")
     show.add_argument("--lines", type=positive, default=200, metavar="N", help="the last N lines (default 200)")
+    add_json(show)
     show.set_defaults(run=_show)
     follow = actions.add_parser("follow", help="print what is new in a session as it happens, until Ctrl-C")
     follow.add_argument("session", help="its id, or the beginning of it")
@@ -39,6 +42,9 @@ def _catalogue() -> Catalogue:
 
 def _list(arguments: argparse.Namespace) -> int:
     entries = _catalogue().list(project=arguments.project, text=arguments.text, limit=arguments.limit)
+    if arguments.json:
+        print_json([asdict(entry) for entry in entries])
+        return 0
     for entry in entries:
         print(_row(entry))
     if not entries:
@@ -67,7 +73,13 @@ def _full_id(catalogue: Catalogue, prefix: str) -> str:
 
 def _show(arguments: argparse.Namespace) -> int:
     catalogue = _catalogue()
-    for line in catalogue.transcript_lines(_full_id(catalogue, arguments.session), arguments.lines):
+    session_id = _full_id(catalogue, arguments.session)
+    lines = catalogue.transcript_lines(session_id, arguments.lines)
+    if arguments.json:
+        entry = catalogue.find(session_id)
+        print_json({**(asdict(entry) if entry else {"session_id": session_id}), "lines": list(lines)})
+        return 0
+    for line in lines:
         print(line)
     return 0
 

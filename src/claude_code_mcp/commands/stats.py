@@ -6,9 +6,10 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ClaudeCodeError, InvalidArgument
+from .flags import add_json, print_json
 
 _PREFIX = "claude_code_mcp_"
 _TIMEOUT = 10.0
@@ -23,7 +24,9 @@ def add_to(commands: Any) -> None:
         "CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
     )
     parser.add_argument("where", metavar="HOST:PORT", help="where it listens, or its URL")
-    parser.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    add_json(formats, "print a list of samples with name, labels and value as JSON")
     parser.set_defaults(run=_run)
 
 
@@ -32,7 +35,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.raw:
         print(text, end="")
         return 0
-    rows = list(_rows(text))
+    samples = list(_samples(text))
+    if arguments.json:
+        print_json([sample._asdict() for sample in samples])
+        return 0
+    rows = [(_label(sample), _formatted(sample)) for sample in samples]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
@@ -70,22 +77,33 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _rows(text: str) -> Iterator[tuple[str, str]]:
-    """Name with labels, and value, of every sample but the buckets of histograms."""
+class _Sample(NamedTuple):
+    """One value of the metrics, under its full name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def _samples(text: str) -> Iterator[_Sample]:
+    """Every sample but the buckets of histograms."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
 
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                continue
-            labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
-            name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
-            yield f"{name} {labels}".strip(), _formatted(sample.name, sample.value)
+            if not sample.name.endswith("_bucket"):
+                yield _Sample(sample.name, sample.labels, sample.value)
 
 
-def _formatted(name: str, value: float) -> str:
-    if name.endswith("_bytes"):
+def _label(sample: _Sample) -> str:
+    labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+    return f"{sample.name.removeprefix(_PREFIX).removesuffix('_total')} {labels}".strip()
+
+
+def _formatted(sample: _Sample) -> str:
+    value = sample.value
+    if sample.name.endswith("_bytes"):
         return f"{value / (1 << 20):.1f} MB"
-    if "_usd" in name:
+    if "_usd" in sample.name:
         return f"${value:.4f}"
     return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

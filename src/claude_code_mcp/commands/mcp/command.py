@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..flags import seconds
+from ..flags import add_json, seconds
 
 _CONNECT_SECONDS = 30.0
 _LOGIN_SECONDS = 300.0
@@ -54,7 +54,7 @@ def add_to(commands: Any) -> None:
 def _add_list(actions: Any) -> None:
     parser = actions.add_parser("list", help="what is configured, and where; connects to nothing")
     _add_scope(parser)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_json(parser)
     parser.set_defaults(run=_configure, action="list")
 
 
@@ -98,7 +98,7 @@ def _add_status_and_tools(actions: Any) -> None:
     ):
         parser = actions.add_parser(action, help=summary)
         parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
-        parser.add_argument("--json", action="store_true", help="as JSON")
+        add_json(parser)
         _add_seconds(parser, "--patience", _CONNECT_SECONDS)
         _add_scope(parser)
         parser.set_defaults(run=_use, action=action)
@@ -119,7 +119,7 @@ def _add_call(actions: Any) -> None:
         metavar="JSON | NAME=VALUE",
         help="one object, - to read it from standard input, or pairs",
     )
-    parser.add_argument("--json", action="store_true", help="print the whole result as JSON")
+    add_json(parser, "print the whole result as JSON")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
     _add_scope(parser)
     parser.set_defaults(run=_use, action="call")
