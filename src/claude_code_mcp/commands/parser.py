@@ -14,6 +14,7 @@ from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
 from . import claude, config, demo, doctor, serve, sessions, stats
 from .mcp import command as mcp
+from .output import run_with_output
 
 COMMANDS = (serve, demo, doctor, claude, config, sessions, stats, mcp)
 """In the order of the help."""
@@ -29,6 +30,10 @@ def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
     `greeted` is what a client on stdio has said before the command was loaded. Such a client waits for an answer, so
     it is told of a command line that makes no sense too.
     """
+    return run_with_output(lambda: _run(argv, greeted))
+
+
+def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
     try:
         if argv[:1] == ["claude"]:
             return claude.run(argv[1:])  # none of its arguments is ours, `--help` and `--version` neither
@@ -43,9 +48,6 @@ def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left, as `| head` does
-        return 0
 
 
 class _Misuse(InvalidArgument):
