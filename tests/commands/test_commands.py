@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp import __version__
-from claude_code_mcp.config import Settings, variable_of
+from claude_code_mcp.config import Settings, load_settings, variable_of
+from claude_code_mcp.server.transports.bearer import load_tokens
 
 
 def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> subprocess.CompletedProcess[str]:
@@ -124,3 +125,11 @@ def test_config_as_json_has_every_setting_and_no_secret(environment: dict[str, s
     assert values["CLAUDE_CODE_MCP_TOKENS_FILE"] is None
     assert secret not in answer.stdout
     assert run(environment, "config", "cursor", "--json").returncode == 2
+
+
+def test_a_token_is_new_each_time_and_good_for_the_server(environment: dict[str, str]) -> None:
+    tokens = [run(environment, "token").stdout.strip() for _ in range(2)]
+    assert tokens[0] != tokens[1]
+    for token in tokens:
+        settings = load_settings({"CLAUDE_CODE_MCP_TOKEN": token})
+        assert load_tokens(settings) == {token: "default"}

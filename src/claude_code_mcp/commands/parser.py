@@ -12,11 +12,11 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from . import claude, config, demo, doctor, serve, sessions, stats
+from . import claude, config, demo, doctor, serve, sessions, stats, token
 from .mcp import command as mcp
 from .output import run_with_output
 
-COMMANDS = (serve, demo, doctor, claude, config, sessions, stats, mcp)
+COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
 """In the order of the help."""
 
 _ABOUT = """\
