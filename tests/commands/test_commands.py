@@ -1,6 +1,7 @@
 """The other commands, as typed in a shell."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -133,3 +134,21 @@ def test_a_token_is_new_each_time_and_good_for_the_server(environment: dict[str,
     for token in tokens:
         settings = load_settings({"CLAUDE_CODE_MCP_TOKEN": token})
         assert load_tokens(settings) == {token: "default"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/nowhere/claude", "'/nowhere/claude', which is not an executable file"),
+        (shutil.which("false"), "The demo failed"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_the_demo_without_a_cli_that_works_ends_with_one_line(
+    environment: dict[str, str], path: str, expected: str
+) -> None:
+    answer = run({**environment, "CLAUDE_CODE_PATH": path}, "demo")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("claude-code-mcp: ")
+    assert expected in line

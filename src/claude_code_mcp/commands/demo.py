@@ -1,8 +1,8 @@
 """`demo`: a tour of the product on the scripted model, printed as it happens.
 
 A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. Everything
-lives in one temporary directory, which is removed at the end. A tool call that is refused ends the demo with that
-refusal and a non-zero exit code.
+lives in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started;
+a tool call that is refused ends the demo. Both are one line on stderr and the exit code 2.
 """
 
 import argparse
@@ -19,6 +19,9 @@ from mcp import Client
 from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from ..claude.executable import find_executable
+from ..config import load_settings
+from ..errors import ProcessFailed
 from ..testing import Sandbox, ScriptedModel
 from ..testing.script import ask_user, plan, script, text, tool
 
@@ -39,14 +42,25 @@ def add_to(commands: Any) -> None:
 
 
 def _run(_: argparse.Namespace) -> int:
+    executable = find_executable(load_settings().claude_path)  # refused now, in one line, and not in the second step
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="claude-code-mcp-demo-") as directory:
-        asyncio.run(_run_tour(Path(directory)))
+        try:
+            asyncio.run(_run_tour(Path(directory), executable))
+        except BaseExceptionGroup as group:  # from the task groups of the client
+            failed = group.subgroup(ProcessFailed)
+            raise _first(failed) if failed is not None else group from None
     print(f"\nThat was everything, in {time.monotonic() - started:.1f} s. Nothing was left behind.")
     return 0
 
 
-async def _run_tour(directory: Path) -> None:
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _run_tour(directory: Path, executable: str) -> None:
     """Starts the scripted model and the server in a fresh directory, connects to it, and runs every step."""
     async with ScriptedModel() as model:
         sandbox = Sandbox(directory, model.url)
@@ -54,7 +68,7 @@ async def _run_tour(directory: Path) -> None:
         command = StdioServerParameters(
             command=sys.executable,
             args=["-m", "claude_code_mcp"],
-            env=sandbox.environment(LOG_LEVEL="error"),
+            env=sandbox.environment(LOG_LEVEL="error", CLAUDE_CODE_PATH=executable),
             cwd=str(sandbox.project),
         )
         async with Client(stdio_client(command), elicitation_callback=_answer_dialog) as client:
@@ -149,8 +163,13 @@ class _Tour:
         _print(f"-> {name} {shown}")
         result = await self._client.call_tool(name, arguments)
         if result.is_error or result.structured_content is None:
-            raise SystemExit(f"The demo failed: {result.content}")
+            raise ProcessFailed(f"The demo failed: {_text_of(result)}")
         return dict(result.structured_content)
+
+
+def _text_of(result: types.CallToolResult) -> str:
+    texts = (block.text for block in result.content if isinstance(block, types.TextContent))
+    return " ".join(" ".join(texts).split())
 
 
 def _print_report(report: dict[str, Any]) -> None:
