@@ -20,7 +20,8 @@ def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> su
 
 
 def test_the_version_is_told(environment: dict[str, str]) -> None:
-    assert run(environment, "--version").stdout == f"claude-code-mcp {__version__}\n"
+    for flag in ("--version", "-V"):
+        assert run(environment, flag).stdout == f"claude-code-mcp {__version__}\n"
 
 
 def test_help_names_every_command(environment: dict[str, str]) -> None:
@@ -152,3 +153,25 @@ def test_the_demo_without_a_cli_that_works_ends_with_one_line(
     (line,) = answer.stderr.splitlines()
     assert line.startswith("claude-code-mcp: ")
     assert expected in line
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+
+def test_flags_of_serve_need_no_serve(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "claude_code_mcp", "--toolsets", "query"]
+    lines = f"{json.dumps(INITIALIZE)}\n{json.dumps(LIST_TOOLS)}\n"
+    answer = subprocess.run(
+        command, env=environment, input=lines, capture_output=True, text=True, timeout=80, check=False
+    )
+    replies = {reply["id"]: reply["result"] for reply in map(json.loads, answer.stdout.splitlines())}
+    assert [tool["name"] for tool in replies[2]["tools"]] == ["claude_code_query"]
+    mistake = run(environment, "--nonsense")
+    assert mistake.returncode == 2
+    assert "usage: claude-code-mcp serve" in mistake.stderr

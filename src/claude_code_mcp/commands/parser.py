@@ -21,7 +21,8 @@ COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
 
 _ABOUT = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
-Without a command it serves MCP on standard input and output, which is how clients start it."""
+Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
+`serve` may then be given too."""
 
 
 def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
@@ -68,7 +69,7 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands; each sets `run` to the function that takes the parsed arguments."""
     parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
+    parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
