@@ -1,6 +1,8 @@
 """The help of every command says what the code does: it is made from the same tables."""
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import get_args
 
@@ -67,3 +69,9 @@ def test_what_becomes_of_turns_is_chosen_among_what_the_setting_takes() -> None:
     for choice in choices or ():
         assert Settings(on_disconnect=choice).on_disconnect == choice
     assert set(choices or ()) == {"keep", "interrupt", "stop"}
+
+
+def test_commands_that_speak_no_mcp_do_not_load_the_sdk() -> None:
+    code = "import sys, claude_code_mcp.commands.parser; print({'mcp', 'mcp_types'} & set(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "set()"

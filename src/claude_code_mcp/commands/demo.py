@@ -12,18 +12,18 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
-
-import mcp_types as types
-from mcp import Client
-from mcp.client.session import ClientRequestContext
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from typing import TYPE_CHECKING, Any
 
 from ..claude.executable import find_executable
 from ..config import load_settings
 from ..errors import ProcessFailed
 from ..testing import Sandbox, ScriptedModel
 from ..testing.script import ask_user, plan, script, text, tool
+
+if TYPE_CHECKING:  # the MCP SDK is loaded by the demo itself: every other command would pay for it too
+    import mcp_types as types
+    from mcp import Client
+    from mcp.client.session import ClientRequestContext
 
 _CALCULATOR = "def add(a, b):\n    return a - b\n"
 _WAIT = {"waitSeconds": 30}
@@ -62,6 +62,9 @@ def _first(error: BaseException) -> BaseException:
 
 async def _run_tour(directory: Path, executable: str) -> None:
     """Starts the scripted model and the server in a fresh directory, connects to it, and runs every step."""
+    from mcp import Client  # noqa: PLC0415
+    from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
+
     async with ScriptedModel() as model:
         sandbox = Sandbox(directory, model.url)
         (sandbox.project / "calculator.py").write_text(_CALCULATOR, encoding="utf-8")
@@ -75,8 +78,10 @@ async def _run_tour(directory: Path, executable: str) -> None:
             await _Tour(client, sandbox.project).run()
 
 
-async def _answer_dialog(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
     """The person at the client: answers Claude's question, and closes every other dialog, which leaves it pending."""
+    import mcp_types as types  # noqa: PLC0415
+
     properties = params.requested_schema["properties"] if isinstance(params, types.ElicitRequestFormParams) else {}
     if "answer1" not in properties:
         return types.ElicitResult(action="cancel")
@@ -88,7 +93,7 @@ async def _answer_dialog(context: ClientRequestContext, params: types.ElicitRequ
 class _Tour:
     """The steps, in order. Each prints what it calls and what comes back."""
 
-    def __init__(self, client: Client, project: Path) -> None:
+    def __init__(self, client: "Client", project: Path) -> None:
         self._client = client
         self._project = project
 
@@ -167,8 +172,8 @@ class _Tour:
         return dict(result.structured_content)
 
 
-def _text_of(result: types.CallToolResult) -> str:
-    texts = (block.text for block in result.content if isinstance(block, types.TextContent))
+def _text_of(result: "types.CallToolResult") -> str:
+    texts = (block.text for block in result.content if block.type == "text")
     return " ".join(" ".join(texts).split())
 
 
