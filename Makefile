@@ -6,43 +6,45 @@ STAMP := $(VENV)/.installed
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
-.PHONY: setup demo test check format bench conformance soak manifest clean
+.PHONY: setup help demo test check format bench conformance soak manifest clean
 
-setup: $(STAMP)
+setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cli,dev]'
 	touch $(STAMP)
 
-demo: setup
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target about; do printf 'make %-12s %s\n' "$$target" "$$about"; done
+
+demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
-test: setup check
+test: setup check  ## format, lint, types and all tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-check: setup
+check: setup  ## format, lint and types only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: setup
+format: setup  ## apply the format and the safe fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup
+bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 	$(BIN)/python -m benchmarks
 
-conformance: setup
+conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup
+soak: setup  ## 200 randomised trials, and the contract on more versions of the CLI
 	$(BIN)/python -m benchmarks.soak
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 
-# What the server says first, renewed after a change to a tool, the instructions or the SDK.
-manifest: setup
+manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build
 
-clean:
+clean:  ## remove .venv and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

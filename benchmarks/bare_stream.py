@@ -44,5 +44,5 @@ async def _serve(recorded: list[dict[str, Any]], port: str | None) -> None:
 
 
 if __name__ == "__main__":
-    told = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    asyncio.run(_serve(told, sys.argv[2] if len(sys.argv) > 2 else None))
+    recorded = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    asyncio.run(_serve(recorded, sys.argv[2] if len(sys.argv) > 2 else None))

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from .wire import INITIALIZE, INITIALIZED, line
+from .wire import INITIALIZE, INITIALIZED, encode_message
 
 _HEADERS = {
     "Accept": "application/json, text/event-stream",
@@ -44,7 +44,7 @@ class Cost:
 
 
 def tool_call(name: str, arguments: dict[str, Any]) -> bytes:
-    return line("tools/call", 2, name=name, arguments=arguments)
+    return encode_message("tools/call", 2, name=name, arguments=arguments)
 
 
 class _Watch:
@@ -53,25 +53,25 @@ class _Watch:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
+        self._thread = threading.Thread(target=self._sample)
 
     def __enter__(self) -> "_Watch":
-        self._cpu = self._spent()
+        self._cpu = self._cpu_seconds()
         self._before = self._largest = self._process.memory_info().rss
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.cpu = self._spent() - self._cpu
+        self.cpu = self._cpu_seconds() - self._cpu
         self._over.set()
         self._thread.join()
         self.grown = self._largest - self._before
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         while not self._over.wait(0.05):
             self._largest = max(self._largest, self._process.memory_info().rss)
 
-    def _spent(self) -> float:
+    def _cpu_seconds(self) -> float:
         times = self._process.cpu_times()
         return float(times.user + times.system)
 
@@ -83,7 +83,7 @@ def over_stdio(command: Sequence[str], environment: Mapping[str, str], cwd: Path
         stdin, stdout = process.stdin, process.stdout
         assert stdin is not None
         assert stdout is not None
-        stdin.write(INITIALIZE + INITIALIZED + line("ping", 1))
+        stdin.write(INITIALIZE + INITIALIZED + encode_message("ping", 1))
         stdin.flush()
         stdout.readline()
         stdout.readline()  # the greeting answered the first; now what is loaded behind it is there
@@ -117,10 +117,10 @@ def _post(connection: http.client.HTTPConnection, message: bytes, session_id: st
 def _count(lines: Any) -> int:
     """The notifications up to the answer."""
     count = 0
-    for said in lines:
-        if _NOTIFIED in said:
+    for line in lines:
+        if _NOTIFIED in line:
             count += 1
-        elif _ANSWERED in said:
+        elif _ANSWERED in line:
             return count
     raise AssertionError("no answer came")
 

@@ -13,7 +13,7 @@ from claude_code_mcp.testing.script import script, text
 
 from .common import Place
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 
 
 @dataclass
@@ -37,7 +37,7 @@ class Callers:
                 await asyncio.sleep(self._random.choice([0, 0, 0.02, 0.1, 0.3]))
                 if self._random.random() < 0.2 and self.session.evictable:
                     self.session.evict()
-        return [wrong for one in self.sent if (wrong := await self._wrong(*one))]
+        return [mistake for sent in self.sent if (mistake := await self._mistake(*sent))]
 
     async def _send(self, number: int) -> None:
         answer = f"answer {number}"
@@ -51,16 +51,16 @@ class Callers:
         else:
             self.sent.append((answer, delivery))
 
-    async def _wrong(self, answer: str, delivery: UserMessage) -> str:
-        async with asyncio.timeout(_PATIENCE):
+    async def _mistake(self, answer: str, delivery: UserMessage) -> str:
+        async with asyncio.timeout(_TIMEOUT):
             outcome = await outcome_of(delivery)
         got = (outcome.result, outcome.num_turns)
         return "" if got == (answer, 1) else f"{answer!r} got {got} ({outcome.code}: {outcome.detail})"
 
 
-async def run_callers(here: Place, seed: int, messages: int = 20) -> list[str]:
+async def run_callers(place: Place, seed: int, messages: int = 20) -> list[str]:
     """One round on a session of its own; what was wrong in it."""
-    async with here.service() as service:
-        session, delivery = await service.create(script("one", "first"), SessionOptions(cwd=here.cwd))
+    async with place.service() as service:
+        session, delivery = await service.create(script("one", "first"), SessionOptions(cwd=place.cwd))
         await outcome_of(delivery)
         return await Callers(service, session, seed).go(messages)

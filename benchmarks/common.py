@@ -41,8 +41,8 @@ class Place:
 
     def service(self, extra: Mapping[str, str] | None = None, /, **settings: Any) -> Service:
         """A service that runs in this place; `extra` adds to the environment of its processes."""
-        given = {"state_dir": self.sandbox.root / "state", "claude_path": self.executable, **settings}
-        return Service(load_settings({}, **given), {**self.environment, **(extra or {})})
+        values = {"state_dir": self.sandbox.root / "state", "claude_path": self.executable, **settings}
+        return Service(load_settings({}, **values), {**self.environment, **(extra or {})})
 
 
 Benchmark = Callable[[Place], Awaitable[Sequence[Figure]]]
@@ -56,8 +56,8 @@ def benchmark(function: Benchmark) -> Benchmark:
 
 
 @contextmanager
-def place() -> Iterator[Place]:
-    """A fresh place, removed afterwards."""
+def temporary_place() -> Iterator[Place]:
+    """A place in a new directory, with its scripted model; both are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as root, _model() as url:
         yield Place(Path(root), url)
 

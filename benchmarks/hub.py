@@ -22,14 +22,14 @@ from .common import Figure, Place, benchmark, no_collection, pairs, ratio
 _CALLS = 400
 _SERVERS = 30
 _GOAL = 1.3
-_SERVER = str(Path(__file__).parent / "a_server.py")
+_SERVER = str(Path(__file__).parent / "sample_server.py")
 Call = Callable[[], Awaitable[object]]
 
 
 def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
     root = place.sandbox.root
-    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
-    return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), means)
+    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), deps)
 
 
 @benchmark

@@ -57,7 +57,7 @@ async def hub_sharing(place: Place) -> Sequence[Figure]:
 
 
 def _servers(mark: str) -> dict[str, dict[str, Any]]:
-    program = str(Path(__file__).parent / "a_server.py")
+    program = str(Path(__file__).parent / "sample_server.py")
     entry = {"type": "stdio", "command": sys.executable, "args": ["-S", program, "small"], "env": {_MARK: mark}}
     return {f"s{number}": entry for number in range(_SERVERS)}
 
@@ -70,10 +70,10 @@ async def _alone(place: Place) -> _Weight:
 
 async def _shared(place: Place) -> _Weight:
     mark, root = uuid.uuid4().hex, place.sandbox.root
-    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
     settings = load_settings({}, state_dir=root / "state", claude_path=place.executable, max_sessions=_SESSIONS)
     async with (
-        Hub(parse_servers(_servers(mark), place.environment), settings, means) as hub,
+        Hub(parse_servers(_servers(mark), place.environment), settings, deps) as hub,
         Service(settings, place.environment, host=hub) as service,
     ):
         return await _used(service, place, mark)
@@ -81,14 +81,13 @@ async def _shared(place: Place) -> _Weight:
 
 async def _used(service: Service, place: Place, mark: str, **options: Any) -> _Weight:
     """What runs when every session has used every server and all are alive."""
-    room = asyncio.Semaphore(_AT_ONCE)
-    given = SessionOptions(
-        cwd=place.cwd, allowed_tools=tuple(f"mcp__s{number}" for number in range(_SERVERS)), **options
-    )
+    limit = asyncio.Semaphore(_AT_ONCE)
+    allowed = tuple(f"mcp__s{number}" for number in range(_SERVERS))
+    session_options = SessionOptions(cwd=place.cwd, allowed_tools=allowed, **options)
 
     async def use() -> None:
-        async with room:
-            _, delivery = await service.create(_PROMPT, given)
+        async with limit:
+            _, delivery = await service.create(_PROMPT, session_options)
             outcome = await outcome_of(delivery)
             assert (outcome.result or "").count("done") == _SERVERS, outcome
 
@@ -99,8 +98,8 @@ async def _used(service: Service, place: Place, mark: str, **options: Any) -> _W
 
 def _weigh(mark: str) -> _Weight:
     """Memory that is a program's own; what programs share with one another is in nobody's account."""
-    found = [one for one in psutil.process_iter() if _is_marked(one, mark)]
-    return _Weight(len(found), sum(one.memory_full_info().uss for one in found) / (1 << 20))
+    found = [process for process in psutil.process_iter() if _is_marked(process, mark)]
+    return _Weight(len(found), sum(process.memory_full_info().uss for process in found) / (1 << 20))
 
 
 def _is_marked(process: psutil.Process, mark: str) -> bool:

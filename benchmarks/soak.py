@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Sequence
 
 from .callers import run_callers
-from .common import Place, place
+from .common import Place, temporary_place
 from .trial import Fate, Finding, plan, run_trial
 
 
@@ -20,35 +20,35 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--trials", type=int, default=200, help="how many (default: 200)")
     parser.add_argument("--seed", type=int, default=None, help="repeats the trials of an earlier run")
-    given = parser.parse_args(arguments)
-    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
-    print(f"{given.trials} trials with seed {seed}", flush=True)
+    options = parser.parse_args(arguments)
+    seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
+    print(f"{options.trials} trials with seed {seed}", flush=True)
     began = time.perf_counter()
-    with place() as here:
-        findings = asyncio.run(soak(here, seed, given.trials))
-        wrong = asyncio.run(crowds(here, seed, given.trials // 5))
+    with temporary_place() as place:
+        findings = asyncio.run(soak(place, seed, options.trials))
+        wrong = asyncio.run(crowds(place, seed, options.trials // 5))
     _report(findings, time.perf_counter() - began)
     return 1 if wrong or any(finding.problem for finding in findings) else 0
 
 
-async def crowds(here: Place, seed: int, rounds: int) -> int:
+async def crowds(place: Place, seed: int, rounds: int) -> int:
     """Concurrent callers of one session, round after round; tells how many got another answer than their own."""
     wrong = 0
     for number in range(seed, seed + rounds):
-        found = await run_callers(here, number)
+        found = await run_callers(place, number)
         wrong += len(found)
-        for one in found:
-            print(f"WRONG ANSWER in round {number}: {one}", flush=True)
+        for mistake in found:
+            print(f"WRONG ANSWER in round {number}: {mistake}", flush=True)
     print(f"{rounds} rounds of concurrent callers: {wrong} wrong answers", flush=True)
     return wrong
 
 
-async def soak(here: Place, seed: int, trials: int) -> list[Finding]:
+async def soak(place: Place, seed: int, trials: int) -> list[Finding]:
     """One after the other: a new service sweeps up after dead ones, and must not hide what a trial has left."""
     run = uuid.uuid4().hex
     findings = []
     for trial in plan(seed, trials):
-        findings.append(await run_trial(here, trial, run))
+        findings.append(await run_trial(place, trial, run))
         if findings[-1].problem:
             print(f"PROBLEM in {trial}: {findings[-1].problem}", flush=True)
     return findings

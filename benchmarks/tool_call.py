@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .common import Figure, Place, benchmark, pairs, ratio
 from .startup import BARE, OURS, ROOT
-from .wire import INITIALIZE, INITIALIZED, Wire, line
+from .wire import INITIALIZE, INITIALIZED, Wire, encode_message
 
 _ROUNDS = 20
 _CALLS = 100
@@ -20,7 +20,7 @@ async def tool_call(place: Place) -> Sequence[Figure]:
     with Wire(BARE, environment) as bare, Wire(OURS, environment) as ours:
         for wire in (bare, ours):
             wire.ask(INITIALIZE)
-            wire.ask(INITIALIZED + line("ping", 1))
+            wire.ask(INITIALIZED + encode_message("ping", 1))
         return [
             _compare("p50 of a call of an unknown tool", "tools/call", bare, ours, name="none", arguments={}),
             _compare("p50 of a ping", "ping", bare, ours),
@@ -28,20 +28,20 @@ async def tool_call(place: Place) -> Sequence[Figure]:
 
 
 def _compare(title: str, method: str, bare: Wire, ours: Wire, **params: object) -> Figure:
-    asked = line(method, 2, **params)
+    request = encode_message(method, 2, **params)
     for wire in (bare, ours):
-        _p50(wire, asked, _WARM_UP)
+        _p50(wire, request, _WARM_UP)
     times: dict[Wire, list[float]] = {bare: [], ours: []}
     for ours_first in pairs(_ROUNDS):
         for wire in (ours, bare) if ours_first else (bare, ours):
-            times[wire].append(_p50(wire, asked, _CALLS))
+            times[wire].append(_p50(wire, request, _CALLS))
     return ratio(title, times[bare], times[ours], 1.0, "µs")
 
 
-def _p50(wire: Wire, asked: bytes, count: int) -> float:
+def _p50(wire: Wire, request: bytes, count: int) -> float:
     taken = []
     for _ in range(count):
         began = time.perf_counter()
-        wire.ask(asked)
+        wire.ask(request)
         taken.append((time.perf_counter() - began) * 1e6)
     return statistics.median(taken)

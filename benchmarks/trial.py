@@ -29,7 +29,7 @@ from .common import Place
 
 MARK = "CLAUDE_CODE_MCP_SOAK"
 """Only what a trial starts carries this variable."""
-_PATIENCE = 40.0
+_TIMEOUT = 40.0
 _LINGER = 15.0
 _ENDLESS = "until [ -e never ]; do sleep 0.1; done"
 
@@ -88,10 +88,10 @@ class Finding:
 def plan(seed: int, count: int) -> list[Trial]:
     """The trials of a seed, always the same."""
     random = Random(seed)
-    return [_one(random, number) for number in range(count)]
+    return [_random_trial(random, number) for number in range(count)]
 
 
-def _one(random: Random, number: int) -> Trial:
+def _random_trial(random: Random, number: int) -> Trial:
     fate = random.choice(list(Fate))
     prompt = random.choice(sorted(_ENDING if fate is Fate.FINISH else PROMPTS))
     after = random.choice([*_STAGES, "spoke"])
@@ -104,25 +104,25 @@ async def run_trial(place: Place, trial: Trial, run: str) -> Finding:
     """Tries it. `run` names the whole soak, so that its processes are found by it."""
     mark = {MARK: f"{run}.{trial.number}"}
     try:
-        async with asyncio.timeout(3 * _PATIENCE):
+        async with asyncio.timeout(3 * _TIMEOUT):
             if trial.fate is Fate.KILL_HOST:
-                session_id = await _in_a_host(place, trial, mark)
+                session_id = await _in_another_process(place, trial, mark)
             else:
-                session_id = await _here(place, trial, mark)
+                session_id = await _in_this_process(place, trial, mark)
             left = await _left_running(mark[MARK], 0 if trial.fate is not Fate.KILL_HOST else _LINGER)
             if left:
                 return Finding(trial, problem=f"left running: {left}")
-            return await _go_on(place, trial, mark, session_id)
+            return await _resume(place, trial, mark, session_id)
     except Exception as error:
         return Finding(trial, problem=f"{type(error).__name__}: {error}")
     finally:
-        _end_all(mark[MARK])
+        _kill_all(mark[MARK])
 
 
 # -- the fate -----------------------------------------------------------------------------------------------------
 
 
-async def _here(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
+async def _in_this_process(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
     async with place.service(mark) as service:
         session, delivery = await service.create(PROMPTS[trial.prompt], _options(place))
         if trial.fate is not Fate.FINISH:
@@ -136,9 +136,9 @@ async def _here(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
             case Fate.KILL_CLI if session.pid is not None:
                 os.kill(session.pid, signal.SIGKILL)
         if trial.fate not in (Fate.CLOSE, Fate.KILL_CLI):
-            await asyncio.wait_for(outcome_of(delivery), _PATIENCE)
+            await asyncio.wait_for(outcome_of(delivery), _TIMEOUT)
         elif trial.fate is Fate.KILL_CLI:
-            await asyncio.wait_for(_no_longer_live(session), _PATIENCE)
+            await asyncio.wait_for(_no_longer_live(session), _TIMEOUT)
     return session.id
 
 
@@ -155,7 +155,7 @@ async def _no_longer_live(session: Session) -> None:
             await anext(aiter(events))
 
 
-async def _in_a_host(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
+async def _in_another_process(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
     described = {"root": str(place.sandbox.root), "model": place.sandbox.model_url}
     described |= {"prompt": trial.prompt, "after": trial.after}
     host = await asyncio.create_subprocess_exec(
@@ -176,7 +176,7 @@ async def _in_a_host(place: Place, trial: Trial, mark: Mapping[str, str]) -> str
     return session_id
 
 
-async def _be_a_host(described: Mapping[str, str], extra: Mapping[str, str]) -> None:
+async def _host_session(described: Mapping[str, str], extra: Mapping[str, str]) -> None:
     place = Place(Path(described["root"]), described["model"])
     async with place.service(extra) as service:
         session, _ = await service.create(PROMPTS[described["prompt"]], _options(place))
@@ -192,10 +192,10 @@ def _options(place: Place) -> SessionOptions:
 # -- what must hold afterwards ------------------------------------------------------------------------------------
 
 
-async def _go_on(place: Place, trial: Trial, mark: Mapping[str, str], session_id: str) -> Finding:
+async def _resume(place: Place, trial: Trial, mark: Mapping[str, str], session_id: str) -> Finding:
     async with place.service(mark) as service:
         try:
-            resumed = await _answers(service, session_id, place)
+            resumed = await _answers_again(service, session_id, place)
         except Cancelled:
             if trial.fate is not Fate.CANCEL:
                 raise
@@ -208,9 +208,9 @@ async def _go_on(place: Place, trial: Trial, mark: Mapping[str, str], session_id
     return Finding(trial, resumed=resumed, problem=f"left running after the resume: {left}" if left else "")
 
 
-async def _answers(service: Service, session_id: str, place: Place) -> bool:
+async def _answers_again(service: Service, session_id: str, place: Place) -> bool:
     _, delivery = await service.send(session_id, script("Again.", "Again."), options=_options(place))
-    outcome = await asyncio.wait_for(outcome_of(delivery), _PATIENCE)
+    outcome = await asyncio.wait_for(outcome_of(delivery), _TIMEOUT)
     if not outcome.ok or outcome.result != "Again.":
         raise AssertionError(f"the session did not go on: {outcome}")
     return True
@@ -242,7 +242,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
-def _end_all(mark: str) -> None:
+def _kill_all(mark: str) -> None:
     """A trial that went wrong must not spoil the next one."""
     for process in _marked(mark):
         with contextlib.suppress(psutil.Error):
@@ -250,5 +250,5 @@ def _end_all(mark: str) -> None:
 
 
 if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
-    asyncio.run(_be_a_host(given, given["extra"]))
+    described = json.loads(sys.argv[1])
+    asyncio.run(_host_session(described, described["extra"]))

@@ -5,17 +5,17 @@ import subprocess
 from typing import Any
 
 
-def line(method: str, request_id: int | None = None, **params: Any) -> bytes:
+def encode_message(method: str, request_id: int | None = None, **params: Any) -> bytes:
     """One message, a request if it has an id."""
-    identified = {} if request_id is None else {"id": request_id}
-    return json.dumps({"jsonrpc": "2.0", **identified, "method": method, "params": params}).encode() + b"\n"
+    identity = {} if request_id is None else {"id": request_id}
+    return json.dumps({"jsonrpc": "2.0", **identity, "method": method, "params": params}).encode() + b"\n"
 
 
-INITIALIZE = line(
+INITIALIZE = encode_message(
     "initialize", 0, protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "bench", "version": "1"}
 )
-INITIALIZED = line("notifications/initialized")
-LIST_TOOLS = line("tools/list", 1)
+INITIALIZED = encode_message("notifications/initialized")
+LIST_TOOLS = encode_message("tools/list", 1)
 
 
 class Wire:

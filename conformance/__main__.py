@@ -28,13 +28,13 @@ def main() -> int:
             assert served.url is not None
             verdicts = [run_suite(packages, served.url, era, sandbox.root / era) for era in ERAS]
     for verdict in verdicts:
-        _tell(verdict)
-    complaints = [f"{verdict.era}  {one}" for verdict in verdicts for one in verdict.complaints]
+        _print_verdict(verdict)
+    complaints = [f"{verdict.era}  {text}" for verdict in verdicts for text in verdict.complaints]
     print("\n".join(complaints) or "Everything that applies passes.")
     return 1 if complaints else 0
 
 
-def _tell(verdict: Verdict) -> None:
+def _print_verdict(verdict: Verdict) -> None:
     scenarios = sorted({check.scenario for check in verdict.checks})
     outcomes = {scenario: verdict.outcome(scenario) for scenario in scenarios}
     width = max(map(len, scenarios), default=0)

@@ -94,8 +94,8 @@ class Verdict:
 
     def reasons(self, scenario: str) -> list[str]:
         """Why parts of a scenario do not apply."""
-        of_this = (one.why for key, one in self.exemptions.items() if key.partition("/")[0] == scenario)
-        return list(dict.fromkeys(of_this))
+        exemptions = self.exemptions.items()
+        return list(dict.fromkeys(entry.why for key, entry in exemptions if key.partition("/")[0] == scenario))
 
 
 def load_exemptions(era: str, path: Path = LIST) -> dict[str, Exemption]:
@@ -121,9 +121,9 @@ def run_suite(packages: Packages, url: str, era: str, output: Path) -> Verdict:
 
 def _scenarios(packages: Packages, era: str) -> frozenset[str]:
     argv = [str(packages.node), str(packages.script(*_PROGRAM)), "list", "--server"]
-    told = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
-    found = frozenset(name for name, eras in _SCENARIO_LINE.findall(told) if era in eras.split(","))
-    assert found, told
+    listing = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
+    found = frozenset(name for name, eras in _SCENARIO_LINE.findall(listing) if era in eras.split(","))
+    assert found, listing
     return found
 
 
@@ -131,6 +131,6 @@ def _findings(output: Path) -> Iterable[Check]:
     for file in sorted(output.glob("*/checks.json")):
         named = _RESULT_DIRECTORY.fullmatch(file.parent.name)
         assert named, file
-        for one in json.loads(file.read_text(encoding="utf-8")):
-            message = one.get("errorMessage") or one.get("description") or ""
-            yield Check(named[1], one["id"], one["status"], " ".join(message.split()))
+        for finding in json.loads(file.read_text(encoding="utf-8")):
+            message = finding.get("errorMessage") or finding.get("description") or ""
+            yield Check(named[1], finding["id"], finding["status"], " ".join(message.split()))

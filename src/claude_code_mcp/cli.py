@@ -13,17 +13,24 @@ if TYPE_CHECKING:
 def main() -> int:
     """Runs the command on the command line; the value is the exit code."""
     argv = sys.argv[1:]
-    if argv[:1] in ([], ["serve"]) and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
+    if not argv or (argv[0].startswith("-") and not _is_for_all_commands(argv[0])):
+        argv = ["serve", *argv]
+    if argv[0] == "serve" and too_deep(os.environ) and not {"-h", "--help"} & set(argv):
         from .greeting.nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
-    if not argv or (argv[0] == "serve" and not any(one.startswith(("-h", "--h")) for one in argv)):
+    if argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv):
         from .greeting.loop import greet  # noqa: PLC0415 - the fast way in imports next to nothing
 
-        return greet(argv or ["serve"], _load)
+        return greet(argv, _load)
     from .commands.parser import run  # noqa: PLC0415 - and nobody should pay for what another command needs
 
     return run(argv)
+
+
+def _is_for_all_commands(flag: str) -> bool:
+    """Whether a flag belongs to `claude-code-mcp` itself; argparse takes the beginning of a long one for the whole."""
+    return flag in ("-h", "-V") or (len(flag) > 2 and any(full.startswith(flag) for full in ("--help", "--version")))
 
 
 def _load() -> "Serve":

@@ -16,7 +16,7 @@ from ..hub.conftest import local, packages
 
 __all__ = ["packages"]  # a fixture for the tests here too
 
-PATIENCE = 80.0
+TIMEOUT = 80.0
 Mcp = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -43,7 +43,7 @@ def mcp(shell: dict[str, str], sandbox: Sandbox) -> Mcp:
             input=lines,
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
 
@@ -68,7 +68,7 @@ async def start(environment: dict[str, str], *arguments: str, **pipes: Any) -> a
 
 async def finish(process: asyncio.subprocess.Process, lines: str = "") -> tuple[int, str, str]:
     """Its exit code and what it said from now on."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         out, err = await process.communicate(lines.encode())
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -81,7 +81,7 @@ def is_posix() -> bool:
 async def until(process: asyncio.subprocess.Process, wanted: str) -> str:
     """The next line that begins like this."""
     assert process.stdout is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while line := (await process.stdout.readline()).decode():
             if line.startswith(wanted):
                 return line

@@ -1,6 +1,7 @@
 """The other commands, as typed in a shell."""
 
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp import __version__
-from claude_code_mcp.config import Settings, variable_of
+from claude_code_mcp.config import Settings, load_settings, variable_of
+from claude_code_mcp.server.transports.bearer import load_tokens
 
 
 def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> subprocess.CompletedProcess[str]:
@@ -18,12 +20,13 @@ def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> su
 
 
 def test_the_version_is_told(environment: dict[str, str]) -> None:
-    assert run(environment, "--version").stdout == f"claude-code-mcp {__version__}\n"
+    for flag in ("--version", "-V"):
+        assert run(environment, flag).stdout == f"claude-code-mcp {__version__}\n"
 
 
 def test_help_names_every_command(environment: dict[str, str]) -> None:
-    told = run(environment, "--help").stdout
-    assert all(command in told for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
+    output = run(environment, "--help").stdout
+    assert all(command in output for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["sessions"], ["config", "emacs"]])
@@ -76,8 +79,8 @@ def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -
 
 @pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode"])
 def test_config_prints_json_that_starts_this_server(environment: dict[str, str], client: str) -> None:
-    told = run(environment, "config", client).stdout
-    parsed = json.loads(told[told.index("{") :])
+    output = run(environment, "config", client).stdout
+    parsed = json.loads(output[output.index("{") :])
     ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
     answer = subprocess.run(
         [server["command"], *server["args"], "--version"], env=environment, capture_output=True, text=True, check=True
@@ -86,13 +89,89 @@ def test_config_prints_json_that_starts_this_server(environment: dict[str, str],
 
 
 def test_config_prints_toml_for_codex(environment: dict[str, str]) -> None:
-    told = run(environment, "config", "codex").stdout
-    parsed = tomllib.loads(told.split("\n", 1)[1])
+    output = run(environment, "config", "codex").stdout
+    parsed = tomllib.loads(output.split("\n", 1)[1])
     assert parsed["mcp_servers"]["claude-code"]["command"]
 
 
 def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
     answer = run(environment, "demo")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    for told in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
-        assert told in answer.stdout
+    for text in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
+        assert text in answer.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sessions", "list", "--limit", "-1"],
+        ["sessions", "list", "--limit", "0"],
+        ["sessions", "show", "x", "--lines", "-5"],
+        ["mcp", "status", "--patience", "-1"],
+        ["mcp", "call", "x", "y", "--timeout", "-1"],
+        ["mcp", "login", "x", "--timeout", "nan"],
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
+    answer = run(environment, *arguments)
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert f"argument {arguments[-2]}: {arguments[-1]} is not" in answer.stderr
+
+
+def test_config_as_json_has_every_setting_and_no_secret(environment: dict[str, str]) -> None:
+    secret = "s3cret-s3cret-s3cret-s3cret-abc"
+    answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config", "--json")
+    values = json.loads(answer.stdout)
+    assert set(values) == {variable_of(name) for name in Settings.model_fields}
+    assert values["MAX_SESSIONS"] == 7
+    assert values["CLAUDE_CODE_MCP_TOKENS_FILE"] is None
+    assert secret not in answer.stdout
+    assert run(environment, "config", "cursor", "--json").returncode == 2
+
+
+def test_a_token_is_new_each_time_and_good_for_the_server(environment: dict[str, str]) -> None:
+    tokens = [run(environment, "token").stdout.strip() for _ in range(2)]
+    assert tokens[0] != tokens[1]
+    for token in tokens:
+        settings = load_settings({"CLAUDE_CODE_MCP_TOKEN": token})
+        assert load_tokens(settings) == {token: "default"}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/nowhere/claude", "'/nowhere/claude', which is not an executable file"),
+        (shutil.which("false"), "The demo failed"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_the_demo_without_a_cli_that_works_ends_with_one_line(
+    environment: dict[str, str], path: str, expected: str
+) -> None:
+    answer = run({**environment, "CLAUDE_CODE_PATH": path}, "demo")
+    assert answer.returncode == 2
+    (line,) = answer.stderr.splitlines()
+    assert line.startswith("claude-code-mcp: ")
+    assert expected in line
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+
+
+def test_flags_of_serve_need_no_serve(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "claude_code_mcp", "--toolsets", "query"]
+    lines = f"{json.dumps(INITIALIZE)}\n{json.dumps(LIST_TOOLS)}\n"
+    answer = subprocess.run(
+        command, env=environment, input=lines, capture_output=True, text=True, timeout=80, check=False
+    )
+    replies = {reply["id"]: reply["result"] for reply in map(json.loads, answer.stdout.splitlines())}
+    assert [tool["name"] for tool in replies[2]["tools"]] == ["claude_code_query"]
+    mistake = run(environment, "--nonsense")
+    assert mistake.returncode == 2
+    assert "usage: claude-code-mcp serve" in mistake.stderr

@@ -17,15 +17,15 @@ TOKEN = "ann-5f0c9d2e7b41a86c3d90-and-more"
 def examine(environment: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
     """The exit code of `doctor --json`, and its findings by what they are about."""
     answer = run(environment, "doctor", "--json")
-    told = json.loads(answer.stdout)
-    assert told["ok"] is (answer.returncode == 0)
-    return answer.returncode, {one["what"]: one for one in told["findings"]}
+    report = json.loads(answer.stdout)
+    assert report["ok"] is (answer.returncode == 0)
+    return answer.returncode, {finding["what"]: finding for finding in report["findings"]}
 
 
 def wrong(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
     code, found = examine(environment)
     assert code == 1
-    return {what: one for what, one in found.items() if not one["ok"]}
+    return {what: finding for what, finding in found.items() if not finding["ok"]}
 
 
 def script(path: Path, text: str) -> str:
@@ -38,7 +38,7 @@ def test_all_is_well_and_said_in_json(environment: dict[str, str]) -> None:
     code, found = examine(environment)
     assert code == 0
     assert {"settings", "Claude Code", "login", "policy", "MCP servers", "state directory"} <= set(found)
-    assert all(one["fix"] is None for one in found.values())
+    assert all(finding["fix"] is None for finding in found.values())
 
 
 def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
@@ -62,7 +62,7 @@ def test_a_cli_that_cannot_say_who_is_logged_in_is_judged_by_what_it_would_use(
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "expected"),
     [
         ('echo "2.0.99 (Claude Code)"', "older than"),
         ('echo "1.0.128 (Claude Code)"', "older than"),
@@ -71,11 +71,11 @@ def test_a_cli_that_cannot_say_who_is_logged_in_is_judged_by_what_it_would_use(
     ],
 )
 def test_a_cli_that_is_too_old_or_no_cli_at_all(
-    environment: dict[str, str], tmp_path: Path, says: str, told: str
+    environment: dict[str, str], tmp_path: Path, says: str, expected: str
 ) -> None:
     found = wrong({**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)})
     assert list(found) == ["Claude Code"]
-    assert told in found["Claude Code"]["told"]
+    assert expected in found["Claude Code"]["told"]
     assert found["Claude Code"]["fix"]
 
 
@@ -149,11 +149,11 @@ def test_a_state_directory_that_others_may_write_to_is_found(environment: dict[s
 
 def test_claude_is_run_with_all_arguments_as_they_are(environment: dict[str, str], tmp_path: Path) -> None:
     says = f'for one in "$@"; do echo "<$one>"; done; env > {tmp_path}/seen; echo oops >&2; exit 7'
-    around = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says), "CLAUDE_CODE_MCP_TOKEN": TOKEN}
+    variables = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says), "CLAUDE_CODE_MCP_TOKEN": TOKEN}
     arguments = ["--help", "-h", "--version", "a b", "", "--", "--config", "*"]
-    answer = run(around, "claude", *arguments)
+    answer = run(variables, "claude", *arguments)
     assert answer.returncode == 7
-    assert answer.stdout == "".join(f"<{one}>\n" for one in arguments)
+    assert answer.stdout == "".join(f"<{argument}>\n" for argument in arguments)
     assert answer.stderr == "oops\n"
     seen = (tmp_path / "seen").read_text()
     assert TOKEN not in seen

@@ -18,7 +18,7 @@ import pytest
 from ..conftest import programs_below
 from ..hub.conftest import until_file
 from ..hub.remote import RemoteServer, http_server, sse_server, websocket_server
-from .conftest import PATIENCE, Mcp, command, finish, is_posix, program, start, until
+from .conftest import TIMEOUT, Mcp, command, finish, is_posix, program, start, until
 
 
 def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages: Path) -> None:
@@ -38,7 +38,7 @@ def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages
     """
     answer = mcp("connect", "stdio", "node", server, "stdio", lines=lines)
     assert (answer.returncode, answer.stderr.splitlines()[0]) == (0, "[##########----------] 1/2"), answer.stderr
-    for told in (
+    for expected in (
         "Connected to mcp-servers/everything 2",
         "echo(message)  Echoes back",
         "\nEcho: two words\n",
@@ -48,7 +48,7 @@ def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages
         "args-prompt(city, state?)  ",
         "user: What's weather in Oslo?",
     ):
-        assert told in answer.stdout
+        assert expected in answer.stdout
     assert "never" not in answer.stdout
 
 
@@ -90,13 +90,13 @@ def test_what_the_server_tells_is_shown_as_it_comes(mcp: Mcp) -> None:
 )
 def test_a_question_in_mid_call_is_answered_by_the_next_lines(mcp: Mcp, answers: str, result: dict[str, Any]) -> None:
     answer = mcp("connect", "stdio", *program(), lines=f"call ask\n{answers}")
-    asked, _, told = answer.stdout.partition("The server asks: Your name?\n")
+    asked, _, reply = answer.stdout.partition("The server asks: Your name?\n")
     assert asked
-    assert json.loads(told) == result
+    assert json.loads(reply) == result
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         (["stdio"], 2, "Which program?"),
         (["stdio", "no-such-program"], 1, "there is no program 'no-such-program'"),
@@ -105,10 +105,12 @@ def test_a_question_in_mid_call_is_answered_by_the_next_lines(mcp: Mcp, answers:
         (["stdio", "--env", "s3cret", "x"], 2, "--env wants NAME=VALUE"),
     ],
 )
-def test_a_server_that_is_not_there_is_told_in_one_line(mcp: Mcp, arguments: list[str], code: int, told: str) -> None:
+def test_a_server_that_is_not_there_is_told_in_one_line(
+    mcp: Mcp, arguments: list[str], code: int, expected: str
+) -> None:
     answer = mcp("connect", *arguments)
     assert (answer.returncode, answer.stdout) == (code, "")
-    assert told in answer.stderr
+    assert expected in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
     assert "s3cret" not in answer.stderr
 
@@ -156,7 +158,7 @@ async def test_ctrl_c_on_a_pipe_ends_it_cleanly_in_mid_call(shell: dict[str, str
     await until_file(note, "waiting")
     [server] = programs_below(process.pid)
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(PATIENCE):  # with its input still open
+    async with asyncio.timeout(TIMEOUT):  # with its input still open
         assert await process.wait() == 130
     assert note.read_text() == "cancelled"
     assert not server.is_running()
@@ -191,7 +193,7 @@ class Terminal:
 
     def until(self, wanted: str) -> str:
         """Reads until this is on the screen; what came before it is read no more."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while wanted not in self.seen:
             assert time.monotonic() < deadline, self.seen
             self.seen += os.read(self._end, 65536).decode()
@@ -223,7 +225,7 @@ def test_in_a_terminal_there_is_a_prompt_and_a_line_that_shows_progress(terminal
     terminal.until("> ")
     terminal.type("quit\n")
     terminal.until("Good bye.")
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.process.wait(TIMEOUT) == 0
 
 
 def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp
     terminal.until("> ")
     terminal.type("half a comm\x03")
     terminal.until("Good bye.")
-    assert terminal.process.wait(PATIENCE) == 130
+    assert terminal.process.wait(TIMEOUT) == 130
     assert not server.is_running()
 
 
@@ -247,4 +249,4 @@ def test_ctrl_d_ends_it(terminal: Terminal) -> None:
     terminal.until("> ")
     terminal.type("\x04")
     terminal.until("Good bye.")
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.process.wait(TIMEOUT) == 0

@@ -1,5 +1,6 @@
 """The figures of a running server from the shell, and starts that the policy stops."""
 
+import json
 import os
 import subprocess
 import sys
@@ -25,11 +26,14 @@ def test_the_figures_come_as_a_table(environment: dict[str, str], sandbox: Sandb
     with http_server(guarded, sandbox.project) as server:
         shown = stats(guarded, server.base.removeprefix("http://"))
         raw = stats(guarded, "--raw", server.url)
+        samples = json.loads(stats(guarded, "--json", server.url).stdout)
         refused = stats(environment, server.base)
     assert shown.returncode == raw.returncode == 0
     rows = {line.rpartition("  ")[0].strip(): line.rpartition("  ")[2] for line in shown.stdout.splitlines()}
     assert rows["sessions place=live"] == "0"
     assert rows["memory_bytes process=server"].endswith("MB")
+    live = {"name": "claude_code_mcp_sessions", "labels": {"place": "live"}, "value": 0}
+    assert live in samples
     assert "# TYPE claude_code_mcp_sessions gauge" in raw.stdout
     assert (refused.returncode, "401" in refused.stderr) == (2, True)
 

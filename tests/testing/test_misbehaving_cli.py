@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.testing import install_misbehaving_cli
-from claude_code_mcp.testing.misbehaving_cli import parse_ways
+from claude_code_mcp.testing.misbehaving_cli import parse_faults
 
 Frame = dict[str, Any]
 
@@ -85,9 +85,9 @@ def test_any_arguments_are_taken_and_noted(cli: Path, tmp_path: Path) -> None:
 
 
 def test_ways_are_words_or_json() -> None:
-    assert parse_ways("noise flood=10 crash=SIGSEGV") == {"noise": True, "flood": 10, "crash": "SIGSEGV"}
-    assert parse_ways('{"stderr": "two words"}') == {"stderr": "two words"}
-    assert parse_ways("") == {}
+    assert parse_faults("noise flood=10 crash=SIGSEGV") == {"noise": True, "flood": 10, "crash": "SIGSEGV"}
+    assert parse_faults('{"stderr": "two words"}') == {"stderr": "two words"}
+    assert parse_faults("") == {}
 
 
 def test_a_prompt_can_choose_the_way_of_its_turn(cli: Path) -> None:

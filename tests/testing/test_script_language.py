@@ -28,27 +28,27 @@ Json = dict[str, Any]
 
 
 def user(*contents: str | Json) -> Json:
-    blocks = [{"type": "text", "text": one} if isinstance(one, str) else one for one in contents]
+    blocks = [{"type": "text", "text": content} if isinstance(content, str) else content for content in contents]
     return {"role": "user", "content": blocks}
 
 
-def assistant(words: str = "said") -> Json:
-    return {"role": "assistant", "content": [{"type": "text", "text": words}]}
+def assistant(text: str = "said") -> Json:
+    return {"role": "assistant", "content": [{"type": "text", "text": text}]}
 
 
-def system(words: str) -> Json:
-    return {"role": "system", "content": [{"type": "text", "text": words}]}
+def system(text: str) -> Json:
+    return {"role": "system", "content": [{"type": "text", "text": text}]}
 
 
-def result(words: str) -> Json:
-    return {"type": "tool_result", "tool_use_id": "t", "content": words}
+def result(text: str) -> Json:
+    return {"type": "tool_result", "tool_use_id": "t", "content": text}
 
 
 def answer(*messages: Json, **body: Any) -> ModelAnswer:
     return answer_to({"messages": list(messages), **body})
 
 
-def words(answered: ModelAnswer) -> str:
+def text_of(answered: ModelAnswer) -> str:
     return "".join(block.content.get("text", "") for block in answered.blocks)
 
 
@@ -58,46 +58,46 @@ def contents(answered: ModelAnswer) -> list[Json]:
 
 def test_the_step_is_chosen_by_the_number_of_answers_after_the_script() -> None:
     prompt = user(script("hi", "one", "two"))
-    assert words(answer(prompt)) == "one"
-    assert words(answer(prompt, assistant(), user(result("r")))) == "two"
-    assert words(answer(prompt, assistant(), user(result("r")), assistant(), user("more"))) == "script done"
+    assert text_of(answer(prompt)) == "one"
+    assert text_of(answer(prompt, assistant(), user(result("r")))) == "two"
+    assert text_of(answer(prompt, assistant(), user(result("r")), assistant(), user("more"))) == "script done"
 
 
 def test_the_newest_script_wins() -> None:
-    assert words(answer(user(script("hi", "old")), assistant(), user(script("again", "new")))) == "new"
+    assert text_of(answer(user(script("hi", "old")), assistant(), user(script("again", "new")))) == "new"
 
 
 def test_of_several_scripts_in_one_text_the_last_wins() -> None:
-    assert words(answer(user(script("a", "first") + " and " + script("b", "second")))) == "second"
+    assert text_of(answer(user(script("a", "first") + " and " + script("b", "second")))) == "second"
 
 
 def test_a_message_injected_beside_a_tool_result_brings_its_own_script() -> None:
     begun = (user(script("hi", tool("Bash"), "old")), assistant())
     as_user = user(result("r"), script("stop", "new"))
     as_system = system(f"The user sent a new message while you were working:\n{script('stop', 'new')}\n\nMore.")
-    assert words(answer(*begun, as_user)) == "new"
-    assert words(answer(*begun, user(result("r")), as_system)) == "new"
+    assert text_of(answer(*begun, as_user)) == "new"
+    assert text_of(answer(*begun, user(result("r")), as_system)) == "new"
 
 
 def test_an_injected_message_without_a_script_changes_nothing() -> None:
     begun = (user(script("hi", tool("Bash"), "goes on")), assistant())
-    assert words(answer(*begun, user(result("r"), "hurry"))) == "goes on"
+    assert text_of(answer(*begun, user(result("r"), "hurry"))) == "goes on"
 
 
 def test_scripts_in_tool_results_and_in_notifications_are_not_played() -> None:
     begun = (user(script("hi", tool("Bash"), "right")), assistant())
     other = script("x", "wrong")
-    assert words(answer(*begun, user(result(other)))) == "right"
-    assert words(answer(*begun, user(f"<task-notification>{other}</task-notification>"))) == "right"
+    assert text_of(answer(*begun, user(result(other)))) == "right"
+    assert text_of(answer(*begun, user(f"<task-notification>{other}</task-notification>"))) == "right"
 
 
 def test_content_may_be_a_string() -> None:
-    assert words(answer({"role": "user", "content": script("hi", "one")})) == "one"
+    assert text_of(answer({"role": "user", "content": script("hi", "one")})) == "one"
 
 
 def test_without_a_script_the_model_says_so() -> None:
-    assert words(answer(user("hello there"))) == "There is no script in this conversation. You said: hello there"
-    assert words(answer_to({})).startswith("There is no script")
+    assert text_of(answer(user("hello there"))) == "There is no script in this conversation. You said: hello there"
+    assert text_of(answer_to({})).startswith("There is no script")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_without_a_script_the_model_says_so() -> None:
     ],
 )
 def test_a_bad_script_is_answered_with_what_is_wrong(bad: str, said: str) -> None:
-    answered = words(answer(user(f"hi {bad}")))
+    answered = text_of(answer(user(f"hi {bad}")))
     assert answered.startswith("Bad script: ")
     assert said in answered
     assert "SCRIPT:" not in answered
@@ -147,14 +147,14 @@ def test_a_plan_becomes_a_file_and_a_question() -> None:
     assert (write["name"], write["input"]) == ("Write", {"file_path": "/a b/plans/x.md", "content": "Rest."})
     (leave,) = contents(answer(prompt, reminder, assistant(), user(result("r"))))
     assert (leave["name"], leave["input"]) == ("ExitPlanMode", {})
-    assert words(answer(prompt, assistant(), user(result("r")), assistant(), user(result("r")))) == "approved"
+    assert text_of(answer(prompt, assistant(), user(result("r")), assistant(), user(result("r")))) == "approved"
 
 
 def test_placeholders_take_what_the_request_says() -> None:
     prompt = user(script("hi", tool("Bash"), "${cwd} ${tool_result} ${HOME} ${plan_file}"))
     place = system(" - Primary working directory: /work here\n - Is a git repository: false")
     answered = answer(prompt, place, assistant(), user(result("one"), result("two")))
-    assert words(answered) == "/work here one\ntwo ${HOME} ${plan_file}"
+    assert text_of(answered) == "/work here one\ntwo ${HOME} ${plan_file}"
 
 
 def test_the_script_of_a_subagent_keeps_its_placeholders() -> None:
@@ -217,12 +217,12 @@ def test_a_request_for_a_title_gets_one_and_plays_no_step() -> None:
     }
     wanted = {"format": {"type": "json_schema", "schema": schema}}
     answered = answer(user(script("name this", tool("Bash"))), output_config=wanted)
-    assert json.loads(words(answered)) == {"title": "Scripted session", "n": 0, "e": 4}
+    assert json.loads(text_of(answered)) == {"title": "Scripted session", "n": 0, "e": 4}
 
 
 def test_a_request_for_a_summary_gets_one() -> None:
     asked = user("CRITICAL: Respond with TEXT ONLY. Do NOT call any tools.")
-    assert "<summary>" in words(answer(user(script("hi", tool("Bash"))), assistant(), asked))
+    assert "<summary>" in text_of(answer(user(script("hi", tool("Bash"))), assistant(), asked))
 
 
 def test_questions_are_built_with_labels_and_descriptions() -> None:
@@ -241,4 +241,4 @@ def test_questions_are_built_with_labels_and_descriptions() -> None:
 
 def test_a_script_survives_any_words() -> None:
     odd = 'quotes " and \\ and \n and ${x} and ]} and üñ€'
-    assert words(answer(user(script(odd, odd)))) == odd
+    assert text_of(answer(user(script(odd, odd)))) == odd

@@ -201,3 +201,12 @@ def test_the_command_prints_what_to_export_and_ends_quietly_on_ctrl_c() -> None:
         _, problems = process.communicate(timeout=10)
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:" in lines[2]
     assert (process.returncode, problems) == (0, "")
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_there_is_not_is_reported_by_the_command(port: str) -> None:
+    command = [sys.executable, "-m", "claude_code_mcp.testing", "--port", port]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=80, check=False)
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"cannot listen on port {port}: ")
+    assert len(answer.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`claude`: the Claude Code that the server would use, with whatever arguments: to sign in, to update it."""
+"""`claude`: runs the Claude Code that the server would use, with any arguments, for example to sign in or update it."""
 
 import os
 import subprocess
@@ -12,19 +12,23 @@ from ..processes.environment import DEPTH, child_environment, depth
 
 
 def add_to(commands: Any) -> None:
-    """For the list of commands only: the arguments are not ours to parse, so `run` is called without a parser."""
-    told = "run the Claude Code that the server would use, for example `claude auth login`"
-    commands.add_parser("claude", help=told, add_help=False)
+    """Only lists the command: its arguments are not ours to parse, so the caller of `run` goes past this parser."""
+    commands.add_parser(
+        "claude",
+        help="run the Claude Code that the server would use, for example `claude auth login`",
+        add_help=False,
+    )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Becomes Claude Code; where a process cannot become another one, runs it and returns its exit code.
+    """Replaces this process by Claude Code; on Windows runs it as a child and returns its exit code.
 
-    ExecutableNotFound and InvalidArgument for settings that do not parse, before anything is started.
+    Raises ExecutableNotFound, InvalidArgument for settings that do not parse, and ProcessFailed when the executable
+    cannot be started.
     """
     path = find_executable(load_settings().claude_path)
     environment = child_environment(os.environ)
-    # A person runs it, or a client: it is no deeper than this command. A server of ours that it starts is a usual one.
+    # This is not a session of a server: what runs in it, also a server of ours, is nested no deeper than this command.
     environment[DEPTH] = str(depth(os.environ))
     command = [path, *arguments]
     try:

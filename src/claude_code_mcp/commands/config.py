@@ -1,4 +1,4 @@
-"""`config`: the settings in force, and how to register this server in the clients people use."""
+"""`config`: prints the settings in force, their reference page, or how to register this server in a client."""
 
 import argparse
 import json
@@ -11,61 +11,10 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from ..config import Settings, load_settings, variable_of
+from ..errors import InvalidArgument
+from .flags import add_config_file, add_json, print_json
 
 _NAME = "claude-code"
-
-
-def add_to(commands: Any) -> None:
-    parser = commands.add_parser(
-        "config",
-        help="print the settings in force, or how to register this server in a client",
-        description="Without an argument prints the settings in force with the variable that sets each. With the "
-        "name of a client prints what registers this server there.",
-    )
-    parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
-    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
-    parser.set_defaults(run=_run)
-
-
-def _run(arguments: argparse.Namespace) -> int:
-    if arguments.markdown:
-        print(settings_page(), end="")
-        return 0
-    if arguments.client:
-        print(_CLIENTS[arguments.client](_command()))
-        return 0
-    settings = load_settings(file=arguments.config)
-    for line in settings_lines(settings):
-        print(line)
-    print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(_CLIENTS))}}}")
-    return 0
-
-
-def settings_lines(settings: Settings) -> list[str]:
-    """`VARIABLE=value` for every setting; secrets are never printed."""
-    values = settings.model_dump(mode="json")
-    return [f"{variable_of(name)}={'' if value is None else value}" for name, value in values.items()]
-
-
-def settings_page() -> str:
-    """The reference page of all settings."""
-    rows = [
-        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {' '.join((field.description or '').split())} |"
-        for name, field in Settings.model_fields.items()
-    ]
-    return _PAGE + "\n".join(rows) + "\n"
-
-
-def _default(field: FieldInfo) -> str:
-    value = field.default
-    if field.default_factory is not None:
-        return "depends on the machine"
-    if value in (None, "", ()):
-        return ""
-    return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
-
-
 _PAGE = """\
 # Settings
 
@@ -86,23 +35,78 @@ that line, until its input ends. `claude-code-mcp config` prints what is in forc
 """
 
 
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "config",
+        help="print the settings in force, or how to register this server in a client",
+        description="Without an argument prints the settings in force with the variable that sets each. With the "
+        "name of a client prints what registers this server there.",
+    )
+    parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
+    parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
+    add_json(parser, "print the settings in force as a JSON object")
+    add_config_file(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.json and (arguments.client or arguments.markdown):
+        raise InvalidArgument("--json is for the settings in force: it goes with neither CLIENT nor --markdown.")
+    if arguments.markdown:
+        print(settings_page(), end="")
+        return 0
+    if arguments.client:
+        print(_CLIENTS[arguments.client](_command()))
+        return 0
+    settings = load_settings(file=arguments.config)
+    values = {variable_of(name): value for name, value in settings.model_dump(mode="json").items()}  # hides secrets
+    if arguments.json:
+        print_json(values)
+        return 0
+    for variable, value in values.items():
+        print(f"{variable}={'' if value is None else value}")
+    print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(_CLIENTS))}}}")
+    return 0
+
+
+def settings_page() -> str:
+    """The reference page of all settings."""
+    rows = [
+        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {' '.join((field.description or '').split())} |"
+        for name, field in Settings.model_fields.items()
+    ]
+    return _PAGE + "\n".join(rows) + "\n"
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if field.default_factory is not None:
+        return "depends on the machine"
+    if value in (None, "", ()):
+        return ""
+    return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
 def _command() -> list[str]:
-    found = shutil.which("claude-code-mcp")
+    """What starts this very installation: the script beside the interpreter, else one on PATH, else the module."""
     beside = Path(sys.executable).with_name("claude-code-mcp")
     if beside.exists():
         return [str(beside)]
-    return [found] if found else [sys.executable, "-m", "claude_code_mcp"]
+    on_path = shutil.which("claude-code-mcp")
+    return [on_path] if on_path else [sys.executable, "-m", "claude_code_mcp"]
 
 
 def _server(command: list[str]) -> dict[str, Any]:
     return {"command": command[0], "args": command[1:]}
 
 
-def _mcp_servers(where: str) -> Callable[[list[str]], str]:
-    def told(command: list[str]) -> str:
+def _mcp_servers_file(where: str) -> Callable[[list[str]], str]:
+    """For clients with a file in the format of Claude Desktop."""
+
+    def instructions(command: list[str]) -> str:
         return f"Add to {where}:\n{json.dumps({'mcpServers': {_NAME: _server(command)}}, indent=2)}"
 
-    return told
+    return instructions
 
 
 def _claude_code(command: list[str]) -> str:
@@ -121,8 +125,8 @@ def _codex(command: list[str]) -> str:
 
 _CLIENTS: dict[str, Callable[[list[str]], str]] = {
     "claude-code": _claude_code,
-    "claude-desktop": _mcp_servers("claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    "cursor": _mcp_servers("~/.cursor/mcp.json"),
+    "claude-desktop": _mcp_servers_file("claude_desktop_config.json (Settings, Developer, Edit Config)"),
+    "cursor": _mcp_servers_file("~/.cursor/mcp.json"),
     "vscode": _vscode,
     "codex": _codex,
 }

@@ -1,4 +1,9 @@
-"""`demo`: the whole story on the scripted model, told as it happens. Needs no account and leaves nothing behind."""
+"""`demo`: a tour of the product on the scripted model, printed as it happens.
+
+A real MCP client starts this server over stdio and drives real Claude Code sessions. No account is needed. Everything
+lives in one temporary directory, which is removed at the end. Without a Claude Code executable nothing is started;
+a tool call that is refused ends the demo. Both are one line on stderr and the exit code 2.
+"""
 
 import argparse
 import asyncio
@@ -7,15 +12,22 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import mcp_types as types
-from mcp import Client
-from mcp.client.session import ClientRequestContext
-from mcp.client.stdio import StdioServerParameters, stdio_client
-
+from ..claude.executable import find_executable
+from ..config import load_settings
+from ..errors import ProcessFailed
 from ..testing import Sandbox, ScriptedModel
 from ..testing.script import ask_user, plan, script, text, tool
+
+if TYPE_CHECKING:  # the MCP SDK is loaded by the demo itself: every other command would pay for it too
+    import mcp_types as types
+    from mcp import Client
+    from mcp.client.session import ClientRequestContext
+
+_CALCULATOR = "def add(a, b):\n    return a - b\n"
+_WAIT = {"waitSeconds": 30}
+_LONGEST_ARGUMENT = 60
 
 
 def add_to(commands: Any) -> None:
@@ -30,139 +42,159 @@ def add_to(commands: Any) -> None:
 
 
 def _run(_: argparse.Namespace) -> int:
-
+    executable = find_executable(load_settings().claude_path)  # refused now, in one line, and not in the second step
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="claude-code-mcp-demo-") as directory:
-        asyncio.run(tell(Path(directory)))
+        try:
+            asyncio.run(_run_tour(Path(directory), executable))
+        except BaseExceptionGroup as group:  # from the task groups of the client
+            failed = group.subgroup(ProcessFailed)
+            raise _first(failed) if failed is not None else group from None
     print(f"\nThat was everything, in {time.monotonic() - started:.1f} s. Nothing was left behind.")
     return 0
 
 
-_CALCULATOR = "def add(a, b):\n    return a - b\n"
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
-async def tell(directory: Path) -> None:
-    """Tells it in a fresh directory."""
+async def _run_tour(directory: Path, executable: str) -> None:
+    """Starts the scripted model and the server in a fresh directory, connects to it, and runs every step."""
+    from mcp import Client  # noqa: PLC0415
+    from mcp.client.stdio import StdioServerParameters, stdio_client  # noqa: PLC0415
+
     async with ScriptedModel() as model:
         sandbox = Sandbox(directory, model.url)
         (sandbox.project / "calculator.py").write_text(_CALCULATOR, encoding="utf-8")
         command = StdioServerParameters(
             command=sys.executable,
             args=["-m", "claude_code_mcp"],
-            env=sandbox.environment(LOG_LEVEL="error"),
+            env=sandbox.environment(LOG_LEVEL="error", CLAUDE_CODE_PATH=executable),
             cwd=str(sandbox.project),
         )
-        async with Client(stdio_client(command), elicitation_callback=_dialog) as client:
-            await Story(client, sandbox.project).tell()
+        async with Client(stdio_client(command), elicitation_callback=_answer_dialog) as client:
+            await _Tour(client, sandbox.project).run()
 
 
-async def _dialog(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
-    """The person at the client: answers Claude's question, and leaves everything else to the queue."""
+async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
+    """The person at the client: answers Claude's question, and closes every other dialog, which leaves it pending."""
+    import mcp_types as types  # noqa: PLC0415
+
     properties = params.requested_schema["properties"] if isinstance(params, types.ElicitRequestFormParams) else {}
     if "answer1" not in properties:
         return types.ElicitResult(action="cancel")
     choice = properties["answer1"]["enum"][1]
-    _say(f"   dialog   {params.message.splitlines()[1]} -> the person picks {choice!r}")
+    _print(f"   dialog   {params.message.splitlines()[1]} -> the person picks {choice!r}")
     return types.ElicitResult(action="accept", content={"answer1": choice})
 
 
-class Story:
-    """The steps, in order. Each prints what it called and what came back."""
+class _Tour:
+    """The steps, in order. Each prints what it calls and what comes back."""
 
-    def __init__(self, client: Client, project: Path) -> None:
+    def __init__(self, client: "Client", project: Path) -> None:
         self._client = client
         self._project = project
 
-    async def tell(self) -> None:
-        tools = await self._client.list_tools()
-        _step("The client has started the server and sees its tools")
-        _say("   " + ", ".join(one.name for one in tools.tools))
-        session = await self._approve_an_edit()
-        await self._answer_a_question(session)
+    async def run(self) -> None:
+        listing = await self._client.list_tools()
+        _print_step("The client has started the server and sees its tools")
+        _print("   " + ", ".join(tool.name for tool in listing.tools))
+        session_id = await self._approve_an_edit()
+        await self._answer_a_question(session_id)
         await self._review_a_plan()
-        await self._interrupt_and_resume(session)
-        await self._list()
+        await self._interrupt_and_resume(session_id)
+        await self._list_sessions()
 
     async def _approve_an_edit(self) -> str:
-        _step("A session fixes a bug and asks before it edits")
+        _print_step("A session fixes a bug and asks before it edits")
         file = str(self._project / "calculator.py")
         edit = tool("Edit", file_path=file, old_string="a - b", new_string="a + b")
         prompt = script(
             "add() subtracts. Fix it.", tool("Read", file_path=file), edit, text("Fixed: add() adds now.\n", chunks=5)
         )
-        report = await self._call("claude_create_session", prompt=prompt, waitSeconds=30)
+        report = await self._call("claude_create_session", prompt=prompt, **_WAIT)
         (question,) = report["pendingInputs"]
-        _say(f"   waiting  {question['type']}: {question['description']}")
+        _print(f"   waiting  {question['type']}: {question['description']}")
         answer = {"inputId": question["inputId"], "decision": "allow"}
-        report = await self._call("claude_respond", sessionId=report["sessionId"], **answer, waitSeconds=30)
-        _show(report)
-        _say("   file     " + repr((self._project / "calculator.py").read_text(encoding="utf-8")))
+        report = await self._call("claude_respond", sessionId=report["sessionId"], **answer, **_WAIT)
+        _print_report(report)
+        _print("   file     " + repr((self._project / "calculator.py").read_text(encoding="utf-8")))
         return str(report["sessionId"])
 
-    async def _answer_a_question(self, session: str) -> None:
-        _step("The same session asks a question; it appears as a dialog in the client")
+    async def _answer_a_question(self, session_id: str) -> None:
+        _print_step("The same session asks a question; it appears as a dialog in the client")
         ask = ask_user("Which test framework?", "unittest", "pytest")
         message = script("Now add a test.", ask, text("I will use what you picked.\n"))
-        _show(await self._call("claude_send_message", sessionId=session, message=message, waitSeconds=30))
+        _print_report(await self._call("claude_send_message", sessionId=session_id, message=message, **_WAIT))
 
     async def _review_a_plan(self) -> None:
-        _step("A second session plans first; the plan is sent back once and then approved")
+        _print_step("A second session plans first; the plan is sent back once and then approved")
         file = str(self._project / "NOTES.md")
         steps = (plan("# Write notes\n1. One file"), plan("# Write notes\n1. One file\n2. With a date"))
         prompt = script("Plan the notes.", *steps, tool("Write", file_path=file, content="# Notes\n"), "Written.")
-        report = await self._call("claude_create_session", prompt=prompt, permissionMode="plan", waitSeconds=30)
+        report = await self._call("claude_create_session", prompt=prompt, permissionMode="plan", **_WAIT)
         decisions = [{"decision": "deny", "reason": "Add a date."}, {"decision": "allow"}]
         while report["status"] == "waiting_for_input":
             (question,) = report["pendingInputs"]
             answer = decisions.pop(0) if question["type"] == "plan_review" else {"decision": "allow"}
-            _say(f"   waiting  {question['type']}: {question['description']} -> {answer}")
+            _print(f"   waiting  {question['type']}: {question['description']} -> {answer}")
             identity = {"sessionId": report["sessionId"], "inputId": question["inputId"]}
-            report = await self._call("claude_respond", **identity, **answer, waitSeconds=30)
-        _show(report)
-        _say(f"   file     {(self._project / 'NOTES.md').read_text(encoding='utf-8')!r}")
+            report = await self._call("claude_respond", **identity, **answer, **_WAIT)
+        _print_report(report)
+        _print(f"   file     {(self._project / 'NOTES.md').read_text(encoding='utf-8')!r}")
 
-    async def _interrupt_and_resume(self, session: str) -> None:
-        _step("A turn takes too long: it is interrupted, and the session goes on")
+    async def _interrupt_and_resume(self, session_id: str) -> None:
+        _print_step("A turn takes too long: it is interrupted, and the session goes on")
         message = script("Count slowly.", text("one\ntwo\nthree\nfour\n", chunks=4, interval=5))
-        await self._call("claude_send_message", sessionId=session, message=message)
-        report = await self._call("claude_get_status", sessionId=session, waitSeconds=1.5)
-        _say(f"   status   {report['status']}, so far: {report['recentOutput'][-1:]}")
-        report = await self._call("claude_interrupt", sessionId=session)
-        _say(f"   status   {report['status']}")
+        await self._call("claude_send_message", sessionId=session_id, message=message)
+        report = await self._call("claude_get_status", sessionId=session_id, waitSeconds=1.5)
+        _print(f"   status   {report['status']}, so far: {report['recentOutput'][-1:]}")
+        report = await self._call("claude_interrupt", sessionId=session_id)
+        _print(f"   status   {report['status']}")
         message = script("Never mind, just say done.", "done")
-        _show(await self._call("claude_send_message", sessionId=session, message=message, waitSeconds=30))
+        _print_report(await self._call("claude_send_message", sessionId=session_id, message=message, **_WAIT))
 
-    async def _list(self) -> None:
-        _step("Every session on this machine, newest first")
+    async def _list_sessions(self) -> None:
+        _print_step("Every session on this machine, newest first")
         report = await self._call("claude_list_sessions")
-        for one in report["sessions"]:
-            _say(f"   {one['sessionId']}  {one.get('activeStatus', '-'):10} {one['displayText'][:40]!r}")
+        for session in report["sessions"]:
+            status = session.get("activeStatus", "-")
+            _print(f"   {session['sessionId']}  {status:10} {session['displayText'][:40]!r}")
 
     async def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
-        shown = json.dumps({key: _short(value) for key, value in arguments.items()}, ensure_ascii=False)
-        _say(f"-> {name} {shown}")
+        shown = json.dumps({key: _shortened(value) for key, value in arguments.items()}, ensure_ascii=False)
+        _print(f"-> {name} {shown}")
         result = await self._client.call_tool(name, arguments)
         if result.is_error or result.structured_content is None:
-            raise SystemExit(f"The demo failed: {result.content}")
+            raise ProcessFailed(f"The demo failed: {_text_of(result)}")
         return dict(result.structured_content)
 
 
-def _show(report: dict[str, Any]) -> None:
+def _text_of(result: "types.CallToolResult") -> str:
+    texts = (block.text for block in result.content if block.type == "text")
+    return " ".join(" ".join(texts).split())
+
+
+def _print_report(report: dict[str, Any]) -> None:
     for line in report["recentOutput"]:
-        _say(f"   output   {line}")
-    _say(f"<- {report['status']}, ${report['costUsd']:.4f} so far")
+        _print(f"   output   {line}")
+    _print(f"<- {report['status']}, ${report['costUsd']:.4f} so far")
 
 
-def _short(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    spoken = value.split(" SCRIPT:")[0]
-    return spoken if len(spoken) <= 60 else spoken[:59] + "…"
+def _shortened(argument: Any) -> Any:
+    """A prompt without its script, which is for the scripted model and not for the reader."""
+    if not isinstance(argument, str):
+        return argument
+    prompt = argument.split(" SCRIPT:")[0]
+    return prompt if len(prompt) <= _LONGEST_ARGUMENT else prompt[: _LONGEST_ARGUMENT - 1] + "…"
 
 
-def _step(title: str) -> None:
-    _say(f"\n{title}")
+def _print_step(title: str) -> None:
+    _print(f"\n{title}")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
+    """At once, also into a pipe: a demo is watched while it runs."""
     print(line, flush=True)

@@ -4,12 +4,15 @@ import argparse
 import asyncio
 import os
 import sys
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..config import TOOLSETS, load_settings
+from ..config import Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
+from .flags import add_config_file
+
+SETTINGS_WITH_FLAG = ("on_disconnect", "toolsets")
+"""Fields of `Settings` that can be set on the command line too."""
 
 
 def add_to(commands: Any) -> None:
@@ -21,39 +24,49 @@ def add_to(commands: Any) -> None:
         "CLAUDE_CODE_MCP_TOKENS_FILE for several callers.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
-    parser.add_argument(
-        "--on-disconnect",
-        choices=("keep", "interrupt", "stop"),
-        help="what becomes of a client's running turns when it goes away (default: stop on stdio, keep over HTTP)",
-    )
-    parser.add_argument(
-        "--toolsets", metavar="NAMES", help=f"the families of tools to offer, of {','.join(TOOLSETS)} (default: all)"
-    )
+    add_config_file(parser)
+    for field in SETTINGS_WITH_FLAG:
+        _add_setting(parser, field)
     parser.set_defaults(run=_run)
+
+
+def _add_setting(parser: argparse.ArgumentParser, field: str) -> None:
+    """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
+    setting = Settings.model_fields[field]
+    choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
+    default = f" Default: {','.join(setting.default)}." if isinstance(setting.default, tuple) else ""
+    parser.add_argument(
+        f"--{field.replace('_', '-')}",
+        choices=None if default else choices,
+        metavar="NAMES" if default else None,
+        help=f"{' '.join((setting.description or '').split())}{default} ({variable_of(field)})".replace("%", "%%"),
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
-    given = {name: getattr(arguments, name) for name in ("on_disconnect", "toolsets") if getattr(arguments, name)}
+    overrides = {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
     try:
-        settings = load_settings(file=arguments.config, **given)
+        settings = load_settings(file=arguments.config, **overrides)
         log_to_stderr(settings)
-        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.heard))
+        asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.greeted))
     except ClaudeCodeError as error:
         if arguments.http:
             raise
-        return refuse(error, arguments.heard)
+        return refuse(error, arguments.greeted)
     return 0
 
 
-def refuse(problem: ClaudeCodeError, heard: GreetedInput | None) -> int:
-    """Tells a client on stdio, which may have been greeted already, why there is no server; a person in a terminal
-    needs no more than a line. The value is the exit code."""
+def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:
+    """Reports why there is no server, in one line on stderr, and returns the exit code.
+
+    A client on stdio (`greeted` is given, and stdin is no terminal) is then served until it leaves by a server that
+    refuses every call with the same line: most clients never show what a server wrote to stderr.
+    """
     from ..app import refuse_stdio  # noqa: PLC0415
 
     print(f"claude-code-mcp: {problem.message}", file=sys.stderr)
-    if heard is not None and not os.isatty(0):
-        asyncio.run(refuse_stdio(problem, heard))
+    if greeted is not None and not os.isatty(0):
+        asyncio.run(refuse_stdio(problem, greeted))
     return 2

@@ -1,4 +1,4 @@
-"""`stats`: what a running HTTP server has done so far, as a table."""
+"""`stats`: fetches the metrics of a running HTTP server and prints them as a table."""
 
 import argparse
 import http.client
@@ -6,13 +6,14 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import ClaudeCodeError, InvalidArgument
+from .flags import add_json, print_json
 
 _PREFIX = "claude_code_mcp_"
 _TIMEOUT = 10.0
-_LARGEST = 10 << 20
+_MAX_BYTES = 10 << 20
 
 
 def add_to(commands: Any) -> None:
@@ -23,35 +24,42 @@ def add_to(commands: Any) -> None:
         "CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
     )
     parser.add_argument("where", metavar="HOST:PORT", help="where it listens, or its URL")
-    parser.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
+    add_json(formats, "print a list of samples with name, labels and value as JSON")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    text = _fetch(_address(arguments.where))
+    text = _fetch(_metrics_url(arguments.where))
     if arguments.raw:
         print(text, end="")
         return 0
-    rows = list(_rows(text))
+    samples = list(_samples(text))
+    if arguments.json:
+        print_json([sample._asdict() for sample in samples])
+        return 0
+    rows = [(_label(sample), _formatted(sample)) for sample in samples]
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
     return 0
 
 
-def _address(where: str) -> str:
+def _metrics_url(where: str) -> str:
     base = where if where.startswith(("http://", "https://")) else f"http://{where}"
     return base.removesuffix("/").removesuffix("/mcp").removesuffix("/metrics") + "/metrics"
 
 
 def _fetch(url: str) -> str:
+    """The body of the response. Raises InvalidArgument for what is no address, ClaudeCodeError for every failure."""
     token = os.environ.get("CLAUDE_CODE_MCP_METRICS_TOKEN") or os.environ.get("CLAUDE_CODE_MCP_TOKEN")
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _address
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http or https, see _metrics_url
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
-        with opener.open(request, timeout=_TIMEOUT) as answer:
-            return str(answer.read(_LARGEST).decode("utf-8", "replace"))
+        with opener.open(request, timeout=_TIMEOUT) as response:
+            return str(response.read(_MAX_BYTES).decode("utf-8", "replace"))
     except urllib.error.HTTPError as error:
         error.close()
         hint = " Set CLAUDE_CODE_MCP_METRICS_TOKEN or CLAUDE_CODE_MCP_TOKEN." if error.code == 401 else ""
@@ -63,27 +71,39 @@ def _fetch(url: str) -> str:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A token is for the server that was named, and for no other."""
+    """Refuses redirects: the token must not be sent to any server but the one that was named."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def _rows(text: str) -> Iterator[tuple[str, str]]:
+class _Sample(NamedTuple):
+    """One value of the metrics, under its full name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+def _samples(text: str) -> Iterator[_Sample]:
+    """Every sample but the buckets of histograms."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only this command needs it
 
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name.endswith("_bucket"):
-                continue
-            labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
-            name = sample.name.removeprefix(_PREFIX).removesuffix("_total")
-            yield f"{name} {labels}".strip(), _told(sample.name, sample.value)
+            if not sample.name.endswith("_bucket"):
+                yield _Sample(sample.name, sample.labels, sample.value)
 
 
-def _told(name: str, value: float) -> str:
-    if name.endswith("_bytes"):
+def _label(sample: _Sample) -> str:
+    labels = " ".join(f"{name}={value}" for name, value in sample.labels.items())
+    return f"{sample.name.removeprefix(_PREFIX).removesuffix('_total')} {labels}".strip()
+
+
+def _formatted(sample: _Sample) -> str:
+    value = sample.value
+    if sample.name.endswith("_bytes"):
         return f"{value / (1 << 20):.1f} MB"
-    if "_usd" in name:
+    if "_usd" in sample.name:
         return f"${value:.4f}"
     return f"{value:g}" if value == int(value) and abs(value) < 1e6 else f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -18,8 +18,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with contextlib.suppress(KeyboardInterrupt):
             asyncio.run(_serve(options.port))
-    except OSError as problem:
-        sys.stderr.write(f"cannot listen on port {options.port}: {problem}\n")
+    except (OSError, OverflowError) as error:
+        sys.stderr.write(f"cannot listen on port {options.port}: {error}\n")
         return 1
     return 0
 

@@ -1,6 +1,7 @@
-"""Put an answer into the bytes of the Messages API: one JSON message, or server-sent events. Pure.
+"""The Messages API as bytes: HTTP/1.1 requests and responses, and answers as JSON or as server-sent events.
 
-Events with no pause between them come out as one piece, so that ten thousand deltas cost one write.
+Only as much of HTTP as Claude Code speaks. What turns an answer into bytes is pure; events with no pause between
+them are joined into one piece, so that ten thousand deltas cost one write.
 """
 
 import asyncio
@@ -14,18 +15,12 @@ from uuid import uuid4
 from claude_code_mcp.testing.script_steps import Block, Fault, ModelAnswer
 
 _PIECE_BYTES = 256 * 1024
-
-
 _DELTA = "content_block_delta"
-
-
-_EMPTY: dict[str, dict[str, Any]] = {
+_EMPTY_BLOCKS: dict[str, dict[str, Any]] = {
     "text": {"text": ""},
     "thinking": {"thinking": "", "signature": ""},
     "tool_use": {"input": {}},
 }
-
-
 _DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -33,134 +28,7 @@ _DELTAS = {
 }
 
 
-class Piece(NamedTuple):
-    """Bytes to write at once, and the seconds to wait after them."""
-
-    data: bytes
-    pause: float
-
-
-class _Event(NamedTuple):
-    name: str
-    data: bytes
-    pause: float = 0.0
-
-
-def message_of(answer: ModelAnswer, asked_model: str) -> dict[str, Any]:
-    """The whole message, as a request without `stream` gets it."""
-    return {
-        **_head(answer, asked_model),
-        "content": [_with_id(block.content) for block in answer.blocks],
-        "stop_reason": _stop_reason(answer),
-        "usage": _usage(answer),
-    }
-
-
-def pieces_of(answer: ModelAnswer, asked_model: str, fault: Fault | None = None) -> Iterator[Piece]:
-    """The stream of the message; with a fault only the part before it."""
-    events = _events(answer, asked_model, fault)
-    return _joined(events if fault is None else _until(fault, list(events)))
-
-
-def error_body(error_type: str, message: str) -> dict[str, Any]:
-    """The body of an HTTP error."""
-    return {"type": "error", "error": {"type": error_type, "message": message}}
-
-
-def _until(fault: Fault, events: Sequence[_Event]) -> Sequence[_Event]:
-    if fault.kind == "cut":
-        return events[: len(events) // 2]
-    first = next((number for number, event in enumerate(events) if event.name == _DELTA), 0)
-    return events[: first + 1]
-
-
-def _joined(events: Iterable[_Event]) -> Iterator[Piece]:
-    waiting: list[bytes] = []
-    size = 0
-    for event in events:
-        waiting.append(event.data)
-        size += len(event.data)
-        if event.pause or size >= _PIECE_BYTES:
-            yield Piece(b"".join(waiting), event.pause)
-            waiting, size = [], 0
-    if waiting:
-        yield Piece(b"".join(waiting), 0)
-
-
-def _events(answer: ModelAnswer, asked_model: str, fault: Fault | None) -> Iterator[_Event]:
-    usage = _usage(answer)
-    start = {**_head(answer, asked_model), "content": [], "stop_reason": None}
-    yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 1}})
-    for index, block in enumerate(answer.blocks):
-        yield from _block_events(index, block, 2 if fault else 1)
-    delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
-    yield _event("message_delta", delta=delta, usage=usage)
-    yield _event("message_stop")
-
-
-def _block_events(index: int, block: Block, least_chunks: int) -> Iterator[_Event]:
-    content = _with_id(block.content)
-    yield _event("content_block_start", index=index, content_block={**content, **_EMPTY[content["type"]]})
-    kind, field = _DELTAS[content["type"]]
-    parts = _split(_words(content), max(block.chunks, least_chunks))
-    yield from _deltas(index, kind, field, parts, block.interval)
-    if "signature" in content:
-        yield from _deltas(index, "signature_delta", "signature", [content["signature"]], 0)
-    yield _event("content_block_stop", index=index)
-
-
-def _deltas(index: int, kind: str, field: str, parts: Iterable[str], pause: float) -> Iterator[_Event]:
-    head = f'event: {_DELTA}\ndata: {{"type":"{_DELTA}","index":{index},"delta":{{"type":"{kind}","{field}":'
-    for part in parts:
-        yield _Event(_DELTA, f"{head}{json.dumps(part)}}}}}\n\n".encode(), pause)
-
-
-def _split(words: str, chunks: int) -> list[str]:
-    size = max(1, -(-len(words) // chunks))
-    return [words[start : start + size] for start in range(0, len(words), size)] or [""]
-
-
-def _event(name: str, **fields: Any) -> _Event:
-    return _Event(name, f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode())
-
-
-def _head(answer: ModelAnswer, asked_model: str) -> dict[str, Any]:
-    return {
-        "id": f"msg_{uuid4().hex[:24]}",
-        "type": "message",
-        "role": "assistant",
-        "model": answer.model or asked_model,
-        "stop_sequence": None,
-    }
-
-
-def _with_id(content: dict[str, Any]) -> dict[str, Any]:
-    if content["type"] != "tool_use":
-        return content
-    return {**content, "id": content["id"] or f"toolu_{uuid4().hex[:24]}"}
-
-
-def _stop_reason(answer: ModelAnswer) -> str:
-    calls_tool = any(block.content["type"] == "tool_use" for block in answer.blocks)
-    return answer.stop_reason or ("tool_use" if calls_tool else "end_turn")
-
-
-def _usage(answer: ModelAnswer) -> dict[str, Any]:
-    """Made-up but steady counts: a hundred tokens in, a token out for every four characters."""
-    characters = sum(len(_words(block.content)) for block in answer.blocks)
-    return {
-        "input_tokens": 100,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-        "output_tokens": max(1, characters // 4),
-        **answer.usage,
-    }
-
-
-def _words(content: dict[str, Any]) -> str:
-    """What is streamed of a block."""
-    kind = content["type"]
-    return json.dumps(content["input"]) if kind == "tool_use" else str(content[kind])
+# -- HTTP -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,4 +97,141 @@ def _response_head(status: int, fields: Mapping[str, str]) -> bytes:
 
 
 def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else "Scripted"
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Scripted"
+
+
+# -- answers ----------------------------------------------------------------------------------------------
+
+
+class Piece(NamedTuple):
+    """Bytes to write at once, and the seconds to wait after them."""
+
+    data: bytes
+    pause: float
+
+
+class _Event(NamedTuple):
+    name: str
+    data: bytes
+    pause: float = 0.0
+
+
+def message_of(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
+    """The whole message, as a request without `stream` gets it."""
+    return {
+        **_head(answer, requested_model),
+        "content": [_with_id(block.content) for block in answer.blocks],
+        "stop_reason": _stop_reason(answer),
+        "usage": _usage(answer),
+    }
+
+
+def pieces_of(answer: ModelAnswer, requested_model: str, fault: Fault | None = None) -> Iterator[Piece]:
+    """The stream of the message; with a fault only the part before it."""
+    events = _events(answer, requested_model, fault)
+    return _pieces(events if fault is None else _events_before(fault, list(events)))
+
+
+def error_body(error_type: str, message: str) -> dict[str, Any]:
+    """The body of an HTTP error."""
+    return {"type": "error", "error": {"type": error_type, "message": message}}
+
+
+def _events_before(fault: Fault, events: Sequence[_Event]) -> Sequence[_Event]:
+    """Half of the events for a cut; for a stall those up to the first delta."""
+    if fault.kind == "cut":
+        return events[: len(events) // 2]
+    first = next((number for number, event in enumerate(events) if event.name == _DELTA), 0)
+    return events[: first + 1]
+
+
+def _pieces(events: Iterable[_Event]) -> Iterator[Piece]:
+    parts: list[bytes] = []
+    size = 0
+    for event in events:
+        parts.append(event.data)
+        size += len(event.data)
+        if event.pause or size >= _PIECE_BYTES:
+            yield Piece(b"".join(parts), event.pause)
+            parts, size = [], 0
+    if parts:
+        yield Piece(b"".join(parts), 0)
+
+
+def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> Iterator[_Event]:
+    usage = _usage(answer)
+    start = {**_head(answer, requested_model), "content": [], "stop_reason": None}
+    yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 1}})
+    for index, block in enumerate(answer.blocks):
+        yield from _block_events(index, block, 2 if fault else 1)
+    delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
+    yield _event("message_delta", delta=delta, usage=usage)
+    yield _event("message_stop")
+
+
+def _block_events(index: int, block: Block, least_chunks: int) -> Iterator[_Event]:
+    content = _with_id(block.content)
+    yield _event("content_block_start", index=index, content_block={**content, **_EMPTY_BLOCKS[content["type"]]})
+    kind, field = _DELTAS[content["type"]]
+    parts = _split(_streamed_text(content), max(block.chunks, least_chunks))
+    yield from _deltas(index, kind, field, parts, block.interval)
+    if "signature" in content:
+        yield from _deltas(index, "signature_delta", "signature", [content["signature"]], 0)
+    yield _event("content_block_stop", index=index)
+
+
+def _deltas(index: int, kind: str, field: str, parts: Iterable[str], pause: float) -> Iterator[_Event]:
+    head = f'event: {_DELTA}\ndata: {{"type":"{_DELTA}","index":{index},"delta":{{"type":"{kind}","{field}":'
+    for part in parts:
+        yield _Event(_DELTA, f"{head}{json.dumps(part)}}}}}\n\n".encode(), pause)
+
+
+def _split(text: str, chunks: int) -> list[str]:
+    size = max(1, -(-len(text) // chunks))
+    return [text[start : start + size] for start in range(0, len(text), size)] or [""]
+
+
+def _event(name: str, **fields: Any) -> _Event:
+    return _Event(name, f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode())
+
+
+def _head(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
+    return {
+        "id": f"msg_{uuid4().hex[:24]}",
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model or requested_model,
+        "stop_sequence": None,
+    }
+
+
+def _with_id(content: dict[str, Any]) -> dict[str, Any]:
+    if content["type"] != "tool_use":
+        return content
+    return {**content, "id": content["id"] or f"toolu_{uuid4().hex[:24]}"}
+
+
+def _stop_reason(answer: ModelAnswer) -> str:
+    calls_tool = any(block.content["type"] == "tool_use" for block in answer.blocks)
+    return answer.stop_reason or ("tool_use" if calls_tool else "end_turn")
+
+
+def _usage(answer: ModelAnswer) -> dict[str, Any]:
+    """Made-up but steady counts: a hundred tokens in, a token out for every four characters."""
+    characters = sum(len(_streamed_text(block.content)) for block in answer.blocks)
+    return {
+        "input_tokens": 100,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 0,
+        "output_tokens": max(1, characters // 4),
+        **answer.usage,
+    }
+
+
+def _streamed_text(content: dict[str, Any]) -> str:
+    """The part of a block that is sent as deltas: its text, thinking, or tool input as JSON."""
+    kind = content["type"]
+    return json.dumps(content["input"]) if kind == "tool_use" else str(content[kind])

@@ -4,9 +4,9 @@ Use it only for faults the real CLI will not produce; everything else is better 
 a scripted model. It speaks just enough of the stream-json and control protocol to be started, greeted and
 given a prompt, and it is one file with no imports but the standard library.
 
-The environment variable MISBEHAVE chooses the ways: words such as `noise` or `flood=10000`, separated by
-spaces, or a JSON object such as `{"stderr": "out of luck", "crash": "SIGSEGV"}`. A prompt can add ways for
-its own turn: `MISBEHAVE:` followed by a JSON object. With no ways at all it behaves.
+The environment variable MISBEHAVE chooses the faults: names such as `noise` or `flood=10000`, separated by
+spaces, or a JSON object such as `{"stderr": "out of luck", "crash": "SIGSEGV"}`. A prompt can add faults for
+its own turn: `MISBEHAVE:` followed by a JSON object. With no faults at all it behaves.
 
 At the start
     argv_file=PATH      append the arguments to this file, one JSON array per start
@@ -63,7 +63,7 @@ VERSION = "2.1.325 (Claude Code)"
 
 _OVER_LIMIT = 64 * 1024 * 1024 + 1024
 _NOISE = b'plain words\n\n[1, 2]\n"a string"\nnull\n\xff\xfe not UTF-8\n'
-_LONG = 86_400.0
+_FOREVER = 86_400.0
 _EXIT_CODES = {signal.SIGTERM: 143, signal.SIGINT: 0}
 
 
@@ -72,19 +72,21 @@ def install_misbehaving_cli(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     program = str(Path(__file__).resolve())
     if sys.platform == "win32":
-        return _written(directory / "claude.cmd", f'@"{sys.executable}" -I "{program}" %*\r\n')
-    return _written(directory / "claude", f'#!/bin/sh\nexec {_quoted(sys.executable)} -IS {_quoted(program)} "$@"\n')
+        return _write_launcher(directory / "claude.cmd", f'@"{sys.executable}" -I "{program}" %*\r\n')
+    return _write_launcher(
+        directory / "claude", f'#!/bin/sh\nexec {_quoted(sys.executable)} -IS {_quoted(program)} "$@"\n'
+    )
 
 
-def parse_ways(source: str) -> Json:
-    """The ways as an object, from words or from JSON."""
+def parse_faults(source: str) -> Json:
+    """The faults as an object, from `name` and `name=value` separated by spaces, or from JSON."""
     if source.lstrip().startswith("{"):
         return dict(json.loads(source))
-    pairs = (word.partition("=") for word in source.split())
+    pairs = (setting.partition("=") for setting in source.split())
     return {name: _value(value) if equals else True for name, equals, value in pairs}
 
 
-def _written(launcher: Path, content: str) -> Path:
+def _write_launcher(launcher: Path, content: str) -> Path:
     launcher.write_text(content, encoding="utf-8")
     launcher.chmod(0o755)
     return launcher
@@ -94,22 +96,22 @@ def _quoted(path: str) -> str:
     return "'" + path.replace("'", "'\\''") + "'"
 
 
-def _value(words: str) -> Any:
+def _value(text: str) -> Any:
     try:
-        return json.loads(words)
+        return json.loads(text)
     except ValueError:
-        return words
+        return text
 
 
 class MisbehavingCli:
     """One run of the program: frames come in on stdin, frames and faults go out on stdout."""
 
-    def __init__(self, arguments: list[str], ways: Json) -> None:
-        """`ways` holds for the whole run; a prompt may add to it for one turn."""
+    def __init__(self, arguments: list[str], faults: Json) -> None:
+        """`faults` holds for the whole run; a prompt may add to it for one turn."""
         self._arguments = arguments
-        self._always = ways
-        self._ways = ways
-        self._session = _argument(arguments, "--session-id", "--resume", "-r") or str(uuid.uuid4())
+        self._run_faults = faults
+        self._faults = faults
+        self._session_id = _option_value(arguments, "--session-id", "--resume", "-r") or str(uuid.uuid4())
         self._turn_open = False
         self._question: str | None = None
 
@@ -117,39 +119,40 @@ class MisbehavingCli:
         """Live until stdin ends or a fault ends it; returns the exit code."""
         self._start()
         for line in self._lines():
-            self._take(json.loads(line))
+            self._handle_frame(json.loads(line))
         self._crash_if("eof")
-        if self._way("ignore_eof"):
-            _sleep_on(_LONG)
+        if self._has("ignore_eof"):
+            _sleep(_FOREVER)
         return 0
 
     def _start(self) -> None:
-        ignoring = self._way("ignore_signals")
+        ignoring = self._has("ignore_signals")
         for number, code in _EXIT_CODES.items():
             signal.signal(number, signal.SIG_IGN if ignoring else _exit_with(code))
-        self._note("argv_file", json.dumps(self._arguments))
-        self._note("pid_file", str(os.getpid()))
-        if self._way("leave_child"):
-            self._leave_child(self._amount("leave_child", 60))
-        if self._way("stderr"):
-            sys.stderr.write(f"{self._ways['stderr']}\n")
+        self._append_to("argv_file", json.dumps(self._arguments))
+        self._append_to("pid_file", str(os.getpid()))
+        if self._has("leave_child"):
+            self._leave_child(self._number("leave_child", 60))
+        if self._has("stderr"):
+            sys.stderr.write(f"{self._faults['stderr']}\n")
             sys.stderr.flush()
         self._crash_if("start")
 
-    def _note(self, way: str, words: str) -> None:
-        if self._way(way):
-            with Path(self._ways[way]).open("a", encoding="utf-8") as file:
-                file.write(f"{words}\n")
+    def _append_to(self, setting: str, line: str) -> None:
+        """Appends to the file that a setting names, if it is set."""
+        if self._has(setting):
+            with Path(self._faults[setting]).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
 
     def _leave_child(self, seconds: float) -> None:
         nothing = subprocess.DEVNULL
         sleep = [sys.executable, "-ISc", f"import time; time.sleep({seconds})"]
         child = subprocess.Popen(sleep, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
         child.returncode = 0  # it is meant to be left behind: no warning about it
-        self._note("child_file", str(child.pid))
+        self._append_to("child_file", str(child.pid))
 
     def _lines(self) -> Iterator[bytes]:
-        if not self._way("slow_reader"):
+        if not self._has("slow_reader"):
             yield from sys.stdin.buffer
             return
         rest = b""
@@ -158,19 +161,19 @@ class MisbehavingCli:
             yield from lines
 
     def _read_slowly(self) -> bytes:
-        time.sleep(self._amount("slow_reader", 0.1))
+        time.sleep(self._number("slow_reader", 0.1))
         return os.read(sys.stdin.fileno(), 1024)
 
-    def _take(self, frame: Json) -> None:
+    def _handle_frame(self, frame: Json) -> None:
         match frame.get("type"):
             case "control_request":
-                self._control(frame["request_id"], frame["request"])
+                self._handle_control(frame["request_id"], frame["request"])
             case "control_response":
-                self._answered(frame["response"])
+                self._handle_answer(frame["response"])
             case "user":
-                self._turn(frame["message"]["content"])
+                self._run_turn(frame["message"]["content"])
 
-    def _control(self, request_id: str, request: Json) -> None:
+    def _handle_control(self, request_id: str, request: Json) -> None:
         match request.get("subtype"):
             case "initialize":
                 self._initialize(request_id)
@@ -181,73 +184,73 @@ class MisbehavingCli:
 
     def _initialize(self, request_id: str) -> None:
         self._crash_if("initialize")
-        if self._way("no_init"):
+        if self._has("no_init"):
             return
-        time.sleep(self._amount("init_delay", 0))
-        if self._way("init_error"):
-            error = {"subtype": "error", "request_id": request_id, "error": str(self._ways["init_error"])}
+        time.sleep(self._number("init_delay", 0))
+        if self._has("init_error"):
+            error = {"subtype": "error", "request_id": request_id, "error": str(self._faults["init_error"])}
             self._write({"type": "control_response", "response": error})
         else:
             self._reply(request_id, {"commands": [], "models": [], "agents": [], "account": {}})
 
     def _interrupt(self, request_id: str) -> None:
-        if self._way("ignore_interrupt"):
+        if self._has("ignore_interrupt"):
             return
         self._reply(request_id, {})
         if not self._turn_open:
             return
-        self._end("error_during_execution", "", terminal_reason="aborted_streaming")
-        if self._way("late_frames"):
-            self._event("late words of a dead turn")
-            self._say("late words of a dead turn")
-            self._result("success", "late result")
+        self._end_turn("error_during_execution", "", terminal_reason="aborted_streaming")
+        if self._has("late_frames"):
+            self._write_event("late words of a dead turn")
+            self._write_message("late words of a dead turn")
+            self._write_result("success", "late result")
 
-    def _turn(self, content: Any) -> None:
-        words = content if isinstance(content, str) else json.dumps(content)
-        _, marker, source = words.partition(f"{VARIABLE}:")
+    def _run_turn(self, content: Any) -> None:
+        prompt = content if isinstance(content, str) else json.dumps(content)
+        _, marker, source = prompt.partition(f"{VARIABLE}:")
         added = json.JSONDecoder().raw_decode(source.lstrip())[0] if marker else {}
-        self._ways = {**self._always, **added}
+        self._faults = {**self._run_faults, **added}
         self._turn_open = True
         self._write({"type": "system", "subtype": "init", "cwd": str(Path.cwd()), "tools": [], "mcp_servers": []})
-        self._event("first words")
+        self._write_event("first words")
         self._crash_if("first_event")
         self._misbehave()
 
     def _misbehave(self) -> None:
-        for way, act in self._acts():
-            if self._way(way):
+        for fault, act in self._turn_faults():
+            if self._has(fault):
                 act()
         self._crash_if("mid_turn")
-        if not (self._question or self._way("silent") or self._way("no_result")):
-            self._end("success", "done")
+        if not (self._question or self._has("silent") or self._has("no_result")):
+            self._end_turn("success", "done")
 
-    def _acts(self) -> Iterator[tuple[str, Callable[[], None]]]:
-        yield "malformed_line", lambda: self._raw(b'{"type": "assistant", "message": broken\n')
-        yield "noise", lambda: self._raw(_NOISE)
-        yield "giant_line", lambda: self._say("x" * int(self._amount("giant_line", 2 * 1024 * 1024)))
-        yield "over_limit_line", lambda: self._say("x" * _OVER_LIMIT)
+    def _turn_faults(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        yield "malformed_line", lambda: self._write_bytes(b'{"type": "assistant", "message": broken\n')
+        yield "noise", lambda: self._write_bytes(_NOISE)
+        yield "giant_line", lambda: self._write_message("x" * int(self._number("giant_line", 2 * 1024 * 1024)))
+        yield "over_limit_line", lambda: self._write_message("x" * _OVER_LIMIT)
         yield "unknown_frames", self._unknown_frames
-        yield "flood", lambda: self._flood(int(self._amount("flood", 10_000)))
+        yield "flood", lambda: self._flood(int(self._number("flood", 10_000)))
         yield "unknown_control", lambda: self._ask({"subtype": "read_minds", "depth": 3})
         yield "ask", self._ask_permission
-        yield "cancel_question", self._withdraw
+        yield "cancel_question", self._ask_and_withdraw
 
     def _unknown_frames(self) -> None:
         self._write({"type": "telepathy", "thought": {"deep": [1, 2, 3]}})
         self._write({"type": "system", "subtype": "weather", "rain": True})
-        self._raw(b'{"no_type_at_all": 1}\n')
+        self._write_bytes(b'{"no_type_at_all": 1}\n')
 
     def _flood(self, count: int) -> None:
         line = self._line(self._event_frame("some words of text "))
         for start in range(0, count, 1000):
-            self._raw(line * min(1000, count - start))
+            self._write_bytes(line * min(1000, count - start))
 
     def _ask_permission(self) -> None:
         arguments = {"command": "echo hello"}
         tool = {"tool_name": "Bash", "input": arguments, "tool_use_id": f"toolu_{uuid.uuid4().hex[:24]}"}
         self._ask({"subtype": "can_use_tool", **tool, "permission_suggestions": []})
 
-    def _withdraw(self) -> None:
+    def _ask_and_withdraw(self) -> None:
         self._ask_permission()
         self._write({"type": "control_cancel_request", "request_id": self._question})
         self._question = None
@@ -257,19 +260,19 @@ class MisbehavingCli:
         self._write({"type": "control_request", "request_id": self._question, "request": request})
         self._crash_if("question")
 
-    def _answered(self, response: Json) -> None:
+    def _handle_answer(self, response: Json) -> None:
         if response.get("request_id") == self._question and self._turn_open:
-            self._end("success", json.dumps(response.get("response", response.get("error"))))
+            self._end_turn("success", json.dumps(response.get("response", response.get("error"))))
 
-    def _end(self, subtype: str, words: str, **more: Any) -> None:
+    def _end_turn(self, subtype: str, text: str, **more: Any) -> None:
         self._turn_open, self._question = False, None
         if subtype == "success":
-            self._say(words)
-        self._result(subtype, words, **more)
-        if self._way("duplicate_result"):
-            self._result(subtype, words, **more)
+            self._write_message(text)
+        self._write_result(subtype, text, **more)
+        if self._has("duplicate_result"):
+            self._write_result(subtype, text, **more)
 
-    def _result(self, subtype: str, words: str, **more: Any) -> None:
+    def _write_result(self, subtype: str, text: str, **more: Any) -> None:
         usage = {"input_tokens": 100, "output_tokens": 1}
         numbers = {
             "duration_ms": 1,
@@ -278,24 +281,24 @@ class MisbehavingCli:
             "total_cost_usd": 0.0,
             "usage": usage,
         }
-        head = {"type": "result", "subtype": subtype, "is_error": subtype != "success", "result": words}
+        head = {"type": "result", "subtype": subtype, "is_error": subtype != "success", "result": text}
         self._write({**head, **numbers, **more})
 
-    def _event(self, words: str) -> None:
-        self._write(self._event_frame(words))
+    def _write_event(self, text: str) -> None:
+        self._write(self._event_frame(text))
 
-    def _event_frame(self, words: str) -> Json:
-        delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": words}}
+    def _event_frame(self, text: str) -> Json:
+        delta = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
         return {"type": "stream_event", "event": delta, "parent_tool_use_id": None}
 
-    def _say(self, words: str) -> None:
+    def _write_message(self, text: str) -> None:
         message = {
             "id": f"msg_{uuid.uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
             "model": "none",
         }
-        content = {"content": [{"type": "text", "text": words}]}
+        content = {"content": [{"type": "text", "text": text}]}
         self._write({"type": "assistant", "message": {**message, **content}, "parent_tool_use_id": None})
 
     def _reply(self, request_id: str, response: Json) -> None:
@@ -303,30 +306,31 @@ class MisbehavingCli:
         self._write({"type": "control_response", "response": success})
 
     def _write(self, frame: Json) -> None:
-        self._raw(self._line(frame))
+        self._write_bytes(self._line(frame))
 
     def _line(self, frame: Json) -> bytes:
-        named = {} if frame["type"].startswith("control_") else {"session_id": self._session, "uuid": str(uuid.uuid4())}
-        return json.dumps({**frame, **named}).encode() + b"\n"
+        is_control = frame["type"].startswith("control_")
+        identity = {} if is_control else {"session_id": self._session_id, "uuid": str(uuid.uuid4())}
+        return json.dumps({**frame, **identity}).encode() + b"\n"
 
-    def _raw(self, data: bytes) -> None:
+    def _write_bytes(self, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
-    def _way(self, name: str) -> bool:
-        return bool(self._ways.get(name))
+    def _has(self, name: str) -> bool:
+        return bool(self._faults.get(name))
 
-    def _amount(self, name: str, default: float) -> float:
-        value = self._ways.get(name, default)
+    def _number(self, name: str, default: float) -> float:
+        value = self._faults.get(name, default)
         return default if value is True else float(value)
 
     def _crash_if(self, when: str) -> None:
-        chosen = self._ways.get("crash_at", "mid_turn")
-        if "crash" not in self._ways or when != ("mid_turn" if chosen == "mid_line" else chosen):
+        chosen = self._faults.get("crash_at", "mid_turn")
+        if "crash" not in self._faults or when != ("mid_turn" if chosen == "mid_line" else chosen):
             return
         if chosen == "mid_line":
-            self._raw(b'{"type": "assistant", "message": {"role": "assi')
-        _die(self._ways["crash"])
+            self._write_bytes(b'{"type": "assistant", "message": {"role": "assi')
+        _die(self._faults["crash"])
 
 
 def _exit_with(code: int) -> Callable[[int, object], NoReturn]:
@@ -343,17 +347,17 @@ def _die_by(number: signal.Signals) -> NoReturn:
     if number in _EXIT_CODES:
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    time.sleep(_LONG)
+    time.sleep(_FOREVER)
     raise AssertionError(number)
 
 
-def _sleep_on(seconds: float) -> None:
+def _sleep(seconds: float) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(end - time.monotonic())
 
 
-def _argument(arguments: list[str], *names: str) -> str | None:
+def _option_value(arguments: list[str], *names: str) -> str | None:
     following = itertools.pairwise(arguments)
     return next((value for name, value in following if name in names), None)
 
@@ -366,7 +370,7 @@ def main(arguments: list[str]) -> int:
     if "--help" in arguments or "-h" in arguments:
         sys.stdout.write("Usage: claude [options] [command] [prompt]\n\nOptions:\n  -p, --print\n")
         return 0
-    return MisbehavingCli(arguments, parse_ways(os.environ.get(VARIABLE, ""))).run()
+    return MisbehavingCli(arguments, parse_faults(os.environ.get(VARIABLE, ""))).run()
 
 
 if __name__ == "__main__":

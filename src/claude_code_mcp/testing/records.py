@@ -7,7 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from claude_code_mcp.testing.request_reader import heard, messages_of, newest_script, texts_of, tool_results_in
+from claude_code_mcp.testing.request_reader import (
+    messages_of,
+    newest_script,
+    texts_by_role,
+    texts_of,
+    tool_results_in,
+)
 
 _HEADERS = ("anthropic-beta", "anthropic-version", "user-agent", "x-app", "x-stainless-retry-count")
 
@@ -85,13 +91,13 @@ def record_of(
 
 
 def _tool_result(block: Mapping[str, Any]) -> ToolResult:
-    words = "\n".join(texts_of(block.get("content")))
-    return ToolResult(str(block.get("tool_use_id", "")), words, bool(block.get("is_error")))
+    text = "\n".join(texts_of(block.get("content")))
+    return ToolResult(str(block.get("tool_use_id", "")), text, bool(block.get("is_error")))
 
 
 def _prompt(messages: list[dict[str, Any]]) -> str:
     found = newest_script(messages)
-    return found[1] if found else "".join(heard(messages, "user")[-1:])
+    return found[1] if found else "".join(texts_by_role(messages, "user")[-1:])
 
 
 def _session_id(body: Mapping[str, Any]) -> str:

@@ -1,9 +1,11 @@
 """Read the script out of a Messages request and say what the model answers. Pure: no I/O, no clock.
 
 The server keeps no conversation. The newest script in the request decides, and the number of assistant
-messages after it is the index of the step. `answer_to` never raises: what cannot be read is answered
-with a text that says why. These texts never hold the marker of a script, because the words of a subagent
-come back to its parent as a message.
+messages after it is the index of the step. Two kinds of request carry no script and are recognised by their
+shape: the CLI asks for a title of the session, and for a summary of a conversation that has become too long.
+
+`answer_to` never raises: what cannot be read is answered with a text that says why. These texts never hold
+the marker of a script, because the text of a subagent comes back to its parent as a message.
 """
 
 import json
@@ -14,87 +16,32 @@ from hashlib import blake2b
 from typing import Any
 
 from claude_code_mcp.testing.script import MARKER
-from claude_code_mcp.testing.script_steps import Json, ModelAnswer, ScriptError, answer_of, say, steps_of
+from claude_code_mcp.testing.script_steps import Json, ModelAnswer, ScriptError, answer_of, steps_of, text_answer
 
 _NOTIFICATION = "<task-notification>"
-
-
 """Marks a message the CLI wrote about a subagent: what it quotes is not a script of this conversation."""
+
+_PLAN_FILE = re.compile(r"plan(?: file already exists)? at (.{1,4096}?\.md)\b")
+_DIRECTORY = re.compile(r"[Ww]orking directory: (.+)")
+_PLACEHOLDER = re.compile(r"\$\{(plan_file|cwd|tool_result)\}")
+
+_SUMMARY_REQUEST = "CRITICAL: Respond with TEXT ONLY"
+_SUMMARY = "<analysis>Scripted.</analysis>\n<summary>A scripted conversation.</summary>"
+_TITLE = "Scripted session"
+_EMPTY_VALUES = {"integer": 0, "number": 0, "boolean": False, "array": [], "null": None}
 
 
 def answer_to(body: Mapping[str, Any]) -> ModelAnswer:
     """The answer to a Messages request, given its decoded body."""
-    if (words := side_answer(body)) is not None:
-        return say(words)
+    if (text := _side_answer(body)) is not None:
+        return text_answer(text)
     try:
-        return _scripted(body)
-    except ScriptError as problem:
-        return say(f"Bad script: {problem}.")
+        return _scripted_answer(body)
+    except ScriptError as error:
+        return text_answer(f"Bad script: {error}.")
 
 
-def newest_script(messages: Sequence[Json]) -> tuple[int, str] | None:
-    """The newest text that holds a script, and the position of its message.
-
-    The CLI puts a prompt into a user message, and what is said during a turn into a system message.
-    """
-    for position in range(len(messages) - 1, -1, -1):
-        for words in reversed(heard([messages[position]], "user", "system")):
-            if MARKER in words and _NOTIFICATION not in words:
-                return position, words
-    return None
-
-
-def _scripted(body: Mapping[str, Any]) -> ModelAnswer:
-    messages = messages_of(body)
-    found = newest_script(messages)
-    if found is None:
-        last = heard(messages, "user")[-1:] or [""]
-        return say(f"There is no script in this conversation. You said: {last[0][:80]}")
-    position, words = found
-    steps = list(steps_of(_last_array(words)))
-    index = sum(message.get("role") == "assistant" for message in messages[position + 1 :])
-    if index >= len(steps):
-        return say("script done")
-    return answer_of(Placeholders(body).fill(steps[index]), index, _key(body, position, index, words))
-
-
-def _last_array(words: str) -> list[Any]:
-    """The last script of a text. A script inside the strings of another one is part of that one."""
-    *_, steps = _arrays(words)
-    if not isinstance(steps, list):
-        raise ScriptError("it wants a JSON array of steps")
-    return steps
-
-
-def _arrays(words: str) -> Iterator[Any]:
-    start = words.find(MARKER)
-    while start >= 0:
-        value, end = _decoded(words, start + len(MARKER))
-        yield value
-        start = words.find(MARKER, end)
-
-
-def _decoded(words: str, start: int) -> tuple[Any, int]:
-    while words[start : start + 1].isspace():
-        start += 1
-    try:
-        return json.JSONDecoder().raw_decode(words, start)
-    except ValueError as problem:
-        raise ScriptError(f"it is not JSON: {problem}") from problem
-
-
-def _key(body: Mapping[str, Any], position: int, index: int, words: str) -> str:
-    parts = json.dumps([body.get("metadata"), position, index, words], sort_keys=True)
-    return blake2b(parts.encode(), digest_size=12).hexdigest()
-
-
-_PLAN_FILE = re.compile(r"plan(?: file already exists)? at (.{1,4096}?\.md)\b")
-
-
-_DIRECTORY = re.compile(r"[Ww]orking directory: (.+)")
-
-
-_PLACEHOLDER = re.compile(r"\$\{(plan_file|cwd|tool_result)\}")
+# -- the messages of a request -----------------------------------------------------------------------------
 
 
 def messages_of(body: Mapping[str, Any]) -> list[Json]:
@@ -109,24 +56,82 @@ def texts_of(content: Any) -> list[str]:
     return [str(block.get("text", "")) for block in _blocks(content, "text")]
 
 
-def heard(messages: Sequence[Json], *roles: str) -> list[str]:
-    """The texts of these roles, oldest first."""
-    return [words for message in messages if message.get("role") in roles for words in texts_of(message.get("content"))]
+def texts_by_role(messages: Sequence[Json], *roles: str) -> list[str]:
+    """The texts of the messages of these roles, oldest first."""
+    return [text for message in messages if message.get("role") in roles for text in texts_of(message.get("content"))]
 
 
 def tool_results_in(messages: Sequence[Json]) -> list[Json]:
-    """The tool results the model has received since it last spoke."""
-    found: list[Json] = []
+    """The tool results the model has received since its last message."""
+    results: list[Json] = []
     for message in reversed(messages):
         if message.get("role") == "assistant":
             break
-        found[:0] = _blocks(message.get("content"), "tool_result")
-    return found
+        results[:0] = _blocks(message.get("content"), "tool_result")
+    return results
 
 
 def _blocks(content: Any, kind: str) -> list[Json]:
     blocks = content if isinstance(content, list) else []
     return [block for block in blocks if isinstance(block, dict) and block.get("type") == kind]
+
+
+# -- the script ------------------------------------------------------------------------------------------
+
+
+def newest_script(messages: Sequence[Json]) -> tuple[int, str] | None:
+    """The position of the newest message that holds a script, and its text; None if there is none.
+
+    The CLI puts a prompt into a user message, and what is sent during a turn into a system message.
+    """
+    for position in range(len(messages) - 1, -1, -1):
+        for text in reversed(texts_by_role([messages[position]], "user", "system")):
+            if MARKER in text and _NOTIFICATION not in text:
+                return position, text
+    return None
+
+
+def _scripted_answer(body: Mapping[str, Any]) -> ModelAnswer:
+    messages = messages_of(body)
+    found = newest_script(messages)
+    if found is None:
+        last = texts_by_role(messages, "user")[-1:] or [""]
+        return text_answer(f"There is no script in this conversation. You said: {last[0][:80]}")
+    position, text = found
+    steps = list(steps_of(_last_array(text)))
+    index = sum(message.get("role") == "assistant" for message in messages[position + 1 :])
+    if index >= len(steps):
+        return text_answer("script done")
+    return answer_of(Placeholders(body).fill(steps[index]), index, _attempt_key(body, position, index, text))
+
+
+def _last_array(text: str) -> list[Any]:
+    """The last script of a text. A script inside the strings of another one is part of that one."""
+    *_, steps = _decoded_scripts(text)
+    if not isinstance(steps, list):
+        raise ScriptError("it wants a JSON array of steps")
+    return steps
+
+
+def _decoded_scripts(text: str) -> Iterator[Any]:
+    decoder = json.JSONDecoder()
+    marker = text.find(MARKER)
+    while marker >= 0:
+        start = marker + len(MARKER)
+        while text[start : start + 1].isspace():
+            start += 1
+        try:
+            value, end = decoder.raw_decode(text, start)
+        except ValueError as error:
+            raise ScriptError(f"it is not JSON: {error}") from error
+        yield value
+        marker = text.find(MARKER, end)
+
+
+def _attempt_key(body: Mapping[str, Any], position: int, index: int, text: str) -> str:
+    """The same for every attempt at the same step of the same conversation."""
+    parts = json.dumps([body.get("metadata"), position, index, text], sort_keys=True)
+    return blake2b(parts.encode(), digest_size=12).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,40 +158,31 @@ class Placeholders:
     def _replacement(self, placeholder: re.Match[str]) -> str:
         match placeholder[1]:
             case "plan_file":
-                return self._newest(_PLAN_FILE) or placeholder[0]
+                return self._newest_match(_PLAN_FILE) or placeholder[0]
             case "cwd":
-                return self._newest(_DIRECTORY) or placeholder[0]
+                return self._newest_match(_DIRECTORY) or placeholder[0]
             case _:
-                return "\n".join(self._results())
+                results = tool_results_in(messages_of(self.body))
+                return "\n".join(text for result in results for text in texts_of(result.get("content")))
 
-    def _results(self) -> list[str]:
-        results = tool_results_in(messages_of(self.body))
-        return [words for result in results for words in texts_of(result.get("content"))]
-
-    def _newest(self, pattern: re.Pattern[str]) -> str:
-        texts = [*texts_of(self.body.get("system")), *heard(messages_of(self.body), "user", "system")]
-        found = (pattern.findall(words) for words in reversed(texts))
+    def _newest_match(self, pattern: re.Pattern[str]) -> str:
+        texts = [*texts_of(self.body.get("system")), *texts_by_role(messages_of(self.body), "user", "system")]
+        found = (pattern.findall(text) for text in reversed(texts))
         return next((str(matches[-1]) for matches in found if matches), "")
 
 
-_TITLE = "Scripted session"
+# -- requests of the CLI on its own behalf ----------------------------------------------------------------
 
 
-_SUMMARY = "<analysis>Scripted.</analysis>\n<summary>A scripted conversation.</summary>"
-
-
-_EMPTY = {"integer": 0, "number": 0, "boolean": False, "array": [], "null": None}
-
-
-def side_answer(body: Mapping[str, Any]) -> str | None:
+def _side_answer(body: Mapping[str, Any]) -> str | None:
     """The answer to a request for a title or for a summary; None if it is neither."""
-    if (schema := _wanted_schema(body)) is not None:
+    if (schema := _output_schema(body)) is not None:
         return json.dumps(_instance_of(schema))
-    texts = heard(messages_of(body), "user")
-    return _SUMMARY if texts and texts[-1].startswith("CRITICAL: Respond with TEXT ONLY") else None
+    texts = texts_by_role(messages_of(body), "user")
+    return _SUMMARY if texts and texts[-1].startswith(_SUMMARY_REQUEST) else None
 
 
-def _wanted_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _output_schema(body: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The schema of a request with no tools that wants JSON: so the CLI asks for a title."""
     output = body.get("output_config")
     if body.get("tools") or not isinstance(output, dict) or not isinstance(output.get("format"), dict):
@@ -201,4 +197,4 @@ def _instance_of(schema: Mapping[str, Any]) -> Any:
         return schema["enum"][0]
     if schema.get("type") == "object":
         return {name: _instance_of(field) for name, field in schema.get("properties", {}).items()}
-    return _EMPTY.get(schema.get("type", "string"), _TITLE)
+    return _EMPTY_VALUES.get(schema.get("type", "string"), _TITLE)

@@ -5,7 +5,7 @@
     prompt = script("Count the files.", tool("Bash", command="ls | wc -l"), text("Done."))
 
 A script is free text followed by `SCRIPT:` and a JSON array with one step per model request. These
-functions build the steps; a plain string is a step too. `reading` is the other side, which the server uses.
+functions build the steps; a plain string is a step too. `request_reader` is the server's side of it.
 """
 
 import json
@@ -21,12 +21,12 @@ Step = StepObject | str
 
 
 class Modifiers(TypedDict, total=False):
-    """How a step is delivered. Every builder that makes words takes these; `modify` adds them to any step."""
+    """How a step is delivered. Every builder that makes text takes these; `modify` adds them to any step."""
 
     delay: float
     """Seconds before the first byte."""
     chunks: int
-    """Into how many deltas the words are split."""
+    """Into how many deltas the text is split."""
     interval: float
     """Seconds between deltas."""
     repeat: int
@@ -44,14 +44,14 @@ def script(prompt: str, *steps: Step) -> str:
     return f"{prompt} {MARKER}{json.dumps(steps, ensure_ascii=False)}"
 
 
-def text(words: str, **how: Unpack[Modifiers]) -> StepObject:
+def text(content: str, **modifiers: Unpack[Modifiers]) -> StepObject:
     """The model says something; without a tool call this ends the turn."""
-    return {"text": words, **how}
+    return {"text": content, **modifiers}
 
 
-def thinking(thought: str, say: str = "", **how: Unpack[Modifiers]) -> StepObject:
+def thinking(thought: str, say: str = "", **modifiers: Unpack[Modifiers]) -> StepObject:
     """The model thinks, then says something."""
-    return {"thinking": thought, "text": say or "ok", **how}
+    return {"thinking": thought, "text": say or "ok", **modifiers}
 
 
 def tool(name: str, /, **arguments: Any) -> StepObject:
@@ -60,20 +60,20 @@ def tool(name: str, /, **arguments: Any) -> StepObject:
 
 
 def parallel(*blocks: Step) -> StepObject:
-    """One message of several blocks: words, thoughts and tool calls made at the same time."""
+    """One message of several blocks: text, thinking and tool calls made at the same time."""
     return {"blocks": list(blocks)}
 
 
-def modify(step: Step, **how: Unpack[Modifiers]) -> StepObject:
+def modify(step: Step, **modifiers: Unpack[Modifiers]) -> StepObject:
     """The same step, delivered differently."""
-    return {**_as_object(step), **how}
+    return {**_as_object(step), **modifiers}
 
 
 def question(
-    words: str, *options: str | tuple[str, str], header: str = "Choice", multiple: bool = False
+    wording: str, *options: str | tuple[str, str], header: str = "Choice", multiple: bool = False
 ) -> dict[str, Any]:
     """One question for `ask_user`; an option is a label, or a label with its description."""
-    return {"question": words, "header": header, "options": _options(options), "multiSelect": multiple}
+    return {"question": wording, "header": header, "options": _options(options), "multiSelect": multiple}
 
 
 def ask_user(first: str | Mapping[str, Any], *rest: str | tuple[str, str] | Mapping[str, Any]) -> StepObject:
@@ -84,9 +84,9 @@ def ask_user(first: str | Mapping[str, Any], *rest: str | tuple[str, str] | Mapp
     return tool("AskUserQuestion", questions=[first, *rest])
 
 
-def plan(words: str) -> StepObject:
+def plan(content: str) -> StepObject:
     """The model writes the plan file and then asks for approval: two requests to the model."""
-    return {"plan": words}
+    return {"plan": content}
 
 
 def structured(value: Mapping[str, Any]) -> StepObject:
@@ -109,11 +109,11 @@ def fail(
     retry_after: float | None = None,
 ) -> StepObject:
     """The API answers with an HTTP error: always, or `times` times and `then` with the given step."""
-    given = {"times": times, "message": message, "error_type": error_type, "retry_after": retry_after}
+    details = {"times": times, "message": message, "error_type": error_type, "retry_after": retry_after}
     return {
         **_as_object(then),
         "error": status,
-        **{key: value for key, value in given.items() if value is not None},
+        **{key: value for key, value in details.items() if value is not None},
     }
 
 

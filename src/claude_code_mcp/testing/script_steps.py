@@ -69,31 +69,32 @@ class ModelAnswer:
     model: str | None = None
 
 
-def say(words: str) -> ModelAnswer:
-    """A plain answer."""
-    return ModelAnswer((Block({"type": "text", "text": words}),))
+def text_answer(text: str) -> ModelAnswer:
+    """An answer of nothing but text."""
+    return ModelAnswer((Block({"type": "text", "text": text}),))
 
 
 def steps_of(script: list[Any]) -> Iterator[Json]:
     """The steps in their full form; a plan becomes two, the file and the question for approval."""
-    for number, given in enumerate(script):
-        step = _as_object(given, _STEP_KEYS, f"step {number}")
-        words = step.pop("plan", None)
-        if words is None:
+    for number, raw in enumerate(script):
+        step = _as_object(raw, _STEP_KEYS, f"step {number}")
+        plan = step.pop("plan", None)
+        if plan is None:
             yield step
         else:
-            yield {**step, "tool": "Write", "input": {"file_path": "${plan_file}", "content": words}}
+            yield {**step, "tool": "Write", "input": {"file_path": "${plan_file}", "content": plan}}
             yield {"tool": "ExitPlanMode", "input": {}}
 
 
-def _as_object(given: Any, known: frozenset[str], where: str) -> Json:
-    if isinstance(given, str):
-        return {"text": given}
-    if not isinstance(given, dict):
+def _as_object(raw: Any, known: frozenset[str], where: str) -> Json:
+    """A copy in full form; a string is short for its text. Raises ScriptError that names the place."""
+    if isinstance(raw, str):
+        return {"text": raw}
+    if not isinstance(raw, dict):
         raise ScriptError(f"{where} is neither a string nor an object")
-    if unknown := sorted(given.keys() - known):
+    if unknown := sorted(raw.keys() - known):
         raise ScriptError(f"{where} has unknown keys: {', '.join(unknown)}")
-    return dict(given)
+    return dict(raw)
 
 
 def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
@@ -116,13 +117,13 @@ def _blocks(step: Json, index: int) -> Iterator[Block]:
         return
     if not isinstance(step["blocks"], list) or not step["blocks"]:
         raise ScriptError(f"step {index}: blocks wants a list that is not empty")
-    for number, given in enumerate(step["blocks"]):
-        block = _as_object(given, _BLOCK_KEYS | _PACE_KEYS, f"step {index}, block {number}")
+    for number, raw in enumerate(step["blocks"]):
+        block = _as_object(raw, _BLOCK_KEYS | _PACE_KEYS, f"step {index}, block {number}")
         yield from _blocks_of(block, {**step, **block})
 
 
 def _blocks_of(source: Json, pace: Json) -> Iterator[Block]:
-    """The blocks of one object, which may think, speak and call a tool: always in this order."""
+    """The blocks of one object, which may have thinking, text and a tool call: always in this order."""
     chunks, interval = int(_number(pace, "chunks", 1)), _number(pace, "interval", 0)
     for content in _contents(source, int(_number(pace, "repeat", 1))):
         yield Block(content, max(1, chunks), interval)
@@ -140,10 +141,10 @@ def _contents(source: Json, repeat: int) -> Iterator[Json]:
         yield _tool_use(source["tool"], source.get("input", {}), source.get("id"))
 
 
-def _tool_use(name: Any, arguments: Any, given_id: Any) -> Json:
+def _tool_use(name: Any, arguments: Any, tool_use_id: Any) -> Json:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ScriptError("a tool call wants a name and an input object")
-    return {"type": "tool_use", "id": given_id, "name": name, "input": arguments}
+    return {"type": "tool_use", "id": tool_use_id, "name": name, "input": arguments}
 
 
 def _fault(step: Json) -> Fault | None:

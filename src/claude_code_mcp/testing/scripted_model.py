@@ -1,7 +1,7 @@
 """A Messages API on loopback that plays the scripts it finds in the prompts.
 
-It keeps no conversations, so any number of sessions can share one. The only thing it counts is how often a
-step that fails a limited number of times has failed.
+It keeps no conversations, so any number of sessions can share one. The only state is a record of the last
+requests, and how often each step that fails a limited number of times has failed.
 """
 
 import asyncio
@@ -90,17 +90,17 @@ class ScriptedModel:
         await self.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.get_running_loop().create_task(self._converse(reader, writer))
+        task = asyncio.get_running_loop().create_task(self._serve_connection(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             while (request := await read_request(reader)) and await self._respond(request, reader, writer):
                 pass
         except ConnectionError:
-            pass  # the client went away: nobody is left to tell
+            pass  # the client has left
         finally:
             writer.transport.abort()
 
@@ -108,15 +108,15 @@ class ScriptedModel:
         """Answer one request; False when the connection must end."""
         path = request.path.partition("?")[0]
         if request.method != "POST" or not path.startswith("/v1/messages"):
-            await _respond_elsewhere(request.method, path, writer)
+            await _respond_to_other_path(request.method, path, writer)
             return True
         body = _decoded(request.body)
         if (refusal := _refusal(request, body)) is not None:
-            self._remember(request, refusal.status, None, body)
+            self._record(request, refusal.status, None, body)
             await _write_error(writer, refusal)
             return True
         if path.endswith("/count_tokens"):
-            self._remember(request, 200, None, body)
+            self._record(request, 200, None, body)
             await write_json(writer, 200, {"input_tokens": len(request.body) // 4})
             return True
         return await self._answer(request, body, reader, writer)
@@ -129,9 +129,9 @@ class ScriptedModel:
         writer: asyncio.StreamWriter,
     ) -> bool:
         answer = answer_to(body)
-        fault = self._fault_now(answer)
+        fault = self._current_fault(answer)
         refused = fault is not None and fault.kind == "error"
-        self._remember(request, fault.status if fault and refused else 200, answer.step, body)
+        self._record(request, fault.status if fault and refused else 200, answer.step, body)
         await asyncio.sleep(answer.delay)
         if fault and refused:
             await _write_error(writer, fault)
@@ -141,7 +141,7 @@ class ScriptedModel:
             await reader.read()  # until the client gives up
         return fault is None or refused
 
-    def _fault_now(self, answer: ModelAnswer) -> Fault | None:
+    def _current_fault(self, answer: ModelAnswer) -> Fault | None:
         """The fault of this attempt, if the step has not yet failed as often as it should."""
         if answer.fault is None or answer.fault.times is None:
             return answer.fault
@@ -150,7 +150,7 @@ class ScriptedModel:
         self._failures[answer.key] += 1
         return answer.fault if self._failures[answer.key] <= answer.fault.times else None
 
-    def _remember(self, request: Request, status: int, step: int | None, body: dict[str, Any]) -> None:
+    def _record(self, request: Request, status: int, step: int | None, body: dict[str, Any]) -> None:
         record = record_of(request.path, request.headers, body, status=status, step=step, keep_body=self._keep_bodies)
         self._records.append(record)
         self._arrival.set()
@@ -164,7 +164,7 @@ class ScriptedModelThread:
         self._model = ScriptedModel(port, keep_bodies=keep_bodies, remember=remember)
         self._thread = threading.Thread(target=self._run, name="scripted-model", daemon=True)
         self._ready = threading.Event()
-        self._problem: BaseException | None = None
+        self._error: BaseException | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
 
@@ -182,9 +182,9 @@ class ScriptedModelThread:
         """Listen; raises what kept it from listening."""
         self._thread.start()
         self._ready.wait()
-        if self._problem is not None:
+        if self._error is not None:
             self._thread.join()
-            raise self._problem
+            raise self._error
         return self
 
     def __exit__(
@@ -198,8 +198,8 @@ class ScriptedModelThread:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except OSError as problem:
-            self._problem = problem
+        except OSError as error:
+            self._error = error
         finally:
             self._ready.set()
 
@@ -227,7 +227,7 @@ def _refusal(request: Request, body: dict[str, Any]) -> Fault | None:
     return None
 
 
-async def _respond_elsewhere(method: str, path: str, writer: asyncio.StreamWriter) -> None:
+async def _respond_to_other_path(method: str, path: str, writer: asyncio.StreamWriter) -> None:
     if method == "HEAD":
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
         await writer.drain()

@@ -1,4 +1,9 @@
-"""`mcp list`, `add`, `remove`, `enable`, `disable`: what is configured. Connects to nothing."""
+"""`mcp list`, `add`, `remove`, `enable`, `disable`: what is configured. Connects to nothing.
+
+`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
+changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
+everything else in the file kept. A file that cannot be read is refused and left as it is.
+"""
 
 import argparse
 import json
@@ -9,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +24,16 @@ from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, exp
 from ...hub.config_files import ConfiguredServer, HubConfig, Places, read_configuration
 from ...hub.config_secrets import describe
 from ...private_files import FILE, private_directory
-from .render import clean, table
+from .render import as_json, clean, table
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
+_KEY = "mcpServers"
 _SCHEMES = {"http": ("http://", "https://"), "sse": ("http://", "https://"), "ws": ("ws://", "wss://")}
 
 
-def configured(arguments: argparse.Namespace) -> HubConfig:
-    """What the hub would use, or with --all what all files say; problems are told at once, and break nothing."""
+def load_configuration(arguments: argparse.Namespace) -> HubConfig:
+    """What the hub would use, or with --all what all files say. Problems are printed to stderr; the servers that can
+    be used are there all the same."""
     settings = load_settings()
     configuration = _read(settings, arguments, everything=arguments.all or settings.hub == "all")
     for problem in configuration.problems:
@@ -42,8 +48,8 @@ def _read(settings: Settings, arguments: argparse.Namespace, *, everything: bool
     return read_configuration(Places.usual(home, arguments.project.resolve(), settings.hub_file), os.environ)
 
 
-def chosen(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
-    """Only these servers. Raises InvalidArgument for one that there is not."""
+def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
+    """The configuration with only these servers. Raises InvalidArgument for a name that it does not have."""
     for name in names:
         if name not in configuration.servers:
             known = ", ".join(configuration.servers) or "none"
@@ -52,32 +58,30 @@ def chosen(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
 
 
 def list_servers(arguments: argparse.Namespace) -> int:
-    configuration = configured(arguments)
+    configuration = load_configuration(arguments)
     servers = list(configuration.servers.values())
     if arguments.json:
-        print(json.dumps([_told(server) for server in servers], indent=2, ensure_ascii=False))
+        print(as_json([_server_data(server) for server in servers]))
     elif servers:
-        rows = [
-            (one.name, one.config.type, one.scope.value, _state(one), address(one.config), one.file) for one in servers
-        ]
-        for line in table(("name", "type", "scope", "state", "address", "file"), rows):
+        for line in table(("name", "type", "scope", "state", "address", "file"), map(_server_row, servers)):
             print(line)
     elif not configuration.problems:
         print("No servers. Add one: claude-code-mcp mcp add NAME -- COMMAND")
     return 1 if configuration.problems else 0
 
 
-def address(config: ServerConfig) -> str:
+def _server_row(server: ConfiguredServer) -> tuple[object, ...]:
+    state = "enabled" if server.barred is None else server.barred
+    return server.name, server.config.type, server.scope.value, state, _address(server.config), server.file
+
+
+def _address(config: ServerConfig) -> str:
     """How a server is reached, without its secrets."""
-    shown = describe(config)
-    return str(shown.get("command") or shown.get("url") or "in this process")
+    description = describe(config)
+    return str(description.get("command") or description.get("url") or "in this process")
 
 
-def _state(server: ConfiguredServer) -> str:
-    return "enabled" if server.barred is None else server.barred
-
-
-def _told(server: ConfiguredServer) -> dict[str, Any]:
+def _server_data(server: ConfiguredServer) -> dict[str, Any]:
     return {
         "name": server.name,
         "scope": server.scope.value,
@@ -95,20 +99,23 @@ def add(arguments: argparse.Namespace) -> int:
     if bool(arguments.url) == bool(arguments.command):
         raise InvalidArgument("Give either --url, or a command after --.")
     entry = raw_entry(arguments.command, arguments.url, arguments.transport, arguments.header, arguments.env)
-    told = _checked(name, entry)
+    description = _check_entry(name, entry)
     file = load_settings().hub_file
-    with changing(file) as entries:
+    with edit_entries(file) as entries:
         if name in entries and not arguments.force:
             raise InvalidArgument(f"There is already a server called {name!r} in {file}; --force replaces it.")
         entries[name] = entry
-    print(f"Added {name} ({told}) to {file}.")
+    print(f"Added {name} ({description}) to {file}.")
     return 0
 
 
 def raw_entry(
     command: list[str], url: str | None, kind: str | None, headers: list[str], variables: list[str]
 ) -> dict[str, Any]:
-    """An entry as files have it. Raises InvalidArgument, without repeating what may be a secret."""
+    """An entry in the form of a configuration file: a program if `url` is None, else a remote server.
+
+    Raises InvalidArgument for what does not fit together; the message never repeats a value, which may be a secret.
+    """
     if url is None:
         if headers or kind not in (None, "stdio"):
             raise InvalidArgument("--header and --transport are for remote servers.")
@@ -123,18 +130,21 @@ def raw_entry(
     return {**entry, "headers": _pairs(headers, ":", "--header wants 'NAME: VALUE'.")} if headers else entry
 
 
-def _pairs(given: list[str], separator: str, wanted: str) -> dict[str, str]:
+def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
     pairs = {}
-    for one in given:
-        name, found, value = one.partition(separator)
+    for text in texts:
+        name, found, value = text.partition(separator)
         if not found or not name.strip():
-            raise InvalidArgument(wanted)
+            raise InvalidArgument(usage)
         pairs[name.strip()] = value.strip() if separator == ":" else value
     return pairs
 
 
-def _checked(name: str, entry: Mapping[str, Any]) -> str:
-    """What may be told of an entry that can be used."""
+def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
+    """A description of a usable entry, without secrets; InvalidArgument for one that the hub would refuse.
+
+    A variable that is not set here is no mistake: it may be set where the server runs.
+    """
     try:
         expand(dict(entry), os.environ)
     except MissingVariable as error:
@@ -144,31 +154,23 @@ def _checked(name: str, entry: Mapping[str, Any]) -> str:
         config = parse_entry(name, dict(entry), os.environ)
     except InvalidEntry as error:
         raise InvalidArgument(f"{name}: {error}") from None
-    return f"{config.type}, {address(config)}"
+    return f"{config.type}, {_address(config)}"
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    with changing(load_settings().hub_file) as entries:
-        _own(entries, arguments)
+    with edit_entries(load_settings().hub_file) as entries:
+        _own_entry(entries, arguments)
         del entries[arguments.name]
     print(f"Removed {arguments.name}.")
-    still = configured(arguments).servers.get(arguments.name)
-    if still is not None:
-        print(f"There is another one of that name in {still.file}, which counts now.")
+    other = load_configuration(arguments).servers.get(arguments.name)
+    if other is not None:
+        print(f"There is another one of that name in {other.file}, which counts now.")
     return 0
 
 
-def enable(arguments: argparse.Namespace) -> int:
-    return _set_disabled(arguments, False)
-
-
-def disable(arguments: argparse.Namespace) -> int:
-    return _set_disabled(arguments, True)
-
-
-def _set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
-    with changing(load_settings().hub_file) as entries:
-        entry = _own(entries, arguments)
+def set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
+    with edit_entries(load_settings().hub_file) as entries:
+        entry = _own_entry(entries, arguments)
         if not isinstance(entry, dict):
             raise InvalidArgument(f"The entry {arguments.name!r} is not an object; remove it and add it again.")
         entry.pop("disabled", None)
@@ -178,8 +180,8 @@ def _set_disabled(arguments: argparse.Namespace, disabled: bool) -> int:
     return 0
 
 
-def _own(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
-    """The entry, if it is in our own file. Raises InvalidArgument that says where it is instead."""
+def _own_entry(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
+    """The named entry of our own file. Raises InvalidArgument; for a server of another file it says which one."""
     if arguments.name in entries:
         return entries[arguments.name]
     elsewhere = _read(load_settings(), arguments, everything=True).servers.get(arguments.name)
@@ -188,24 +190,12 @@ def _own(entries: Mapping[str, Any], arguments: argparse.Namespace) -> Any:
     raise InvalidArgument(f"{arguments.name!r} is configured in {elsewhere.file}, which is not ours to change.")
 
 
-ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "list": list_servers,
-    "add": add,
-    "remove": remove,
-    "enable": enable,
-    "disable": disable,
-}
-
-
-_KEY = "mcpServers"
-
-
-ServerEntries = dict[str, Any]
-
-
 @contextmanager
-def changing(file: Path) -> Iterator[ServerEntries]:
-    """The entries of the file, to be changed; written when the block ends well. All else in the file is kept."""
+def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
+    """The entries of the file, to be changed in place; written when the block ends without an exception.
+
+    Raises InvalidArgument for a file that cannot be locked, read or written, or is not what it should be.
+    """
     from filelock import FileLock  # noqa: PLC0415 - only changes need it
 
     file = file.resolve()  # a link to a file kept elsewhere stays a link
@@ -235,7 +225,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _write_file(file: Path, content: dict[str, Any]) -> None:
-    descriptor, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # born with mode 0600
+    descriptor, new = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # created with mode 0600
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:
             out.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -245,3 +235,12 @@ def _write_file(file: Path, content: dict[str, Any]) -> None:
     except BaseException:
         os.unlink(new)
         raise
+
+
+ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "list": list_servers,
+    "add": add,
+    "remove": remove,
+    "enable": partial(set_disabled, disabled=False),
+    "disable": partial(set_disabled, disabled=True),
+}

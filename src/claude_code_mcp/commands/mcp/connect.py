@@ -1,4 +1,8 @@
-"""`mcp connect`: a small interactive client for one server, in a terminal or on a pipe."""
+"""`mcp connect`: a small interactive client for one server, in a terminal or on a pipe.
+
+Commands are read line by line and done one after another; a command that fails is reported and the next one is read.
+Notifications of the server and changes of the connection are shown as they come.
+"""
 
 import argparse
 import asyncio
@@ -21,13 +25,13 @@ from ...hub.config_entry import ConfigScope, InvalidEntry, parse_entry
 from ...hub.config_files import ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from .configure import raw_entry
-from .live import called, tool_line
-from .prompts import Person, arguments_of
+from .live import call_tool, server_name, tool_line
+from .prompts import QuestionPrompter, parse_arguments
 from .render import block_text, counted, one_line, resource_text, result_text, signature
-from .runner import hub_for, run
+from .runner import command_hub, run_action
 from .terminal import Screen
 
-_SHOWN_OTHERWISE = {"notifications/progress", "notifications/cancelled"}
+_NOT_ANNOUNCED = {"notifications/progress", "notifications/cancelled"}
 _HELP = """\
 tools                         what can be called
 call NAME [JSON | A=B …]      call a tool
@@ -42,10 +46,10 @@ What the server tells by itself is shown as it comes, behind a *."""
 
 
 def connect(arguments: argparse.Namespace) -> int:
-    return run(_connect(_server(arguments)))
+    return run_action(_connect(_configured_server(arguments)))
 
 
-def _server(arguments: argparse.Namespace) -> ConfiguredServer:
+def _configured_server(arguments: argparse.Namespace) -> ConfiguredServer:
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if arguments.url is None and not command:
         raise InvalidArgument("Which program? claude-code-mcp mcp connect stdio COMMAND [ARGUMENT …]")
@@ -60,32 +64,36 @@ def _server(arguments: argparse.Namespace) -> ConfiguredServer:
 async def _connect(server: ConfiguredServer) -> int:
     screen = Screen()
 
-    def heard(_: str, method: str, params: dict[str, Any]) -> None:
-        if method not in _SHOWN_OTHERWISE:
-            screen.tell(f"* {_news(method, params)}")
+    def announce(_: str, method: str, params: dict[str, Any]) -> None:
+        if method not in _NOT_ANNOUNCED:  # progress is shown by the call, and a cancellation is ours
+            screen.show(f"* {_notification_line(method, params)}")
 
-    async with hub_for(HubConfig({server.name: server}), heard) as hub:
-        return await Client(hub, server.name, screen).run()
+    async with command_hub(HubConfig({server.name: server}), announce) as hub:
+        return await InteractiveClient(hub, server.name, screen).run()
 
 
-def _news(method: str, params: dict[str, Any]) -> str:
+def _notification_line(method: str, params: dict[str, Any]) -> str:
     if method == "notifications/message":
-        return f"{params.get('level')}: {one_line(_plain(params.get('data')), 1000)}"
-    return f"{method} {one_line(_plain(params), 1000)}".rstrip() if params else method
+        return f"{params.get('level')}: {one_line(_as_text(params.get('data')), 1000)}"
+    return f"{method} {one_line(_as_text(params), 1000)}".rstrip() if params else method
 
 
-def _plain(value: Any) -> str:
+def _as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-class Client:
-    """Reads commands and does them one after another. Ctrl-C gives up what is being done, or ends the client."""
+class InteractiveClient:
+    """Reads commands and does them one after another.
+
+    Ctrl-C in a terminal gives up the running command, and ends the client when there is none; on a pipe it always ends
+    the client.
+    """
 
     def __init__(self, hub: Hub, server: str, screen: Screen) -> None:
         self._hub = hub
         self._server = server
         self._screen = screen
-        self._all = anyio.CancelScope()
+        self._session = anyio.CancelScope()
         self._current: anyio.CancelScope | None = None
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "tools": self._tools,
@@ -94,32 +102,33 @@ class Client:
             "read": self._read,
             "prompts": self._prompts,
             "prompt": self._prompt,
-            "watch": self._watch,
+            "watch": self._wait,
             "help": self._help,
         }
 
     async def run(self) -> int:
-        """The exit code: on a pipe 1 if any command failed, so that scripts can tell."""
-        with self._interruptible(), self._all:
+        """Runs until the end of input, `quit` or Ctrl-C. The exit code is 130 after Ctrl-C; on a pipe it is 1 if any
+        command failed."""
+        with self._handling_interrupts(), self._session:
             await self._greet()
-            unwatch = self._hub.watch(self._server, self._changed)
+            unwatch = self._hub.watch(self._server, self._announce_change)
             try:
-                while (line := await self._screen.next_line("> ")) is not None:
+                while (line := await self._screen.read_line("> ")) is not None:
                     if line.strip() in {"quit", "exit"}:
                         break
-                    await self._do(line.strip())
+                    await self._execute(line.strip())
             finally:
                 unwatch()
-        if self._screen.terminal:
-            self._screen.tell("Good bye.")
-        if self._all.cancel_called:
+        if self._screen.is_terminal:
+            self._screen.show("Good bye.")
+        if self._session.cancel_called:
             return 130
-        return 1 if self._screen.errors and not self._screen.terminal else 0
+        return 1 if self._screen.errors and not self._screen.is_terminal else 0
 
     @contextmanager
-    def _interruptible(self) -> Iterator[None]:
+    def _handling_interrupts(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        with suppress(NotImplementedError):  # Windows ends us its own way
+        with suppress(NotImplementedError):  # Windows: Ctrl-C ends the process there
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         try:
             yield
@@ -128,14 +137,13 @@ class Client:
                 loop.remove_signal_handler(signal.SIGINT)
 
     def _interrupt(self) -> None:
-        (self._current if self._current is not None and self._screen.terminal else self._all).cancel()
+        (self._current if self._current is not None and self._screen.is_terminal else self._session).cancel()
 
-    def _changed(self, what: str) -> None:
+    def _announce_change(self, what: str) -> None:
         if what == "state":
             [status] = self._hub.status(self._server)
-            self._screen.tell(
-                f"* connection: {status.state}{f' ({one_line(status.reason, 300)})' if status.reason else ''}"
-            )
+            reason = f" ({one_line(status.reason, 300)})" if status.reason else ""
+            self._screen.show(f"* connection: {status.state}{reason}")
 
     async def _greet(self) -> None:
         hub, server = self._hub, self._server
@@ -144,93 +152,91 @@ class Client:
             counts.append(counted(len(await hub.resources(server)), "resource"))
             counts.append(counted(len(await hub.prompts(server)), "prompt"))
         [status] = hub.status(server)
-        info = status.server_info or {}
-        who = one_line(f"{info.get('name', 'a server without a name')} {info.get('version', '')}")
-        self._screen.tell(f"Connected to {who}, protocol {status.protocol_version}: {', '.join(counts)}.")
+        offer = ", ".join(counts)
+        self._screen.show(f"Connected to {server_name(status)}, protocol {status.protocol_version}: {offer}.")
         if status.instructions:
-            self._screen.tell(f"It says: {one_line(status.instructions, 300)}")
-        if self._screen.terminal:
-            self._screen.tell("`help` lists the commands.")
+            self._screen.show(f"It says: {one_line(status.instructions, 300)}")
+        if self._screen.is_terminal:
+            self._screen.show("`help` lists the commands.")
 
-    async def _do(self, line: str) -> None:
-        word, _, rest = line.partition(" ")
-        if not word or word.startswith("#"):
+    async def _execute(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        if not name or name.startswith("#"):
             return
-        command = self._commands.get(word)
+        command = self._commands.get(name)
         if command is None:
-            self._screen.complain(f"There is no command {word!r}; `help` lists them.")
+            self._screen.show_error(f"There is no command {name!r}; `help` lists them.")
             return
         with anyio.CancelScope() as self._current:
             try:
                 await command(rest.strip())
             except ClaudeCodeError as error:
-                self._screen.complain(error.message)
+                self._screen.show_error(error.message)
             except MCPError as error:
-                self._screen.complain(f"The server refused: {error.message}")
+                self._screen.show_error(f"The server refused: {error.message}")
         if self._current.cancelled_caught:
-            self._screen.tell("Given up.")
+            self._screen.show("Given up.")
         self._current = None
 
     async def _tools(self, _: str) -> None:
         for tool in await self._hub.tools(self._server):
-            self._screen.tell(tool_line(tool.tool))
+            self._screen.show(tool_line(tool.tool))
 
-    async def _call(self, given: str) -> None:
-        name, words = _words(given, "call NAME [JSON | A=B …]")
-        person = Person(self._screen.tell, self._screen.next_line)
+    async def _call(self, line: str) -> None:
+        name, texts = _split_line(line, "call NAME [JSON | A=B …]")
+        prompter = QuestionPrompter(self._screen.show, self._screen.read_line)
         try:
-            result = await called(self._hub, self._server, name, words, person)
+            result = await call_tool(self._hub, self._server, name, texts, prompter)
         finally:
-            await person.withdraw()
-        self._screen.tell(result_text(result))
+            await prompter.withdraw()
+        self._screen.show(result_text(result))
         if result.get("isError"):
-            self._screen.complain(f"{name} says that it failed.")
+            self._screen.show_error(f"{name} says that it failed.")
 
     async def _resources(self, _: str) -> None:
         for resource in await self._hub.resources(self._server):
-            self._screen.tell(f"{resource.uri}  {one_line(resource.description or resource.name)}")
+            self._screen.show(f"{resource.uri}  {one_line(resource.description or resource.name)}")
         for template in await self._hub.resource_templates(self._server):
-            self._screen.tell(f"{template.uri_template}  {one_line(template.description or template.name)}")
+            self._screen.show(f"{template.uri_template}  {one_line(template.description or template.name)}")
 
     async def _read(self, uri: str) -> None:
         if not uri:
             raise InvalidArgument("read URI")
         for content in (await self._hub.read(self._server, uri)).contents:
-            self._screen.tell(resource_text(content.model_dump(by_alias=True, mode="json", exclude_none=True)))
+            self._screen.show(resource_text(content.model_dump(by_alias=True, mode="json", exclude_none=True)))
 
     async def _prompts(self, _: str) -> None:
         for prompt in await self._hub.prompts(self._server):
-            given = prompt.arguments or []
+            arguments = prompt.arguments or []
             schema = {
-                "properties": {one.name: {} for one in given},
-                "required": [one.name for one in given if one.required],
+                "properties": {argument.name: {} for argument in arguments},
+                "required": [argument.name for argument in arguments if argument.required],
             }
-            self._screen.tell(
-                f"{signature(prompt.name, schema)}  {one_line(prompt.description or prompt.title)}".rstrip()
-            )
+            description = one_line(prompt.description or prompt.title)
+            self._screen.show(f"{signature(prompt.name, schema)}  {description}".rstrip())
 
-    async def _prompt(self, given: str) -> None:
-        name, words = _words(given, "prompt NAME [JSON | A=B …]")
-        arguments = {key: _plain(value) for key, value in arguments_of(words, {}).items()}
+    async def _prompt(self, line: str) -> None:
+        name, texts = _split_line(line, "prompt NAME [JSON | A=B …]")
+        arguments = {key: _as_text(value) for key, value in parse_arguments(texts, {}).items()}
         for message in (await self._hub.prompt(self._server, name, arguments)).messages:
             block = message.content.model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._screen.tell(f"{message.role}: {block_text(block)}")
+            self._screen.show(f"{message.role}: {block_text(block)}")
 
-    async def _watch(self, seconds: str) -> None:
+    async def _wait(self, seconds: str) -> None:
         try:
-            patience = float(seconds) if seconds else math.inf
+            duration = float(seconds) if seconds else math.inf
         except ValueError:
             raise InvalidArgument("watch [SECONDS]") from None
-        with anyio.move_on_after(patience):
+        with anyio.move_on_after(duration):
             await anyio.sleep_forever()
 
     async def _help(self, _: str) -> None:
-        self._screen.tell(_HELP)
+        self._screen.show(_HELP)
 
 
-def _words(given: str, usage: str) -> tuple[str, list[str]]:
-    """A name and what follows: one piece of JSON as it is, or words as a shell would see them."""
-    name, _, rest = given.partition(" ")
+def _split_line(line: str, usage: str) -> tuple[str, list[str]]:
+    """A name and its arguments: one piece of JSON as it is, or words split as a shell would. Raises InvalidArgument."""
+    name, _, rest = line.partition(" ")
     if not name:
         raise InvalidArgument(usage)
     rest = rest.strip()

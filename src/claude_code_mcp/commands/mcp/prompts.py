@@ -1,4 +1,7 @@
-"""Questions that a server asks in the middle of a call, put to whoever gives us lines."""
+"""What a person types, as values for a server: the arguments of a call, and answers to questions in mid-call.
+
+Nothing here reads or writes by itself; where lines come from and go to is handed in.
+"""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,83 +12,14 @@ import anyio
 from ...errors import InvalidArgument
 from .render import clean, one_line
 
-Tell = Callable[[str], None]
-
-
-NextLine = Callable[[str], Awaitable[str | None]]
-
-
+Show = Callable[[str], None]
+"""Shows a line of text."""
+ReadLine = Callable[[str], Awaitable[str | None]]
 """Shows a prompt and waits for a line; None when there are no more."""
 
-
 _CANCEL: dict[str, Any] = {"action": "cancel"}
-
-
-class Person:
-    """Answers `elicitation/create`. An empty line leaves a field out; the end of input cancels."""
-
-    def __init__(self, tell: Tell, next_line: NextLine) -> None:
-        self._tell = tell
-        self._next_line = next_line
-        self._asking: anyio.CancelScope | None = None
-        self._quiet = anyio.Event()
-
-    async def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
-        self._quiet = anyio.Event()
-        try:
-            with anyio.CancelScope() as self._asking:
-                return await self._answer(params)
-        finally:
-            self._quiet.set()
-        return _CANCEL
-
-    async def withdraw(self) -> None:
-        """Asks no more: a call that is over must not take the lines meant for the next command."""
-        if self._asking is not None:
-            self._asking.cancel()
-            with anyio.CancelScope(shield=True):
-                await self._quiet.wait()
-
-    async def _answer(self, params: dict[str, Any]) -> dict[str, Any]:
-        self._tell(f"The server asks: {clean(str(params.get('message', '')))}")
-        if params.get("mode") == "url":
-            self._tell(f"It wants you to open {clean(str(params.get('url')))}")
-            return await self._agree({})
-        schema = params.get("requestedSchema") or {}
-        content: dict[str, Any] = {}
-        for name, field in (schema.get("properties") or {}).items():
-            line = await self._next_line(f"  {_prompt(name, field)}: ")
-            if line is None:
-                return _CANCEL
-            if line:
-                content[name] = typed(line, field)
-        return await self._agree(content)
-
-    async def _agree(self, content: dict[str, Any]) -> dict[str, Any]:
-        line = await self._next_line(f"Send {json.dumps(content, ensure_ascii=False)}? [y/n] ")
-        if line is None:
-            return _CANCEL
-        if line.strip().lower() not in {"y", "yes"}:
-            return {"action": "decline"}
-        return {"action": "accept", "content": content}
-
-
-def _prompt(name: str, field: Mapping[str, Any]) -> str:
-    choices = field.get("enum") or field.get("type") or "anything"
-    shown = " | ".join(map(str, choices)) if isinstance(choices, list) else str(choices)
-    about = one_line(field.get("description") or field.get("title"))
-    return clean(f"{name} ({shown}{', ' + about if about else ''})")
-
-
-async def nobody(params: dict[str, Any]) -> dict[str, Any]:
-    """For calls that nobody watches."""
-    return _CANCEL
-
-
-_NOTHING = object()
-
-
-_TYPES: dict[type, tuple[str, ...]] = {
+_NOT_JSON = object()
+_SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
     str: ("string",),
     bool: ("boolean",),
     int: ("integer", "number"),
@@ -96,22 +30,92 @@ _TYPES: dict[type, tuple[str, ...]] = {
 }
 
 
-def arguments_of(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises InvalidArgument for what is neither."""
-    if len(given) == 1 and given[0].lstrip().startswith(("{", "[", '"')):
-        return _object(given[0])
+# -- questions of a server -----------------------------------------------------------------------------------------
+
+
+class QuestionPrompter:
+    """Answers `elicitation/create` field by field. An empty line leaves a field out; the end of input cancels."""
+
+    def __init__(self, show: Show, read_line: ReadLine) -> None:
+        self._show = show
+        self._read_line = read_line
+        self._asking: anyio.CancelScope | None = None
+        self._finished = anyio.Event()
+
+    async def __call__(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._finished = anyio.Event()
+        try:
+            with anyio.CancelScope() as self._asking:
+                return await self._answer(params)
+        finally:
+            self._finished.set()
+        return _CANCEL  # reached when `withdraw` has cancelled the scope
+
+    async def withdraw(self) -> None:
+        """Cancels an open question and waits until it reads no more: the next line is meant for the next command."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._finished.wait()
+
+    async def _answer(self, params: dict[str, Any]) -> dict[str, Any]:
+        self._show(f"The server asks: {clean(str(params.get('message', '')))}")
+        if params.get("mode") == "url":
+            self._show(f"It wants you to open {clean(str(params.get('url')))}")
+            return await self._confirm({})
+        schema = params.get("requestedSchema") or {}
+        content: dict[str, Any] = {}
+        for name, field in (schema.get("properties") or {}).items():
+            line = await self._read_line(f"  {_field_prompt(name, field)}: ")
+            if line is None:
+                return _CANCEL
+            if line:
+                content[name] = parse_value(line, field)
+        return await self._confirm(content)
+
+    async def _confirm(self, content: dict[str, Any]) -> dict[str, Any]:
+        line = await self._read_line(f"Send {json.dumps(content, ensure_ascii=False)}? [y/n] ")
+        if line is None:
+            return _CANCEL
+        if line.strip().lower() not in {"y", "yes"}:
+            return {"action": "decline"}
+        return {"action": "accept", "content": content}
+
+
+def _field_prompt(name: str, field: Mapping[str, Any]) -> str:
+    choices = field.get("enum") or field.get("type") or "anything"
+    shown = " | ".join(map(str, choices)) if isinstance(choices, list) else str(choices)
+    description = one_line(field.get("description") or field.get("title"))
+    return clean(f"{name} ({shown}{', ' + description if description else ''})")
+
+
+async def cancel_question(params: dict[str, Any]) -> dict[str, Any]:
+    """The answer where nobody is there to be asked."""
+    return _CANCEL
+
+
+# -- arguments of a call -------------------------------------------------------------------------------------------
+
+
+def parse_arguments(texts: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, from one JSON object or from NAME=VALUE pairs; the schema says which values are strings.
+
+    Raises InvalidArgument for what is neither.
+    """
+    if len(texts) == 1 and texts[0].lstrip().startswith(("{", "[", '"')):
+        return _parse_object(texts[0])
     properties = schema.get("properties")
-    known = properties if isinstance(properties, dict) else {}
-    found = {}
-    for one in given:
-        name, separator, value = one.partition("=")
+    fields = properties if isinstance(properties, dict) else {}
+    arguments = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
         if not separator or not name:
-            raise InvalidArgument(f"Arguments are one JSON object or NAME=VALUE pairs, not {one[:40]!r}.")
-        found[name] = typed(value, known.get(name) or {})
-    return found
+            raise InvalidArgument(f"Arguments are one JSON object or NAME=VALUE pairs, not {text[:40]!r}.")
+        arguments[name] = parse_value(value, fields.get(name) or {})
+    return arguments
 
 
-def _object(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -121,29 +125,33 @@ def _object(text: str) -> dict[str, Any]:
     return value
 
 
-def typed(text: str, schema: Mapping[str, Any]) -> Any:
-    """The value that a schema wants: a string stays what it is, anything else is read as JSON where it is that."""
-    wanted = _types(schema)
-    if wanted == {"string"}:
+def parse_value(text: str, schema: Mapping[str, Any]) -> Any:
+    """The value that fits the schema: a string stays as it is, anything else is read as JSON where it is JSON.
+
+    A value that does not fit is sent all the same; the server knows best what to say about it.
+    """
+    types = _schema_types(schema)
+    if types == {"string"}:
         return text
-    value = _json(text)
-    if value is not _NOTHING and (not wanted or wanted & set(_TYPES[type(value)])):
+    value = _parse_json(text)
+    if value is not _NOT_JSON and (not types or types & set(_SCHEMA_TYPES[type(value)])):
         return value
-    return text if value is _NOTHING or "string" in wanted else value
+    return text if value is _NOT_JSON or "string" in types else value
 
 
-def _json(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return _NOTHING
+        return _NOT_JSON
 
 
-def _types(schema: Mapping[str, Any]) -> set[str]:
-    own = schema.get("type", [])
-    found = {own} if isinstance(own, str) else set(own)
-    if not found and "enum" in schema:
-        found = {_TYPES[type(one)][0] for one in schema["enum"]}
-    for one in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        found |= _types(one) if isinstance(one, dict) else set()
-    return found
+def _schema_types(schema: Mapping[str, Any]) -> set[str]:
+    """The JSON types that a schema allows; empty if it does not say."""
+    declared = schema.get("type", [])
+    types = {declared} if isinstance(declared, str) else set(declared)
+    if not types and "enum" in schema:
+        types = {_SCHEMA_TYPES[type(choice)][0] for choice in schema["enum"]}
+    for alternative in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        types |= _schema_types(alternative) if isinstance(alternative, dict) else set()
+    return types

@@ -1,6 +1,7 @@
-"""How tools, results and progress are shown: as plain text that needs no colour.
+"""Tools, results and progress of servers as plain text, without colour.
 
-What a server says may hold anything, also what a terminal takes for commands; that is left out.
+What a server sends may hold control sequences that steer a terminal; `clean` takes them out, and everything that is
+printed to a terminal goes through it.
 """
 
 import json
@@ -9,21 +10,22 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
-_NOT_SHOWN = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _LONGEST = 100
-_BAR = 20
-_ERASE = "\r\x1b[K"
+_BAR_WIDTH = 20
+ERASE_LINE = "\r\x1b[K"
+"""Moves to the beginning of the line and clears it."""
 
 
 def clean(text: str) -> str:
     """The text without what steers a terminal; lines and tabs stay."""
-    return _NOT_SHOWN.sub("", text)
+    return _CONTROLS.sub("", text)
 
 
 def one_line(text: str | None, longest: int = _LONGEST) -> str:
     """The beginning of a text, on one line."""
-    words = " ".join(clean(text or "").split())
-    return words if len(words) <= longest else words[: longest - 1] + "…"
+    line = " ".join(clean(text or "").split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
@@ -34,20 +36,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def signature(name: str, schema: Mapping[str, Any] | None) -> str:
-    """`name(a, b, c?)`: what may be left out has a question mark."""
+    """`name(a, b, c?)`: optional parameters have a question mark."""
     properties = (schema or {}).get("properties")
     required = (schema or {}).get("required") or ()
     names = properties if isinstance(properties, dict) else ()
-    return clean(f"{name}({', '.join(one if one in required else f'{one}?' for one in names)})")
+    parameters = (parameter if parameter in required else f"{parameter}?" for parameter in names)
+    return clean(f"{name}({', '.join(parameters)})")
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """The result of a call for people: text as it is, and a word about everything else."""
+    """The result of a call for people: text as it is, and in brackets what else there is."""
     blocks = [block_text(block) for block in result.get("content") or ()]
     if not blocks and result.get("structuredContent") is not None:
         return as_json(result["structuredContent"])
@@ -59,7 +62,7 @@ def block_text(block: Mapping[str, Any]) -> str:
         case "text":
             return str(block.get("text", ""))
         case "image" | "audio" as kind:
-            return f"[{kind}: {block.get('mimeType')}, {_bytes(block.get('data'))}]"
+            return f"[{kind}: {block.get('mimeType')}, {_decoded_size(block.get('data'))}]"
         case "resource":
             return resource_text(block.get("resource") or {})
         case "resource_link":
@@ -71,10 +74,11 @@ def block_text(block: Mapping[str, Any]) -> str:
 def resource_text(resource: Mapping[str, Any]) -> str:
     if isinstance(resource.get("text"), str):
         return str(resource["text"])
-    return f"[resource: {resource.get('uri')} {resource.get('mimeType', '')}, {_bytes(resource.get('blob'))}]"
+    return f"[resource: {resource.get('uri')} {resource.get('mimeType', '')}, {_decoded_size(resource.get('blob'))}]"
 
 
-def _bytes(encoded: object) -> str:
+def _decoded_size(encoded: object) -> str:
+    """How many bytes a base64 text stands for."""
     return counted(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
 
 
@@ -92,14 +96,14 @@ class Progress:
     async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         line = progress_line(progress, total, message)
         if self._live:
-            self._write(_ERASE + line[: shutil.get_terminal_size().columns - 1])
+            self._write(ERASE_LINE + line[: shutil.get_terminal_size().columns - 1])
         else:
             self._write(line + "\n")
 
     def done(self) -> None:
-        """Leaves no half line behind."""
+        """Clears the line, so that what is printed next begins at its start."""
         if self._live:
-            self._write(_ERASE)
+            self._write(ERASE_LINE)
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -107,8 +111,8 @@ class Progress:
 
 
 def progress_line(progress: float, total: float | None, message: str | None) -> str:
-    told = f" {one_line(message)}" if message else ""
+    suffix = f" {one_line(message)}" if message else ""
     if not total or total < 0:
-        return f"progress {progress:g}{told}"
-    full = round(_BAR * min(1.0, max(0.0, progress / total)))
-    return f"[{'#' * full}{'-' * (_BAR - full)}] {progress:g}/{total:g}{told}"
+        return f"progress {progress:g}{suffix}"
+    full = round(_BAR_WIDTH * min(1.0, max(0.0, progress / total)))
+    return f"[{'#' * full}{'-' * (_BAR_WIDTH - full)}] {progress:g}/{total:g}{suffix}"

@@ -1,4 +1,4 @@
-"""A hub for the time of one command."""
+"""Runs an action that needs the hub: makes a hub for the time of one command, and turns failures into exit codes."""
 
 import asyncio
 import logging
@@ -18,23 +18,26 @@ from ...hub_factory import make_hub
 from .render import clean
 
 
-def hub_for(configuration: HubConfig, notified: Notified = hear_nothing) -> Hub:
-    """The caller is the person at the shell, who may do all."""
+def command_hub(configuration: HubConfig, notified: Notified = hear_nothing) -> Hub:
+    """A hub for the person at the shell, whom no policy restricts; `notified` gets what servers send by themselves."""
     return make_hub(load_settings(), configuration, os.environ, notified, serving=False)
 
 
-def run(command: Coroutine[Any, Any, int]) -> int:
-    """Runs it to its end. What a server refuses, or a server that is not there, is one line and the code 1."""
-    logging.getLogger().addHandler(logging.NullHandler())  # the command tells what went wrong, and tells it once
+def run_action(action: Coroutine[Any, Any, int]) -> int:
+    """Runs an action to its end and returns its exit code.
+
+    A call that a server refuses, or a server that is not available, is one line on stderr and the code 1.
+    """
+    logging.getLogger().addHandler(logging.NullHandler())  # what the hub logs is printed by the action, once
     try:
-        return asyncio.run(command)
+        return asyncio.run(action)
     except UpstreamUnavailable as error:
-        return complain(error.message)
+        return print_error(error.message)
     except MCPError as error:
-        return complain(f"The server refused: {error.message}")
+        return print_error(f"The server refused: {error.message}")
 
 
-def complain(message: str) -> int:
-    """One line on standard error; the code for something that was found wrong."""
+def print_error(message: str) -> int:
+    """Prints one line to stderr; the value is the exit code for something that was found wrong."""
     print(f"claude-code-mcp: {' '.join(clean(message).split())}", file=sys.stderr)
     return 1

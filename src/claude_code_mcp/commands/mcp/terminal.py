@@ -1,4 +1,4 @@
-"""Where the interactive client reads and writes: a terminal with a prompt, or plain pipes."""
+"""Input and output of the interactive client: a terminal with a prompt, or plain pipes."""
 
 import asyncio
 import codecs
@@ -7,55 +7,58 @@ import sys
 import threading
 from collections.abc import Iterator
 
-from .render import clean
+from .render import ERASE_LINE, clean
 
-_ERASE = "\r\x1b[K"
+_CHUNK = 1 << 16
 
 
 class Screen:
-    """News may come at any time; in a terminal it goes above the prompt."""
+    """Output that may come at any time: in a terminal it goes above the prompt, which is then shown again."""
 
     def __init__(self) -> None:
-        self.terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         self.errors = 0
         self._lines = InputLines()
         self._prompt = ""
 
-    def tell(self, text: str) -> None:
-        self._erase()
-        print(clean(text) if self.terminal else text, flush=True)
-        self._show()
+    def show(self, text: str) -> None:
+        """Prints to stdout; in a terminal without what would steer it."""
+        self._erase_line()
+        print(clean(text) if self.is_terminal else text, flush=True)
+        self._show_prompt()
 
-    def complain(self, text: str) -> None:
+    def show_error(self, text: str) -> None:
+        """Prints one line to stderr and counts it in `errors`."""
         self.errors += 1
-        self._erase()
+        self._erase_line()
         print(f"error: {' '.join(clean(text).split())}", file=sys.stderr, flush=True)
-        self._show()
+        self._show_prompt()
 
-    async def next_line(self, prompt: str) -> str | None:
-        """The next line; None when there are no more."""
-        self._prompt = prompt if self.terminal else ""
-        self._show()
+    async def read_line(self, prompt: str) -> str | None:
+        """The next line; None when there are no more. The prompt is shown in a terminal only."""
+        self._prompt = prompt if self.is_terminal else ""
+        self._show_prompt()
         try:
             return await self._lines.next()
         finally:
             self._prompt = ""
 
-    def _erase(self) -> None:
-        """The prompt, or the line that shows how far a call is."""
-        if self.terminal:
-            print(_ERASE, end="")
+    def _erase_line(self) -> None:
+        """Takes away the prompt, or the line that shows the progress of a call."""
+        if self.is_terminal:
+            print(ERASE_LINE, end="")
 
-    def _show(self) -> None:
+    def _show_prompt(self) -> None:
         if self._prompt:
             print(self._prompt, end="", flush=True)
 
 
-_CHUNK = 1 << 16
-
-
 class InputLines:
-    """The lines of a descriptor; reading begins when the first one is wanted."""
+    """The lines of a descriptor, read by a daemon thread that starts when the first line is wanted.
+
+    A thread, because a terminal or file cannot be polled everywhere; a daemon, because a blocking read cannot be
+    cancelled and must not keep the process alive.
+    """
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -63,7 +66,7 @@ class InputLines:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def next(self) -> str | None:
-        """The next line, without its end; None when there are no more, however often that is asked."""
+        """The next line, without its end; None when there are no more, and from then on always."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             threading.Thread(target=self._read, daemon=True).start()
@@ -73,31 +76,32 @@ class InputLines:
         return line
 
     def _read(self) -> None:
-        for line in _lines_of(self._descriptor):
-            if not self._give(line):
+        for line in _read_lines(self._descriptor):
+            if not self._hand_over(line):
                 return
-        self._give(None)
+        self._hand_over(None)
 
-    def _give(self, line: str | None) -> bool:
+    def _hand_over(self, line: str | None) -> bool:
+        """Puts a line into the queue from the reading thread; False when the loop has ended."""
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(self._lines.put_nowait, line)
-        except RuntimeError:  # the loop has ended, and nobody wants lines any more
+        except RuntimeError:
             return False
         return True
 
 
-def _lines_of(descriptor: int) -> Iterator[str]:
+def _read_lines(descriptor: int) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     rest = ""
-    while data := _chunk(descriptor):
+    while data := _read_chunk(descriptor):
         *lines, rest = (rest + decoder.decode(data)).split("\n")
         yield from (line.removesuffix("\r") for line in lines)
     if rest:
         yield rest
 
 
-def _chunk(descriptor: int) -> bytes:
+def _read_chunk(descriptor: int) -> bytes:
     try:
         return os.read(descriptor, _CHUNK)
     except OSError:  # a terminal that was closed

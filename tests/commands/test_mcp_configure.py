@@ -55,7 +55,7 @@ def test_additions_at_the_same_time_all_stay(shell: dict[str, str], own_file: Pa
     running = [
         subprocess.Popen(command("add", name, "--", "x"), env=shell, stdout=subprocess.DEVNULL) for name in names
     ]
-    assert [one.wait(80) for one in running] == [0] * 5
+    assert [process.wait(80) for process in running] == [0] * 5
     assert sorted(entries(own_file)) == names
 
 
@@ -75,7 +75,7 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["bad name", "--", "x"], "'bad name' is no name"),
         (["taken", "--", "x"], "already a server called 'taken'"),
@@ -89,12 +89,12 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
         (["x", "--url", "https://a/b", "--env", "A=s3cret"], "--env is for"),
     ],
 )
-def test_an_entry_that_cannot_be_is_refused(mcp: Mcp, own_file: Path, arguments: list[str], told: str) -> None:
+def test_an_entry_that_cannot_be_is_refused(mcp: Mcp, own_file: Path, arguments: list[str], expected: str) -> None:
     own_file.parent.mkdir(parents=True)
     own_file.write_text('{"mcpServers": {"taken": {"command": "old"}}}')
     answer = mcp("add", *arguments)
     assert answer.returncode == 2
-    assert told in answer.stderr
+    assert expected in answer.stderr
     assert "s3cret" not in answer.stderr
     assert entries(own_file) == {"taken": {"command": "old"}}
 
@@ -141,7 +141,7 @@ def test_the_files_of_claude_code_are_read_and_left_alone(mcp: Mcp, sandbox: San
     claude.write_text('{"mcpServers": {"shared": {"command": "theirs"}}}')
     (sandbox.project / ".mcp.json").write_text('{"mcpServers": {"p": {"command": "of-the-project"}}}')
     assert mcp("list").stdout.startswith("No servers.")
-    listed = {one["name"]: one for one in json.loads(mcp("list", "--json", "--all").stdout)}
+    listed = {server["name"]: server for server in json.loads(mcp("list", "--json", "--all").stdout)}
     assert (listed["shared"]["scope"], listed["shared"]["enabled"]) == ("user", True)
     assert (listed["p"]["scope"], listed["p"]["reason"]) == ("project", "from .mcp.json, and not approved")
     assert "theirs" in mcp("list", CLAUDE_CODE_MCP_HUB="all").stdout

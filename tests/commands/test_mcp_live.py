@@ -64,7 +64,7 @@ def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, pack
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         (["x", "ech"], 2, "'x' has no tool 'ech'; it has, among others: echo"),
         (["x", "echo", "{bad"], 2, "not JSON"),
@@ -78,12 +78,12 @@ def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, pack
     ],
 )
 def test_what_cannot_be_called_is_told_in_one_line(
-    mcp: Mcp, own_file: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+    mcp: Mcp, own_file: Path, tmp_path: Path, arguments: list[str], code: int, expected: str
 ) -> None:
     configure(own_file, x=local(), gone={"command": "no-such-program"}, off=local(disabled=True))
-    answer = mcp("call", *(one.replace("{tmp}", str(tmp_path)) for one in arguments))
+    answer = mcp("call", *(argument.replace("{tmp}", str(tmp_path)) for argument in arguments))
     assert (answer.returncode, answer.stdout) == (code, "")
-    assert told in answer.stderr
+    assert expected in answer.stderr
     assert len(answer.stderr.splitlines()) == 1
 
 

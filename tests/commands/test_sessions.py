@@ -1,6 +1,7 @@
 """`claude-code-mcp sessions`, as typed in a shell."""
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -9,10 +10,11 @@ from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 
+from .test_commands import run
 
-def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "claude_code_mcp", "sessions", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
+
+def sessions(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run(environment, "sessions", *arguments)
 
 
 async def a_session(service: Service, sandbox: Sandbox) -> str:
@@ -24,15 +26,20 @@ async def a_session(service: Service, sandbox: Sandbox) -> str:
 
 async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:
     session_id = await a_session(service, sandbox)
-    listed = await asyncio.to_thread(run, environment, "list", "--text", "greet the reader")
+    listed = await asyncio.to_thread(sessions, environment, "list", "--text", "greet the reader")
     assert listed.returncode == 0
     assert listed.stdout.startswith(session_id)
-    shown = await asyncio.to_thread(run, environment, "show", session_id[:8])
+    shown = await asyncio.to_thread(sessions, environment, "show", session_id[:8])
     assert "hello there" in shown.stdout
+    (entry,) = json.loads((await asyncio.to_thread(sessions, environment, "list", "--json")).stdout)
+    assert (entry["session_id"], entry["project"]) == (session_id, str(sandbox.project))
+    session = json.loads((await asyncio.to_thread(sessions, environment, "show", session_id, "--json")).stdout)
+    assert session["session_id"] == session_id
+    assert session["lines"] == shown.stdout.splitlines()
 
 
 async def test_an_unknown_session_is_a_mistake_in_the_call(environment: dict[str, str]) -> None:
-    shown = await asyncio.to_thread(run, environment, "show", "ffffffff")
+    shown = await asyncio.to_thread(sessions, environment, "show", "ffffffff")
     assert shown.returncode == 2
     assert "No session begins with 'ffffffff'" in shown.stderr
     assert "Traceback" not in shown.stderr
