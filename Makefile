@@ -39,6 +39,7 @@ conformance: setup
 soak: setup
 	$(BIN)/python -m benchmarks.soak
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
+	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 
 # What the server says first, renewed after a change to a tool, the instructions or the SDK.
 manifest: setup
