@@ -22,7 +22,7 @@ from claude_code_mcp.hub.trimming import cut_result
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.model.tool_names import ToolNames
 from claude_code_mcp.policy import shell
-from claude_code_mcp.policy.paths import fits
+from claude_code_mcp.policy.path_patterns import fits
 from claude_code_mcp.policy.rules import ToolCall, judge, parse_rule
 from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.describe import describe
