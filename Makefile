@@ -42,6 +42,7 @@ conformance: setup  ## the official MCP suite in both eras; needs Node
 soak: setup  ## 200 randomised trials, and the contract on more versions of the CLI
 	$(BIN)/python -m benchmarks.soak
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
+	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build

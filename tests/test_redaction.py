@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claude_code_mcp.model.text import mark
 from claude_code_mcp.redaction import Redactor, is_secret_name
 from claude_code_mcp.secret_shapes import MARK
 
@@ -146,7 +147,7 @@ def test_a_secret_of_several_lines_is_hidden_however_its_lines_are_shown(told: s
     assert "BKcw" not in shown
 
 
-@pytest.mark.parametrize("end", ["", "…", "… [900 characters cut]", "\n… (12 more characters)", "..."])
+@pytest.mark.parametrize("end", ["", "…", "… [900 characters cut]", "\n… (12 more characters)", "...", mark(9, 99)])
 def test_a_secret_that_was_cut_short_is_still_hidden(end: str) -> None:
     secret = "opaque-value-0123456789-abcdefghij"
     assert Redactor([secret]).text(f"key {secret[:20]}{end}") == f"key {MARK}{end}"

@@ -1,26 +1,29 @@
 """Every refusal and failure that a caller can meet.
 
     ClaudeCodeError                INTERNAL
-    ├── InvalidArgument            INVALID_ARGUMENT     the request itself is wrong
-    ├── SessionNotFound            SESSION_NOT_FOUND    no such session, in memory or on disk
-    ├── SessionBusy                SESSION_BUSY         somebody else is writing to it
-    ├── PermissionDenied           PERMISSION_DENIED    the policy or the owner says no
-    ├── QuestionClosed             INVALID_ARGUMENT     unknown, answered, expired or withdrawn
-    ├── LimitReached               LIMIT_REACHED        sessions, budget
-    ├── TurnTimeout                TIMEOUT
-    ├── Cancelled                  CANCELLED            the session was cancelled for good
-    ├── ExecutableNotFound         CLI_NOT_FOUND
-    ├── ProcessFailed              INTERNAL             the CLI died or would not start
-    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE an MCP server cannot be used now
+    ├── InvalidArgument            INVALID_ARGUMENT      the request itself is wrong
+    │   └── QuestionClosed                               the question is unknown, answered, expired or withdrawn
+    ├── SessionNotFound            SESSION_NOT_FOUND     no such session, in memory or on disk
+    ├── SessionBusy                SESSION_BUSY          another writer holds the session
+    ├── PermissionDenied           PERMISSION_DENIED     the policy or the owner says no
+    │   └── RecordUnreadable                             what the session may do is no longer known
+    ├── LimitReached               LIMIT_REACHED         sessions, budget
+    ├── TurnTimeout                TIMEOUT               the turn took too long and was interrupted
+    ├── Cancelled                  CANCELLED             the session was cancelled for good
+    ├── ExecutableNotFound         CLI_NOT_FOUND         no Claude Code on this machine
+    ├── ProcessFailed              INTERNAL              the CLI died or would not start
+    └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server cannot be used now
 
-Each carries a code for programs, a sentence for people, and data for both.
+Each carries a code for programs, a sentence for people (`message`), and `data` for both. A class without a code of its
+own has that of its parent. Exceptions that never reach a caller, such as an illegal move of a state machine or a
+malformed entry of a configuration file, are defined where they are raised and are not part of this tree.
 """
 
 from typing import Any, ClassVar
 
 
 class ClaudeCodeError(Exception):
-    """The root of the tree; only bugs are raised as this class itself."""
+    """The root of the tree. Raised as itself only for bugs."""
 
     code: ClassVar[str] = "INTERNAL"
 
@@ -34,6 +37,10 @@ class InvalidArgument(ClaudeCodeError):
     """The request can never work as it is; `data["field"]` names the culprit where there is one."""
 
     code = "INVALID_ARGUMENT"
+
+
+class QuestionClosed(InvalidArgument):
+    """The question is unknown, already answered, expired or withdrawn; `data["closed"]` says which."""
 
 
 class SessionNotFound(ClaudeCodeError):
@@ -54,8 +61,8 @@ class PermissionDenied(ClaudeCodeError):
     code = "PERMISSION_DENIED"
 
 
-class QuestionClosed(InvalidArgument):
-    """The question is unknown, already answered, expired or withdrawn; `data["closed"]` says which."""
+class RecordUnreadable(PermissionDenied):
+    """The record of a session of ours cannot be read. Its limits are not known, so it must not be resumed."""
 
 
 class LimitReached(ClaudeCodeError):
@@ -65,15 +72,15 @@ class LimitReached(ClaudeCodeError):
 
 
 class TurnTimeout(ClaudeCodeError):
-    """The turn took longer than the caller allowed and was interrupted; `report` is what there is of it, as a caller
-    reads it: the session's id, its output so far and what it cost."""
+    """The turn took longer than the caller allowed and was interrupted."""
 
     code = "TIMEOUT"
 
     @property
     def report(self) -> dict[str, Any]:
-        told = self.data.get("report")
-        return told if isinstance(told, dict) else {}
+        """The turn so far, as a caller reads it: the session's id, its output and what it cost."""
+        report = self.data.get("report")
+        return report if isinstance(report, dict) else {}
 
 
 class Cancelled(ClaudeCodeError):
@@ -93,7 +100,7 @@ class ProcessFailed(ClaudeCodeError):
 
 
 class UpstreamUnavailable(ClaudeCodeError):
-    """An MCP server of the hub, or one that a session insists on, is disabled, cannot be reached, or wants somebody to
-    sign in; `data["state"]` says."""
+    """An MCP server of the hub, or one that a session requires, is disabled, cannot be reached or needs a sign-in;
+    `data["state"]` says which."""
 
     code = "UPSTREAM_UNAVAILABLE"

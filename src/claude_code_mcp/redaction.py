@@ -1,8 +1,9 @@
-"""Takes secrets out of text that leaves the server: those it was told of, and everything shaped like one.
+"""Takes secrets out of text that leaves the server: those it knows, and everything shaped like one.
 
 The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
-whoever wrote the text: no pattern can try the same characters from many starting points. Redacting twice changes
-nothing. A secret of which a length limit has left only the beginning is recognised at the place of the cut.
+whatever the text is: no pattern tries the same characters from many starting points. Redacting twice changes nothing.
+Redact before shortening; a known secret of which a length limit has left only the beginning is still recognised at
+the place of the cut.
 """
 
 import json
@@ -19,14 +20,15 @@ from .secret_shapes import MARK, hide_shapes
 SHORTEST = 8
 """A shorter value would take ordinary words with it."""
 SHORTEST_OF_ONE_SERVER = 4
-"""In what one server of the hub says about itself, its own short secrets are told from other words more easily."""
+"""In what one server of the hub says, its own short secrets are rarely mistaken for other words."""
 _SHORTEST_LINE = 16
-_RETIRED_MOST = 1000
-_RETIRED_CHARACTERS = 1 << 20
+_MOST_RETIRED = 1000
+_MOST_RETIRED_CHARACTERS = 1 << 20
 _DEEPEST = 200
-_KEYS_REMEMBERED = 1000
-_LONG_KEY = 100
-_CUT_MARKS = ("…", "\n…", "...")
+_MOST_CACHED_KEYS = 1000
+_LONGEST_CACHED_KEY = 100
+_CUT_MARKS = ("…", "\n…", "...", "[[claude-code-mcp cut ")
+"""What stands behind a text that was cut; the last is the mark of `model.text.cut`."""
 
 _NAMED = re.compile(
     r"(?:^|[_-])(?:KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CREDENTIALS|COOKIE|AUTH|"
@@ -52,11 +54,11 @@ _SECRET_FIELDS = frozenset(
 
 
 class Redactor:
-    """Knows secrets and takes them out. It may learn more at any time, from any thread.
+    """Knows secrets and takes them out. Thread-safe: more may be learned at any time, from any thread.
 
     A secret that was learned for an owner is known as long as the owner exists; one without an owner is known
-    for good. What is in use is never dropped and has no limit: its owner holds it in memory anyway. Of owners that are
-    gone, the latest 1,000 secrets (1 MiB together) stay known, and the oldest are forgotten first.
+    for good. Secrets of living owners are never dropped and have no limit: the owner holds them in memory anyway. Of
+    owners that are gone, the latest 1,000 secrets (1 MiB together) stay known, and the oldest are forgotten first.
     """
 
     def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
@@ -108,24 +110,24 @@ class Redactor:
             held = self._held[id(owner)] = set()
             # Runs whenever the owner is collected, be it while the lock is held: so it only leaves a note.
             weakref.finalize(owner, self._gone.append, id(owner)).atexit = False
-        new = [one for one in spelled if one not in held]
+        new = [spelling for spelling in spelled if spelling not in held]
         held.update(new)
         self._holders.update(new)
-        for one in new:
-            self._retired.pop(one, None)
+        for spelling in new:
+            self._retired.pop(spelling, None)
         return bool(new)
 
     def _retire(self) -> bool:
-        """Takes note of owners that are gone; tells whether a secret was forgotten."""
+        """Retires the secrets of owners that are gone; returns whether one was forgotten for good."""
         while self._gone:
-            for one in self._held.pop(self._gone.popleft(), ()):
-                self._holders[one] -= 1
-                if not self._holders[one]:
-                    del self._holders[one]
-                    self._retired[one] = None
+            for spelling in self._held.pop(self._gone.popleft(), ()):
+                self._holders[spelling] -= 1
+                if not self._holders[spelling]:
+                    del self._holders[spelling]
+                    self._retired[spelling] = None
         characters = sum(map(len, self._retired))
         forgotten = False
-        while len(self._retired) > _RETIRED_MOST or characters > _RETIRED_CHARACTERS:
+        while len(self._retired) > _MOST_RETIRED or characters > _MOST_RETIRED_CHARACTERS:
             oldest = next(iter(self._retired))
             del self._retired[oldest]
             characters -= len(oldest)
@@ -133,10 +135,11 @@ class Redactor:
         return forgotten
 
     def _arrange(self) -> None:
-        every = {**self._for_good, **self._holders, **self._retired}
-        # A secret may be part of another one, so the longest go first.
-        self._known = tuple((_head(one), one) for one in sorted(every, key=len, reverse=True))
-        self._starts = frozenset(one[0] for one in every)
+        secrets = {**self._for_good, **self._holders, **self._retired}
+        # A secret may be part of another one, so the longest go first. Readers take no lock: each attribute is
+        # replaced as a whole.
+        self._known = tuple((_head(secret), secret) for secret in sorted(secrets, key=len, reverse=True))
+        self._starts = frozenset(secret[0] for secret in secrets)
         self._keys = {}
 
     # -- hiding -----------------------------------------------------------------------------------------------
@@ -158,19 +161,19 @@ class Redactor:
         return _marked(text, spans)
 
     def held_back(self, text: str) -> int:
-        """How many characters at the end of a text must wait for what follows: they could be the beginning of a known
-        secret. Less than the longest known secret has, or together with secrets that they overlap."""
+        """How many characters at the end of a streamed text must wait for what follows, since they could be the
+        beginning of a known secret. Fewer than the longest known secret has, unless they overlap with other secrets."""
         known, starts = self._known, self._starts
         longest = len(known[0][1]) if known else 0
         for begin in range(max(0, len(text) - longest + 1), len(text)):
             if text[begin] in starts:
                 end = text[begin:]
                 if any(secret.startswith(end) and secret != end for _, secret in known):
-                    return len(text) - self._whole(text, begin)
+                    return len(text) - self._start_of_secret(text, begin)
         return 0
 
-    def _whole(self, text: str, begin: int) -> int:
-        """The place, or the beginning of the secret that would be cut in two there."""
+    def _start_of_secret(self, text: str, begin: int) -> int:
+        """This position, or the beginning of the secret that would be cut in two there."""
         spans = [span for head, secret in self._known if head in text for span in _occurrences(text, secret)]
         for start, end in sorted(spans, reverse=True):
             if start < begin < end:
@@ -182,39 +185,39 @@ class Redactor:
         more deeply than 200 levels is hidden altogether."""
         return self._data(value, _DEEPEST)
 
-    def _data(self, value: Any, deeper: int) -> Any:
+    def _data(self, value: Any, levels: int) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
-            return dict(self._field(key, part, deeper - 1) for key, part in value.items()) if deeper else MARK
+            return dict(self._field(key, part, levels - 1) for key, part in value.items()) if levels else MARK
         if isinstance(value, list | tuple):
-            return [self._data(part, deeper - 1) for part in value] if deeper else MARK
+            return [self._data(part, levels - 1) for part in value] if levels else MARK
         return value
 
-    def _field(self, key: Any, value: Any, deeper: int) -> tuple[Any, Any]:
+    def _field(self, key: Any, value: Any, levels: int) -> tuple[Any, Any]:
         if not isinstance(key, str):
-            return key, self._data(value, deeper)
+            return key, self._data(value, levels)
         clean, secret = self._keys.get(key) or self._key(key)
         if secret and value:
             if isinstance(value, str):
                 return clean, MARK
             if isinstance(value, list | tuple):
-                return clean, [MARK if isinstance(one, str) and one else self._data(one, deeper) for one in value]
-        return clean, self._data(value, deeper)
+                return clean, [MARK if isinstance(part, str) and part else self._data(part, levels) for part in value]
+        return clean, self._data(value, levels)
 
     def _key(self, key: str) -> tuple[str, bool]:
-        """The key without secrets, and whether it says that its value is one. Most come again and again."""
-        keys, told = self._keys, (self.text(key), is_secret_field(key))
-        if len(keys) < _KEYS_REMEMBERED and len(key) < _LONG_KEY:
-            keys[key] = told
-        return told
+        """The key without secrets, and whether its value is one by its name. Cached, since most keys recur."""
+        keys, checked = self._keys, (self.text(key), is_secret_field(key))
+        if len(keys) < _MOST_CACHED_KEYS and len(key) < _LONGEST_CACHED_KEY:
+            keys[key] = checked
+        return checked
 
 
 # -- known secrets in a text ----------------------------------------------------------------------------------
 
 
 def _head(secret: str) -> str:
-    """So much of a secret that was cut short must be there to be hidden: half of it, but 8 to 24 characters."""
+    """The part of a secret that must be there for it to be recognised when cut: half of it, but 8 to 24 characters."""
     return secret[: max(SHORTEST, min(len(secret) // 2, 24))]
 
 
@@ -229,16 +232,16 @@ def _cut_short(text: str, head: str, secret: str) -> Iterator[tuple[int, int]]:
     """Where a secret begins, and the text is cut before the secret ends."""
     at = text.find(head)
     while at >= 0:
-        end = at + _common(secret, text[at : at + len(secret)])
+        end = at + _common_length(secret, text[at : at + len(secret)])
         if end == len(text) or text.startswith(_CUT_MARKS, end):
             yield at, end
         at = text.find(head, end)
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters the two begin with together."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((number for number, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+def _common_length(first: str, second: str) -> int:
+    """The length of the beginning that the two have in common."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((number for number, (left, right) in pairs if left != right), min(len(first), len(second)))
 
 
 def _marked(text: str, spans: list[tuple[int, int]]) -> str:
@@ -255,8 +258,8 @@ def _marked(text: str, spans: list[tuple[int, int]]) -> str:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """A secret as it is, inside JSON, inside JSON within JSON and inside a URL; each line of one that has several,
-    since lines are shown one by one, with numbers or an indent before them."""
+    """A secret as it is, inside JSON, inside JSON within JSON and inside a URL; and each line of one that has several,
+    since lines may be shown one by one, with numbers or an indent before them."""
     yield secret
     for ascii_only in (True, False):
         spelled = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
@@ -290,22 +293,22 @@ def is_secret_field(name: str) -> bool:
 
 def secrets_in(data: Any) -> Iterator[str]:
     """The secrets in options of any shape."""
-    left = [data]
-    while left:
-        one = left.pop()
-        if isinstance(one, Mapping):
-            texts = {str(name): value for name, value in one.items() if isinstance(value, str)}
+    unread = [data]
+    while unread:
+        part = unread.pop()
+        if isinstance(part, Mapping):
+            texts = {str(name): value for name, value in part.items() if isinstance(value, str)}
             yield from secret_values(texts)
-            left += one.values()
-        elif isinstance(one, list | tuple):
-            yield from secret_arguments(part for part in one if isinstance(part, str))
-            left += one
-        elif isinstance(one, str) and "://" in one:
-            yield from secrets_of_url(one)
+            unread += part.values()
+        elif isinstance(part, list | tuple):
+            yield from secret_arguments(item for item in part if isinstance(item, str))
+            unread += part
+        elif isinstance(part, str) and "://" in part:
+            yield from secrets_of_url(part)
 
 
 def secret_values(fields: Mapping[str, str]) -> Iterator[str]:
-    """The values with a secret name, and what stands behind the scheme in `Authorization: Bearer VALUE`."""
+    """The values under secret names, and VALUE alone of `Authorization: Bearer VALUE`."""
     for name, value in fields.items():
         if (is_secret_name(name) or is_secret_field(name)) and not _is_placeholder(value):
             yield value
@@ -314,14 +317,14 @@ def secret_values(fields: Mapping[str, str]) -> Iterator[str]:
 
 def secret_arguments(arguments: Iterable[str]) -> Iterator[str]:
     """`--api-key=VALUE` and `--api-key VALUE`."""
-    before = ""
+    previous = ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if argument.startswith("-") and equals and is_secret_name(name):
             yield value
-        elif before.startswith("-") and "=" not in before and is_secret_name(before):
+        elif previous.startswith("-") and "=" not in previous and is_secret_name(previous):
             yield argument
-        before = argument
+        previous = argument
 
 
 def secrets_of_url(url: str) -> Iterator[str]:

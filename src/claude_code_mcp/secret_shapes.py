@@ -1,4 +1,4 @@
-"""What secrets look like that nobody told us of: tokens of well-known services, keys, credentials in usual places.
+"""What unknown secrets look like: tokens of well-known services, private keys, credentials in usual places.
 
 Linear in the length of the text. Each pattern is tried only where a literal part of it occurs; it either fails after a
 bounded number of characters, or what it has looked at cannot be looked at again from another start. Possessive
@@ -13,19 +13,19 @@ MARK = "[redacted]"
 Hide = Callable[[str], str]
 
 
-def _shape(pattern: str) -> Hide:
+def _whole_match(pattern: str) -> Hide:
     compiled = re.compile(pattern)
     return lambda text: compiled.sub(MARK, text)
 
 
-def _behind(pattern: str) -> Hide:
+def _after_group(pattern: str) -> Hide:
     """Hides what the pattern matches behind its first group."""
     compiled = re.compile(pattern, re.IGNORECASE)
     return lambda text: compiled.sub(rf"\g<1>{MARK}", text)
 
 
-# A run of such characters ends at the same place from wherever in it one starts. Whether the rest of the pattern
-# follows there is therefore the same for the whole run, which is passed over in one go if it does not.
+# A run of such characters ends at the same place from whatever position in it a match begins. Whether the rest of the
+# pattern follows there is the same for the whole run, so that the run is skipped in one go if it does not.
 _JWT = re.compile(r"\beyJ[\w-]{8,}+(\.[\w-]{4,}+\.[\w-]*+)?")
 _COOKIE = re.compile(
     r"((?:set-)?cookie[\\\"']{0,4}+\s*+:\s*+[\\\"']{0,4}+)[^\s\"'\\;=]++(=[^\r\n\"'\\]*+)?", re.IGNORECASE
@@ -36,7 +36,7 @@ _KEY_BEGINS = re.compile(r"-----BEGIN [A-Z0-9 ]{0,64}PRIVATE KEY(?: BLOCK)?-----
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,64}PRIVATE KEY(?: BLOCK)?-----")
 
 
-def _tokens_of_three_parts(text: str) -> str:
+def _jwts(text: str) -> str:
     return _JWT.sub(lambda found: MARK if found[1] else found[0], text)
 
 
@@ -73,37 +73,39 @@ _OPAQUE = r"[A-Za-z0-9+/=_.~-]"
 
 _SHAPES: tuple[tuple[tuple[str, ...], Hide], ...] = (
     (("-----begin ",), _private_keys),
-    (("sk-",), _shape(r"\bsk-(?:ant-[\w-]{6,}+|[A-Za-z0-9_-]{20,}+)")),
-    (("k_live_", "k_test_"), _shape(r"\b[srp]k_(?:live|test)_\w{10,}+")),
+    (("sk-",), _whole_match(r"\bsk-(?:ant-[\w-]{6,}+|[A-Za-z0-9_-]{20,}+)")),
+    (("k_live_", "k_test_"), _whole_match(r"\b[srp]k_(?:live|test)_\w{10,}+")),
     (
         ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
-        _shape(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)"),
+        _whole_match(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)"),
     ),
-    (("glpat-",), _shape(r"\bglpat-[\w-]{16,}+")),
-    (("xox", "xapp-"), _shape(r"\b(?:xox[a-z]|xapp)-[\w-]{10,}+")),
-    (("akia", "asia"), _shape(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}(?![A-Za-z0-9_-])")),
-    (("aiza",), _shape(r"\bAIza[\w-]{30,}+")),
-    (("ya29.",), _shape(r"\bya29\.[\w-]{20,}+")),
-    (("npm_", "hf_", "dop_v1_"), _shape(r"\b(?:npm|hf|dop_v1)_[A-Za-z0-9]{20,}+")),
-    (("pypi-",), _shape(r"\bpypi-[\w-]{40,}+")),
-    (("sg.",), _shape(r"\bSG\.[\w-]{16,}+\.[\w-]{16,}+")),
-    (("eyj",), _tokens_of_three_parts),
+    (("glpat-",), _whole_match(r"\bglpat-[\w-]{16,}+")),
+    (("xox", "xapp-"), _whole_match(r"\b(?:xox[a-z]|xapp)-[\w-]{10,}+")),
+    (("akia", "asia"), _whole_match(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}(?![A-Za-z0-9_-])")),
+    (("aiza",), _whole_match(r"\bAIza[\w-]{30,}+")),
+    (("ya29.",), _whole_match(r"\bya29\.[\w-]{20,}+")),
+    (("npm_", "hf_", "dop_v1_"), _whole_match(r"\b(?:npm|hf|dop_v1)_[A-Za-z0-9]{20,}+")),
+    (("pypi-",), _whole_match(r"\bpypi-[\w-]{40,}+")),
+    (("sg.",), _whole_match(r"\bSG\.[\w-]{16,}+\.[\w-]{16,}+")),
+    (("eyj",), _jwts),
     (
         ("authorization",),
-        _behind(rf"(authorization{_QUOTES}\s*+[:=]\s*+{_QUOTES}{_SCHEMES})[A-Za-z0-9+/=_.~:-]{{4,}}+"),
+        _after_group(rf"(authorization{_QUOTES}\s*+[:=]\s*+{_QUOTES}{_SCHEMES})[A-Za-z0-9+/=_.~:-]{{4,}}+"),
     ),
     # Ordinary words may follow these two; a token is long, or has a character that a word has not.
-    (("bearer",), _behind(rf"(\bbearer\s++)(?:{_OPAQUE}{{12,}}+|(?=[A-Za-z.-]*+[0-9+=_~]){_OPAQUE}{{4,}}+)")),
-    (("basic",), _behind(rf"(\bbasic\s++)(?=[a-z.-]*+[0-9+=_~]|(?-i:[A-Za-z]*[a-z][A-Z])){_OPAQUE}{{4,}}+")),
+    (("bearer",), _after_group(rf"(\bbearer\s++)(?:{_OPAQUE}{{12,}}+|(?=[A-Za-z.-]*+[0-9+=_~]){_OPAQUE}{{4,}}+)")),
+    (("basic",), _after_group(rf"(\bbasic\s++)(?=[a-z.-]*+[0-9+=_~]|(?-i:[A-Za-z]*[a-z][A-Z])){_OPAQUE}{{4,}}+")),
     (
         ("-api-key", "-api-token"),
-        _behind(rf"(x-(?:goog-)?api-(?:key|token){_QUOTES}\s*+:\s*+{_QUOTES})(?!\[redacted\])[^\s\"'\\,;]{{4,}}+"),
+        _after_group(rf"(x-(?:goog-)?api-(?:key|token){_QUOTES}\s*+:\s*+{_QUOTES})(?!\[redacted\])[^\s\"'\\,;]{{4,}}+"),
     ),
     (("cookie",), _cookies),
     (("://",), _credentials_in_addresses),
     (
         ("token=", "key=", "secret=", "password=", "sig=", "signature="),
-        _behind(r"([?&#](?:[a-z_-]*(?:token|key|secret)|password|sig|signature)=)(?!\[redacted\])[^\s&#\"'<>]{4,}+"),
+        _after_group(
+            r"([?&#](?:[a-z_-]*(?:token|key|secret)|password|sig|signature)=)(?!\[redacted\])[^\s&#\"'<>]{4,}+"
+        ),
     ),
 )
 # A streamed message is a dozen short texts, and hardly any of them needs more than this one look.
@@ -112,14 +114,13 @@ _LANDMARKS = tuple(landmark for landmarks, _ in _SHAPES for landmark in landmark
 
 def hide_shapes(text: str) -> str:
     """The text with a mark in place of everything that looks like a secret."""
+    # Plain loops instead of `any`: this runs for every text of every message.
     lowered = text.lower()
     for landmark in _LANDMARKS:
         if landmark in lowered:
-            return _hide(text, lowered)
-    return text
-
-
-def _hide(text: str, lowered: str) -> str:
+            break
+    else:
+        return text
     for landmarks, hide in _SHAPES:
         for landmark in landmarks:
             if landmark in lowered:

@@ -118,7 +118,7 @@ class Service:
             broker=self.broker,
             leases=Leases(settings.state_dir, config_dir),
             transcripts=Transcripts(config_dir),
-            aliases=Aliases(settings.state_dir),
+            aliases=Aliases(settings.state_dir, config_dir),
             recorder=self._recorder,
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self.gate,

@@ -1,15 +1,37 @@
-"""Text that is shortened, paged and made visible: nothing is lost without a word, and time is linear in length."""
+"""Text that is shortened, paged and made visible: nothing is lost without a word, and time is linear in length.
+
+Times as text: one format everywhere, whatever number they come from.
+"""
 
 import json
+import math
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.model.text import as_json, cut, cut_data, gaps, has_mark, hidden_in, one_line, page_of, visible
+from claude_code_mcp.config import ALL_TOOLSETS, load_settings
+from claude_code_mcp.model.text import (
+    as_json,
+    clip,
+    clip_line,
+    cut,
+    cut_data,
+    gaps,
+    has_mark,
+    hidden_in,
+    iso,
+    one_line,
+    page_of,
+    visible,
+)
+from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.base import Tool
+from claude_code_mcp.server.tools.code import SessionInfo
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -121,6 +143,19 @@ def test_one_line_is_one_line(text: str, longest: int) -> None:
     assert line.isprintable()
 
 
+@given(st.text(max_size=100), st.integers(1, 40))
+def test_clipped_text_keeps_to_its_length_and_says_when_it_is_not_all(text: str, longest: int) -> None:
+    clipped = clip(text, longest)
+    assert len(clipped) <= longest
+    assert clipped == text or clipped.endswith("…")
+    assert len(clip_line(text, longest)) <= longest
+
+
+def test_a_clipped_line_has_no_gaps() -> None:
+    assert clip_line(" a\n\n b\tc ", 10) == "a b c"
+    assert clip_line("one two three", 8) == "one two…"
+
+
 def test_padding_is_told() -> None:
     assert list(gaps("a" + "\n" * 50 + "b" + " " * 500 + "c")) == ["49 empty lines in a row", "500 spaces in a row"]
     assert list(gaps("a\n\n\nb    c")) == []
@@ -141,3 +176,46 @@ def test_twice_the_text_takes_about_twice_the_time(work: Callable[[str], object]
     before = min(took(work, small) for _ in range(3))
     after = min(took(work, small * 8) for _ in range(3))
     assert after < 24 * before + 0.05, "it would be 64 times as long if it were quadratic"
+
+
+TOOLS = tools_of(load_settings({}, toolsets=ALL_TOOLSETS, allow_disk_resume=True))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "1970-01-01T00:00:00.000Z"),
+        (1794760274.25, "2026-11-15T16:31:14.250Z"),
+        (1e300, "9999-12-31T23:59:59.999Z"),
+        (math.nan, "1970-01-01T00:00:00.000Z"),
+        (-1e300, "1970-01-01T00:00:00.000Z"),
+    ],
+)
+def test_a_time_is_iso_8601_in_utc(seconds: float, text: str) -> None:
+    assert iso(seconds) == text
+
+
+def test_it_reads_back_as_the_same_moment() -> None:
+    assert datetime.fromisoformat(iso(1794760274.25)) == datetime.fromtimestamp(1794760274.25, UTC)
+
+
+def times(schema: Any, path: str = "") -> dict[str, Any]:
+    """Every property that is a moment by its name, with its type."""
+    if not isinstance(schema, dict):
+        return {}
+    found = {}
+    for name, about in (schema.get("properties") or {}).items():
+        if name.endswith("At") or name in ("timestamp", "at", "time"):
+            found[f"{path}.{name}"] = about.get("type")
+        found |= times(about, f"{path}.{name}")
+    return found | times(schema.get("items"), f"{path}[]")
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+def test_no_result_has_a_time_that_is_a_number(tool: Tool[Any]) -> None:
+    assert set(times(tool.listing().output_schema).values()) <= {"string"}
+
+
+def test_the_guard_sees_times() -> None:
+    assert times(TOOLS["claude_get_status"].listing().output_schema) == {".pendingInputs[].expiresAt": "string"}
+    assert set(times(SessionInfo.model_json_schema()).values()) == {"string"}

@@ -1,4 +1,5 @@
-"""The records of sessions: private, whole, never wrong in anybody's favour, and gone in the end."""
+"""The records of sessions and the pointers of cleared ones: private, whole, never wrong in anybody's favour, and gone
+in the end."""
 
 import json
 import os
@@ -7,16 +8,18 @@ import subprocess
 import sys
 import time
 import uuid
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.errors import RecordUnreadable
 from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.store import session_records
-from claude_code_mcp.store.session_records import LOCAL, RecordUnreadable, SessionRecord, SessionRecords
+from claude_code_mcp.store.session_records import LOCAL, Aliases, SessionRecord, SessionRecords
 
 EVERYTHING = SessionOptions(
     cwd="/src",
@@ -253,3 +256,46 @@ def test_what_a_crash_left_half_written_is_removed(records: SessionRecords, tmp_
     records.clean_up(lambda _: True, 0)
     assert not left.exists()
     assert records.read(kept.session_id) == kept
+
+
+# -- pointers of cleared sessions -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def aliases(tmp_path: Path) -> Aliases:
+    return Aliases(tmp_path / "state", str(tmp_path / "config"))
+
+
+def pointers(tmp_path: Path) -> list[Path]:
+    return [path for path in tmp_path.glob("state/moved/**/*") if path.is_file()]
+
+
+def test_a_cleared_session_is_found_by_every_id_it_had(aliases: Aliases, tmp_path: Path) -> None:
+    ids = [str(uuid.uuid4()) for _ in range(4)]
+    for old, new in pairwise(ids):
+        aliases.point(old, new)
+    again = Aliases(tmp_path / "state", str(tmp_path / "config"))
+    assert [again.resolve(session_id) for session_id in ids] == [ids[-1]] * 4
+    assert all(path.stat().st_mode & 0o077 == 0 for path in pointers(tmp_path))
+
+
+def test_a_pointer_of_an_earlier_version_still_leads_on(aliases: Aliases, tmp_path: Path) -> None:
+    old, new = str(uuid.uuid4()), str(uuid.uuid4())
+    (tmp_path / "state" / "moved").mkdir(parents=True)
+    (tmp_path / "state" / "moved" / old).write_text(new)
+    assert aliases.resolve(old) == new
+
+
+def test_pointers_of_conversations_that_are_gone_are_removed(aliases: Aliases, tmp_path: Path) -> None:
+    gone, cleared, moved, fresh = (str(uuid.uuid4()) for _ in range(4))
+    targets = {old: str(uuid.uuid4()) for old in (gone, cleared, moved, fresh)}
+    for old, new in targets.items():
+        aliases.point(old, new)
+    long_ago = time.time() - 100
+    for path in pointers(tmp_path):
+        if path.name != fresh:
+            os.utime(path, (long_ago, long_ago))
+    transcripts = {cleared, targets[moved]}
+    assert aliases.clean_up(transcripts.__contains__, 50) == 1
+    assert {path.name for path in pointers(tmp_path)} == {cleared, moved, fresh}
+    assert aliases.resolve(cleared) == targets[cleared], "the old id must not mean the old conversation again"

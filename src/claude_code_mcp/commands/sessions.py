@@ -9,6 +9,7 @@ from typing import Any
 
 from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
+from ..model.text import clip_line
 from ..store.catalogue import Catalogue, Entry
 from .flags import add_json, positive, print_json
 
@@ -55,7 +56,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _row(entry: Entry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
-    title = " ".join((entry.title or entry.first_prompt or "").split())[:80]
+    title = clip_line(entry.title or entry.first_prompt or "", 80)
     return f"{entry.session_id}  {when}  {entry.project}{branch}  {title}"
 
 

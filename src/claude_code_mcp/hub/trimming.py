@@ -5,20 +5,18 @@ from typing import Any
 
 import mcp_types as types
 
+from ..model.text import clip
 from .config_entry import ServerConfig, allows
 
 LONGEST_DESCRIPTION = 2048
 LONGEST_RESULT = 100_000
-_CUT = "… [truncated]"
 
 Message = dict[str, Any]
 
 
 def cut_description(text: str | None) -> str | None:
     """A description or instruction of bearable length: servers made from API documents send megabytes."""
-    if text is None or len(text) <= LONGEST_DESCRIPTION:
-        return text
-    return text[: LONGEST_DESCRIPTION - len(_CUT)] + _CUT
+    return None if text is None else clip(text, LONGEST_DESCRIPTION, "… [truncated]")
 
 
 def present_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:

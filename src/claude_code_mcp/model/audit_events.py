@@ -1,4 +1,4 @@
-"""What callers do and what becomes of it, beside the events of single sessions: the raw material of the audit trail."""
+"""What callers do and how it ends, beside the events of single sessions: what the audit trail is written from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,18 +16,18 @@ class AuditKind(StrEnum):
     INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
     REFUSED = "refused"
-    """The policy, a limit or somebody else's session stood in the way."""
+    """By the policy, by a limit, or because the session belongs to another caller."""
     FAILED = "failed"
-    """A call ended in an error, whatever the reason. For counting; refusals are told by themselves."""
+    """A call ended in an error, whatever the reason. For counting; a refusal has an event of its own besides."""
     BYPASS_SWITCHED = "bypass_switched"
     HUB_STEERED = "hub_steered"
-    """A server that all share was reconnected, enabled, disabled, or somebody began to sign in to it."""
+    """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     AUTH_FAILED = "auth_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One act: who did what, to which session. `details` depend on the kind; a prompt in them is the whole text."""
+    """Who did what, to which session. `details` depend on the kind; a prompt in them is the whole text."""
 
     kind: AuditKind
     who: str

@@ -14,24 +14,25 @@ from .states import State
 from .text import cut
 from .usage import Usage
 
-_SHORT = 2000
-_ABOUT = ("type", "subtype", "uuid", "session_id")
+_LONGEST_TEXT = 2000
+"""Characters of a text that a log keeps of an event that is too large."""
+_IDENTIFYING = ("type", "subtype", "uuid", "session_id")
 
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """The common part of all events. `size` is what it carries, in bytes, roughly."""
+    """The common part of all events. `size` is roughly the number of bytes that it carries."""
 
     seq: int = 0
     at: float = 0.0
     size: int = 0
 
     def kept(self) -> "Event":
-        """What a log keeps of it, however small it is; most kinds are kept as they are."""
+        """The event as a log keeps it, whatever its size; most kinds are kept as they are."""
         return self
 
     def shortened(self) -> "Event":
-        """What a log keeps of it when it is too large; most kinds never are."""
+        """The event as a log keeps it when it is too large; most kinds never are."""
         return self
 
 
@@ -54,8 +55,8 @@ class Message(Event):
         return str(self.raw.get("type", "unknown"))
 
     def shortened(self) -> "Message":
-        about = {name: cut(str(self.raw[name]), _SHORT) for name in _ABOUT if name in self.raw}
-        return Message({**about, "omitted_bytes": self.size}, seq=self.seq, at=self.at)
+        kept = {name: cut(str(self.raw[name]), _LONGEST_TEXT) for name in _IDENTIFYING if name in self.raw}
+        return Message({**kept, "omitted_bytes": self.size}, seq=self.seq, at=self.at)
 
 
 @dataclass(slots=True)
@@ -88,7 +89,7 @@ class Output(Event):
     kind: str = "text"
 
     def shortened(self) -> "Output":
-        line = cut(self.line, _SHORT)
+        line = cut(self.line, _LONGEST_TEXT)
         return Output(line, self.kind, seq=self.seq, at=self.at, size=len(line))
 
 
@@ -96,14 +97,14 @@ class Output(Event):
 class QuestionOpened(Event):
     """The session waits for an answer to this question.
 
-    Whoever listens gets it whole; the log keeps its heading: the broker has every open question, and of those that are
-    answered nobody needs more.
+    Subscribers get it whole. The log keeps `Question.brief` only: an open question is held by the broker, and of a
+    closed one no more is needed.
     """
 
     question: Question
 
     def __post_init__(self) -> None:
-        self.size = _text_in(self.question.tool_input)
+        self.size = _text_size(self.question.tool_input)
 
     def kept(self) -> "QuestionOpened":
         return QuestionOpened(self.question.brief(), seq=self.seq, at=self.at)
@@ -117,16 +118,17 @@ class QuestionSettled(Event):
     resolution: Resolution
 
     def kept(self) -> "QuestionSettled":
-        kept = QuestionSettled(self.question.brief(), self.resolution.brief(), seq=self.seq, at=self.at)
-        kept.size = len(kept.resolution.detail) + len((kept.resolution.answer and kept.resolution.answer.message) or "")
-        return kept
+        resolution = self.resolution.brief()
+        message = resolution.answer.message if resolution.answer is not None else None
+        size = len(resolution.detail) + len(message or "")
+        return QuestionSettled(self.question.brief(), resolution, seq=self.seq, at=self.at, size=size)
 
     def shortened(self) -> "QuestionSettled":
         answer = self.resolution.answer
-        message = cut(answer.message, _SHORT) if answer is not None and answer.message else None
-        told = None if answer is None else replace(answer, message=message)
-        resolution = replace(self.resolution, answer=told, detail=cut(self.resolution.detail, _SHORT))
-        return QuestionSettled(self.question, resolution, seq=self.seq, at=self.at, size=2 * _SHORT)
+        if answer is not None:
+            answer = replace(answer, message=cut(answer.message, _LONGEST_TEXT) if answer.message else None)
+        resolution = replace(self.resolution, answer=answer, detail=cut(self.resolution.detail, _LONGEST_TEXT))
+        return QuestionSettled(self.question, resolution, seq=self.seq, at=self.at, size=2 * _LONGEST_TEXT)
 
 
 @dataclass(slots=True)
@@ -141,7 +143,7 @@ class TurnStarted(Event):
         self.size = len(self.prompt)
 
     def shortened(self) -> "TurnStarted":
-        prompt = cut(self.prompt, _SHORT)
+        prompt = cut(self.prompt, _LONGEST_TEXT)
         return TurnStarted(self.number, self.message_id, prompt, seq=self.seq, at=self.at)
 
 
@@ -154,13 +156,13 @@ class TurnEnded(Event):
 
     def __post_init__(self) -> None:
         outcome = self.outcome
-        self.size = len(outcome.result) + len(outcome.detail) + _text_in(outcome.structured_output)
-        self.size += _text_in(outcome.permission_denials)
+        self.size = len(outcome.result) + len(outcome.detail) + _text_size(outcome.structured_output)
+        self.size += _text_size(outcome.permission_denials)
 
 
 @dataclass(slots=True)
 class Spent(Event):
-    """What a turn cost that was given up before it told; its outcome does not have it."""
+    """The cost of a turn whose outcome was recorded before the CLI reported it, so that the outcome lacks it."""
 
     usage: Usage
 
@@ -178,7 +180,7 @@ class Retrying(Event):
 
 @dataclass(slots=True)
 class Stalled(Event):
-    """Nothing was heard for `seconds`. The turn goes on; the next frame ends the stall."""
+    """No frame came for `seconds`. The turn goes on; the next frame ends the stall."""
 
     seconds: float
 
@@ -201,15 +203,15 @@ class Noise(Event):
 
 @dataclass(slots=True)
 class Gap(Event):
-    """Events `first` to `seq` are no longer to be had: the log or a slow subscriber's queue was full."""
+    """Events `first` to `seq` are lost: the log or a slow subscriber's queue was full."""
 
     first: int
 
 
-def _text_in(value: object) -> int:
+def _text_size(value: object) -> int:
     """The length of all text in a JSON value: nearly all of its size."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, Mapping):
-        return sum(_text_in(key) + _text_in(part) for key, part in value.items())
-    return sum(map(_text_in, value)) if isinstance(value, list | tuple) else 0
+        return sum(_text_size(key) + _text_size(part) for key, part in value.items())
+    return sum(map(_text_size, value)) if isinstance(value, list | tuple) else 0

@@ -1,4 +1,4 @@
-"""A turn: from the message that starts it to the one outcome that ends it."""
+"""How a turn ended: the outcome, and how it is read from a result frame of the CLI."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,11 +33,16 @@ _STATE_AFTER = {
     OutcomeCode.CANCELLED: State.CANCELLED,
     OutcomeCode.DROPPED: State.INTERRUPTED,
 }
+_SUBTYPE_CODES = {
+    "error_max_turns": OutcomeCode.MAX_TURNS,
+    "error_max_budget_usd": OutcomeCode.MAX_BUDGET,
+    "error_max_structured_output_retries": OutcomeCode.STRUCTURED_OUTPUT_MISSING,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a turn came to. `result` is the final text, `detail` explains anything that went wrong."""
+    """The end of a turn. `result` is the final text, `detail` explains anything that went wrong."""
 
     code: OutcomeCode
     result: str = ""
@@ -62,27 +67,20 @@ class Outcome:
 
     @property
     def state(self) -> State:
-        """Where the session stands after it."""
+        """The state of the session after it."""
         return _STATE_AFTER.get(self.code, State.ERROR)
-
-
-_SUBTYPE_CODES = {
-    "error_max_turns": OutcomeCode.MAX_TURNS,
-    "error_max_budget_usd": OutcomeCode.MAX_BUDGET,
-    "error_max_structured_output_retries": OutcomeCode.STRUCTURED_OUTPUT_MISSING,
-}
 
 
 def read_outcome(
     result: Mapping[str, Any], *, wants_structure: bool, interrupted: bool, usage: Usage | None = None
 ) -> Outcome:
-    """The outcome that a result frame of the CLI stands for.
+    """The outcome in a result frame of the CLI.
 
-    `interrupted` says that we asked for the interruption; `wants_structure` that a schema was given,
-    so that a success without structured output is a failure the caller must hear of; `usage` is what the turn used,
-    by default what the result itself says of that.
+    `interrupted` says that we asked for the interruption; `wants_structure` that a schema was set, so that a success
+    without structured output counts as a failure; `usage` is what the turn used, by default what the frame says.
+    Never raises: a result must always end its turn, so a field that is not of the expected type counts as absent.
     """
-    code = _code_of(result, wants_structure, interrupted)
+    code = _read_code(result, wants_structure, interrupted)
     return Outcome(
         code=code,
         result=_text(result, "result") or "",
@@ -97,11 +95,11 @@ def read_outcome(
         num_turns=int(read_number(result, "num_turns")),
         duration_ms=int(read_number(result, "duration_ms")),
         duration_api_ms=int(read_number(result, "duration_api_ms")),
-        permission_denials=tuple(one for one in _list(result, "permission_denials") if isinstance(one, dict)),
+        permission_denials=tuple(denial for denial in _list(result, "permission_denials") if isinstance(denial, dict)),
     )
 
 
-def _code_of(result: Mapping[str, Any], wants_structure: bool, interrupted: bool) -> OutcomeCode:
+def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bool) -> OutcomeCode:
     subtype, failed = str(result.get("subtype")), bool(result.get("is_error"))
     if subtype in _SUBTYPE_CODES:
         return _SUBTYPE_CODES[subtype]
@@ -127,10 +125,6 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without giving the structured output that was asked for."
     return _text(result, "result") or "Claude Code reported an error without saying which."
-
-
-# A result must always end its turn, whatever another version of the CLI writes into it: what is not of the
-# expected type counts as absent.
 
 
 def _text(result: Mapping[str, Any], key: str) -> str | None:

@@ -1,7 +1,7 @@
 """How paths are written and compared on one platform. Pure: nothing is looked up on the disk.
 
-`HERE` has the rules of the platform this runs on, and is the only place that decides which they are. Whoever compares
-paths takes `PathRules`, so that both kinds can be tested everywhere.
+`HERE` has the rules of the platform this runs on, and is the only place that decides which they are. Code that
+compares paths takes `PathRules` as a parameter, so that both kinds are tested on every platform.
 """
 
 import ntpath
@@ -28,7 +28,7 @@ class PathRules:
         self._windows = flavour is ntpath
 
     def is_absolute(self, path: str) -> bool:
-        """Whether it leads to the same place wherever one starts; `~` counts, too."""
+        """Whether it leads to the same place from every directory; `~` counts as absolute."""
         if path.startswith("~"):
             return True
         if not self._windows:
@@ -70,8 +70,8 @@ class PathRules:
 
     def split_head(self, text: str) -> tuple[str, str]:
         """Up to and including the last separator, and the rest."""
-        cut = max(text.rfind(one) for one in ("/\\" if self._windows else "/")) + 1
-        return text[:cut], text[cut:]
+        end = max(text.rfind(separator) for separator in ("/\\" if self._windows else "/")) + 1
+        return text[:end], text[end:]
 
     def parts(self, path: str) -> list[str]:
         """The names in a path, its drive or server first, as they are compared: equal names are equal texts."""

@@ -73,7 +73,7 @@ class Question:
         return tuple(_choice(part) for part in raw if isinstance(part, Mapping)) if isinstance(raw, list) else ()
 
     def brief(self) -> "Question":
-        """What is worth keeping once it is answered: which question it was, without what it was about in full."""
+        """What a log keeps of it: which question it was, without the tool's input."""
         return replace(self, tool_input={}, suggestions=(), reason=None)
 
 

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a session stands. Whether a process is live or parked is told beside it."""
+    """What a session is doing. Whether it has a live process is another matter, and not part of the state."""
 
     STARTING = "starting"
     RUNNING = "running"

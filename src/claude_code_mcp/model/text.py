@@ -1,7 +1,8 @@
-"""Text for people and programs: shortened with a mark that says so, read in pages, with nothing in it invisible. Pure.
+"""Text for people and programs: shortened, read in pages, put on one line, with nothing in it invisible. Pure.
 
-Everything here takes time linear in the text. Secrets must be taken out of a text before it is shortened or paged: half
-a secret is no longer recognised as one.
+The one place where text is shortened, in three manners: `cut` says in a mark how much is missing, `clip` and
+`clip_line` end in an ellipsis and keep to a length, `one_line` keeps both ends. Everything here takes time linear in
+the text. Secrets must be taken out of a text before it is shortened or paged: half a secret is no longer recognised.
 """
 
 import json
@@ -10,34 +11,20 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-_MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
-
-
-_IS_MARK = re.compile(r"\[\[claude-code-mcp cut \d")
-
-
+_CUT_MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
+_IS_CUT_MARK = re.compile(r"\[\[claude-code-mcp cut \d")
 """What every mark begins with. It is documented: callers may look for it."""
-
-
-_ODD = re.compile("[^\\x20-\\x7e\\n\\t]")
-
-
-_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
-
-
+_PERHAPS_INVISIBLE = re.compile("[^\\x20-\\x7e\\n\\t]")
+_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks by their category, but nothing is to be seen of them."""
-
-
 _GAP = re.compile(r"[ \t]{9,}|[ \t]*\n[ \t\n]*")
-
-
-_LOOK_BACK = 1000
-
-
+_PAGE_LOOK_BACK = 1000
+"""How far before the end of a page whitespace is looked for."""
 _DEEPEST = 100
-
-
 _MOST_ITEMS = 200
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# -- shortening -------------------------------------------------------------------------------------------------
 
 
 def cut(text: str, longest: int, part: str | None = None) -> str:
@@ -50,46 +37,33 @@ def cut(text: str, longest: int, part: str | None = None) -> str:
 
 def mark(left_out: int, total: int, part: str | None = None) -> str:
     """Stands where characters were left out."""
-    return _MARK.format(left_out=left_out, total=total, rest=f'; part "{part}" has all' if part else "")
+    return _CUT_MARK.format(left_out=left_out, total=total, rest=f'; part "{part}" has all' if part else "")
 
 
 def has_mark(value: Any) -> bool:
     """Whether a cut mark is anywhere in a JSON value: in its texts, its keys or what it holds."""
-    waiting = [value]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            if _IS_MARK.search(one):
+    unread = [value]
+    while unread:
+        part = unread.pop()
+        if isinstance(part, str):
+            if _IS_CUT_MARK.search(part):
                 return True
-        elif isinstance(one, Mapping):
-            waiting.extend(one)
-            waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
-            waiting.extend(one)
+        elif isinstance(part, Mapping):
+            unread.extend(part)
+            unread.extend(part.values())
+        elif isinstance(part, list | tuple):
+            unread.extend(part)
     return False
 
 
-class Page(NamedTuple):
-    """Some of a long text. The pages of a text, one after the other, are the text."""
-
-    text: str
-    offset: int
-    next_offset: int | None
-    """None on the last page."""
-    total: int
+def clip(text: str, longest: int, ending: str = "…") -> str:
+    """At most `longest` characters; where some are missing, the last of them are `ending`."""
+    return text if len(text) <= longest else text[: longest - len(ending)].rstrip() + ending
 
 
-def page_of(text: str, offset: int, size: int) -> Page:
-    """At most `size` characters from `offset` on. Ends at whitespace where there is some near, so that no word that a
-    redactor would look at is torn apart."""
-    offset = min(offset, len(text))
-    end = offset + size
-    if end >= len(text):
-        return Page(text[offset:], offset, None, len(text))
-    near = text[max(offset + size // 2, end - _LOOK_BACK) : end]
-    trailing = next((number for number, one in enumerate(reversed(near)) if one.isspace()), None)
-    end -= trailing or 0
-    return Page(text[offset:end], offset, end, len(text))
+def clip_line(text: str, longest: int) -> str:
+    """The text on one line, every gap a single space, clipped. Reads only so much of a long one as can be needed."""
+    return clip(" ".join(text[: 20 * longest].split()), longest)
 
 
 def cut_data(value: Any, budget: int, longest: int, part: str | None = None) -> Any:
@@ -101,6 +75,8 @@ def cut_data(value: Any, budget: int, longest: int, part: str | None = None) -> 
 
 
 class _Cutter:
+    """Walks one JSON value depth first and takes every text out of a common budget."""
+
     def __init__(self, budget: int, longest: int, part: str | None) -> None:
         self._left = budget
         self._longest = longest
@@ -123,20 +99,20 @@ class _Cutter:
 
     def _object(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         kept: dict[str, Any] = {}
-        for number, (key, one) in enumerate(value.items()):
+        for number, (key, item) in enumerate(value.items()):
             if number >= _MOST_ITEMS or self._left <= 0:
                 kept[_items_mark(len(value) - number, self._part)] = None
                 break
-            kept[self._text(str(key))] = self.value(one, depth + 1)
+            kept[self._text(str(key))] = self.value(item, depth + 1)
         return kept
 
     def _list(self, value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
         kept: list[Any] = []
-        for number, one in enumerate(value):
+        for number, item in enumerate(value):
             if number >= _MOST_ITEMS or self._left <= 0:
                 kept.append(_items_mark(len(value) - number, self._part))
                 break
-            kept.append(self.value(one, depth + 1))
+            kept.append(self.value(item, depth + 1))
         return kept
 
 
@@ -145,23 +121,51 @@ def _items_mark(count: int, part: str | None) -> str:
     return f"[[claude-code-mcp cut {count} more entries{rest}]]"
 
 
+# -- pages ------------------------------------------------------------------------------------------------------
+
+
+class Page(NamedTuple):
+    """Some of a long text. The pages of a text, one after the other, are the text."""
+
+    text: str
+    offset: int
+    next_offset: int | None
+    """None on the last page."""
+    total: int
+
+
+def page_of(text: str, offset: int, size: int) -> Page:
+    """At most `size` characters from `offset` on. Ends at whitespace where there is some near, so that no word that a
+    redactor would look at is torn apart."""
+    offset = min(offset, len(text))
+    end = offset + size
+    if end >= len(text):
+        return Page(text[offset:], offset, None, len(text))
+    near = text[max(offset + size // 2, end - _PAGE_LOOK_BACK) : end]
+    end -= next((torn for torn, character in enumerate(reversed(near)) if character.isspace()), 0)
+    return Page(text[offset:end], offset, end, len(text))
+
+
+# -- nothing invisible ------------------------------------------------------------------------------------------
+
+
 def visible(text: str) -> str:
     """The text with everything escaped that is not to be seen or steers a screen: controls, direction marks, zero-width
     characters, lone surrogates. Line breaks and tabs stay; CR LF is one line break.
 
     The escapes are JSON's, so JSON stays the JSON that it was.
     """
-    return _ODD.sub(_shown, text.replace("\r\n", "\n"))
+    return _PERHAPS_INVISIBLE.sub(_escape, text.replace("\r\n", "\n"))
 
 
-def _shown(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     character = found[0]
-    return character if character.isprintable() and character not in _INVISIBLE else json.dumps(character)[1:-1]
+    return character if character.isprintable() and character not in _BLANK_LETTERS else json.dumps(character)[1:-1]
 
 
 def hidden_in(text: str) -> int:
     """How many characters `visible` escapes."""
-    return sum(_shown(one) != one[0] for one in _ODD.finditer(text.replace("\r\n", "\n")))
+    return sum(_escape(found) != found[0] for found in _PERHAPS_INVISIBLE.finditer(text.replace("\r\n", "\n")))
 
 
 def as_json(value: Any) -> str:
@@ -170,27 +174,26 @@ def as_json(value: Any) -> str:
 
 
 def one_line(text: str, longest: int) -> str:
-    """The text on one line: line breaks as ⏎, long gaps told by their length, and of a long text both ends, with how
-    long it is between them. Nothing is dropped without a word."""
+    """The text on one line: line breaks as ⏎, long gaps replaced by their length, and of a long text both ends with its
+    length between them. Whatever is left out is mentioned."""
     if len(text) > 4 * longest:  # the ends decide; what is between them is only counted
-        ends = _flat(text[: 2 * longest]), _flat(text[-2 * longest :])
+        start, end = _flatten(text[: 2 * longest]), _flatten(text[-2 * longest :])
     else:
-        flat = _flat(text)
-        if len(flat) <= longest:
-            return flat
-        ends = flat, flat
-    told = f"[… {len(text)} characters in all …]"
-    room = max(0, longest - len(told))
+        start = end = _flatten(text)
+        if len(start) <= longest:
+            return start
+    middle = f"[… {len(text)} characters in all …]"
+    room = max(0, longest - len(middle))
     tail = room // 3
-    return ends[0][: room - tail] + told + (ends[1][-tail:] if tail else "")
+    return start[: room - tail] + middle + (end[-tail:] if tail else "")
 
 
-def _flat(text: str) -> str:
-    flat = _GAP.sub(_told_gap, text.replace("\r\n", "\n").strip(" \n\t"))
+def _flatten(text: str) -> str:
+    flat = _GAP.sub(_describe_gap, text.replace("\r\n", "\n").strip(" \n\t"))
     return visible(flat.replace("\t", " "))
 
 
-def _told_gap(found: re.Match[str]) -> str:
+def _describe_gap(found: re.Match[str]) -> str:
     breaks = found[0].count("\n")
     if breaks == 1 and len(found[0]) <= 20:
         return " ⏎ "
@@ -200,7 +203,7 @@ def _told_gap(found: re.Match[str]) -> str:
 
 
 def gaps(text: str, lines: int = 20, spaces: int = 100) -> Iterator[str]:
-    """Words on each place where so many empty lines or spaces are in a row that what follows may be out of sight."""
+    """Describes each place where so many empty lines or spaces are in a row that what follows may be out of sight."""
     for found in _GAP.finditer(text):
         empty = found[0].count("\n") - 1
         if empty >= lines:
@@ -209,20 +212,18 @@ def gaps(text: str, lines: int = 20, spaces: int = 100) -> Iterator[str]:
             yield f"{len(found[0])} spaces in a row"
 
 
-def count_of(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+# -- numbers and times ------------------------------------------------------------------------------------------
 
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+def count_of(number: float, noun: str, form: str = ",") -> str:
+    """`1 line`, `2,000 lines`; `form` is how the number is formatted."""
+    return f"{number:{form}} {noun}" if number == 1 else f"{number:{form}} {noun}s"
 
 
 def iso(seconds: float) -> str:
     """A Unix time as text, such as `2026-11-15T16:31:14.000Z`; one outside the calendar is moved to its edge."""
-    return f"{_moment(seconds).isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
-
-
-def _moment(seconds: float) -> datetime:
     try:
-        return _EPOCH + timedelta(seconds=seconds)
+        moment = _EPOCH + timedelta(seconds=seconds)
     except (OverflowError, ValueError):  # a file from elsewhere can hold any number, also one that is none
-        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else _EPOCH
+        moment = datetime.max.replace(tzinfo=UTC) if seconds > 0 else _EPOCH
+    return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"

@@ -43,7 +43,7 @@ class ToolNames(Mapping[str, tuple[str, str]]):
             plain.setdefault(plain_name(*pair), []).append(pair)
         # Whether a name needs digits depends on the set alone, never on the order in which servers came up.
         self._names = {
-            pair: name if len(same) == 1 and len(name) <= LONGEST else _told_apart(name, pair)
+            pair: name if len(same) == 1 and len(name) <= LONGEST else _with_digits(name, pair)
             for name, same in plain.items()
             for pair in same
         }
@@ -63,6 +63,6 @@ class ToolNames(Mapping[str, tuple[str, str]]):
         return len(self._pairs)
 
 
-def _told_apart(name: str, pair: tuple[str, str]) -> str:
+def _with_digits(name: str, pair: tuple[str, str]) -> str:
     digits = hashlib.sha256("\0".join(pair).encode()).hexdigest()[:_DIGITS]
     return f"{name[: LONGEST - _DIGITS - 1]}_{digits}"

@@ -1,10 +1,16 @@
-"""Tokens and money: what one turn used, added up per session and per model."""
+"""Tokens and money: what one turn used by model, and how that is found out from the totals that the CLI reports.
+
+The CLI reports what was used since its last result, or on some versions only totals since it started (`Totals`).
+Whatever is unreadable in a report counts as nothing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 _ABSURD = 1 << 60
+_UNNAMED = "unknown"
+"""The model of an amount that the CLI reported without a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,13 @@ class Usage:
         return sum(self.models.values(), ModelUsage())
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage({name: self._of(name) + other._of(name) for name in {**self.models, **other.models}})
+        names = {**self.models, **other.models}
+        return Usage({name: self.of_model(name) + other.of_model(name) for name in names})
 
     def __sub__(self, other: "Usage") -> "Usage":
-        return Usage({name: usage - other._of(name) for name, usage in self.models.items()})
+        return Usage({name: usage - other.of_model(name) for name, usage in self.models.items()})
 
-    def _of(self, name: str) -> ModelUsage:
+    def of_model(self, name: str) -> ModelUsage:
         return self.models.get(name, ModelUsage())
 
 
@@ -84,22 +91,16 @@ def read_number(raw: Mapping[str, Any], key: str) -> float:
     return value if isinstance(value, int | float) and 0 <= value < _ABSURD else 0
 
 
-_UNNAMED = "unknown"
-
-
-"""The model of an amount that the CLI gave without saying which model it was for."""
-
-
 class Totals:
-    """The totals of one process, as far as they are known. Each result is taken once, in order."""
+    """The totals of one process, as far as they are known. Takes each of its results once, in order."""
 
     def __init__(self, restored: Usage | None = None) -> None:
-        """`restored` is what the transcript says at the start of a process that resumes it. The CLI may begin with
-        that or from nothing, which its first result tells."""
+        """`restored` is what the transcript holds when a process resumes it. The CLI may count on from that or from
+        nothing; which of the two shows in its first result."""
         self._known = restored or Usage()
 
     def used_by(self, result: Mapping[str, Any]) -> Usage:
-        """What was used since the last result; nothing is counted twice, whichever way the CLI tells it."""
+        """What was used since the last result. Nothing is counted twice, whichever figures the CLI reports."""
         totals = _read_totals(result)
         since = result.get("model_usage_since_last_result")
         if isinstance(since, dict):
@@ -110,7 +111,7 @@ class Totals:
             used = totals  # it began to count from nothing
         if totals.models:
             self._known = totals
-        return _without_unused(used)
+        return Usage({name: part for name, part in used.models.items() if part != ModelUsage()})
 
 
 def _read_totals(result: Mapping[str, Any]) -> Usage:
@@ -134,7 +135,3 @@ def _at_least(more: ModelUsage, less: ModelUsage) -> bool:
         and more.cache_creation_tokens >= less.cache_creation_tokens
         and more.cost_usd >= less.cost_usd * (1 - 1e-9)  # sums of floats, added up in another order
     )
-
-
-def _without_unused(usage: Usage) -> Usage:
-    return Usage({name: part for name, part in usage.models.items() if part != ModelUsage()})

@@ -1,4 +1,7 @@
-"""The audit trail, a line for each act that matters to security: who, what, which session, decided how, what cost."""
+"""The audit trail: a line for each act that matters to security, with who, what, which session, decision and cost.
+
+Everything is redacted as a whole before long texts are shortened.
+"""
 
 import hashlib
 from collections.abc import Mapping
@@ -11,11 +14,11 @@ from ..model.text import cut
 from ..redaction import Redactor
 from .rotating_jsonl import RotatingJsonl, timestamp
 
-_LONGEST = 2000
+_LONGEST_TEXT = 2000
 
 
 class Audit:
-    """An observer that writes a trail. Secrets are taken out; prompts are told by their hash unless wanted whole."""
+    """An observer that writes the trail. Of a prompt it has the hash, and with `prompts` the whole text."""
 
     def __init__(self, trail: RotatingJsonl, redactor: Redactor, *, prompts: bool = False) -> None:
         self._trail = trail
@@ -23,16 +26,17 @@ class Audit:
         self._prompts = prompts
 
     def close(self) -> None:
-        """Blocks until all is written."""
+        """Blocks until everything is written."""
         self._trail.close()
 
     def act(self, act: AuditEvent) -> None:
         if act.kind is AuditKind.FAILED:
-            return  # what was refused has been told by itself; the rest is no matter of security
+            return  # a refusal has an event of its own; other failures are no matter of security
         details = dict(act.details)
         prompt = details.pop("prompt", None)
         if prompt is not None:
-            details |= self._prompt(str(prompt))
+            digest = hashlib.sha256(str(prompt).encode("utf-8", "replace")).hexdigest()[:16]
+            details |= {"prompt_sha256": digest, **({"prompt": str(prompt)} if self._prompts else {})}
         self._write(str(act.kind), act.who, act.session_id, details)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
@@ -43,23 +47,30 @@ class Audit:
                 answer = resolution.answer
                 decision = None if answer is None else "allow" if answer.allow else "deny"
                 scope = str(answer.scope) if answer is not None and answer.allow else None
-                how = {"by": resolution.by, "decision": decision, "scope": scope, "reason": resolution.detail or None}
-                self._write(f"question_{resolution.closure}", owner, session_id, {**_question(question), **how})
+                details = {
+                    **_question(question),
+                    "by": resolution.by,
+                    "decision": decision,
+                    "scope": scope,
+                    "reason": resolution.detail or None,
+                }
+                self._write(f"question_{resolution.closure}", owner, session_id, details)
             case TurnEnded(number=number, outcome=outcome):
-                about = {"turn": number, "outcome": str(outcome.code), "cost_usd": round(outcome.usage.cost_usd, 6)}
-                self._write("turn_ended", owner, session_id, about)
+                cost = round(outcome.usage.cost_usd, 6)
+                details = {"turn": number, "outcome": str(outcome.code), "cost_usd": cost}
+                self._write("turn_ended", owner, session_id, details)
             case Spent(usage=usage):
                 self._write("turn_cost", owner, session_id, {"cost_usd": round(usage.cost_usd, 6)})
 
-    def _prompt(self, prompt: str) -> dict[str, Any]:
-        digest = hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest()[:16]
-        return {"prompt_sha256": digest, **({"prompt": prompt} if self._prompts else {})}
-
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
-        told = {name: value for name, value in details.items() if value is not None}
-        entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {}), **told}
+        entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}
+        entry |= {name: value for name, value in details.items() if value is not None}
         clean = self._redactor.data(entry)
-        self._trail.write({name: value if name == "prompt" else _short(value) for name, value in clean.items()})
+        shortened = {
+            name: cut(value, _LONGEST_TEXT) if isinstance(value, str) and name != "prompt" else value
+            for name, value in clean.items()
+        }
+        self._trail.write(shortened)
 
 
 def _question(question: Question) -> dict[str, Any]:
@@ -69,7 +80,3 @@ def _question(question: Question) -> dict[str, Any]:
         "tool": question.tool_name,
         "description": question.description,
     }
-
-
-def _short(value: Any) -> Any:
-    return cut(value, _LONGEST) if isinstance(value, str) else value

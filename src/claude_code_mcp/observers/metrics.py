@@ -1,6 +1,6 @@
-"""Figures for Prometheus: what sessions do, what they cost, and how the server feels.
+"""Metrics for Prometheus: sessions, turns, questions, tokens and costs, memory and the delay of the event loop.
 
-prometheus_client is loaded with this module, so only those who serve metrics import it.
+Imports prometheus_client, so only servers with metrics switched on import this module.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LAG_INTERVAL = 0.5
-_MOST_LABELS = 50
+_MOST_MODELS = 50
 
 
-class Watched(Protocol):
-    """What a session shows of itself."""
+class MeasuredSession(Protocol):
+    """What is measured of a session."""
 
     @property
     def state(self) -> State: ...
@@ -41,14 +41,14 @@ class Watched(Protocol):
 
 
 class Metrics:
-    """An observer that counts. `sessions` gives those in memory at the moment of asking."""
+    """An observer that counts. `sessions` returns those in memory at the time of the call."""
 
-    def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines and tell nothing of interest
+    def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of lines
         self._registry = registry = CollectorRegistry()
         self._started: dict[str, float] = {}
         self._models: set[str] = set()
-        self._turns = Counter(f"{_PREFIX}_turns", "ConnectThrottle by how they ended", ["outcome"], registry=registry)
+        self._turns = Counter(f"{_PREFIX}_turns", "Turns by how they ended", ["outcome"], registry=registry)
         self._turn_seconds = Histogram(
             f"{_PREFIX}_turn_seconds", "How long turns took", ["outcome"], buckets=_TURN_SECONDS, registry=registry
         )
@@ -73,10 +73,10 @@ class Metrics:
         self._lag = Histogram(
             f"{_PREFIX}_event_loop_lag_seconds", "Delay of the event loop", buckets=_LAG_SECONDS, registry=registry
         )
-        registry.register(_Now(sessions))
+        registry.register(_CurrentSessions(sessions))
 
     def render(self) -> bytes:
-        """Everything in Prometheus' text format. Blocks a little: it looks at processes."""
+        """All metrics in Prometheus' text format. Blocks for a moment: it looks at processes."""
         return generate_latest(self._registry)
 
     async def watch_the_loop(self) -> None:
@@ -86,7 +86,7 @@ class Metrics:
             await asyncio.sleep(_LAG_INTERVAL)
             self._lag.observe(max(0.0, time.perf_counter() - due))
 
-    # -- what is told -----------------------------------------------------------------------------------------
+    # -- observing --------------------------------------------------------------------------------------------
 
     def act(self, act: AuditEvent) -> None:
         self._acts.labels(str(act.kind)).inc()
@@ -101,9 +101,9 @@ class Metrics:
                 took = time.monotonic() - self._started.pop(session_id, time.monotonic())
                 self._turns.labels(str(outcome.code)).inc()
                 self._turn_seconds.labels(str(outcome.code)).observe(took)
-                self._used(outcome.usage)
+                self._count_usage(outcome.usage)
             case Spent(usage=usage):
-                self._used(usage)
+                self._count_usage(usage)
             case QuestionOpened(question=question):
                 self._opened.labels(str(question.kind)).inc()
             case QuestionSettled(question=question, resolution=resolution):
@@ -113,46 +113,46 @@ class Metrics:
                 waited = max(0.0, resolution.at - question.opened_at)
                 self._waits.labels(str(question.kind), resolution.by).observe(waited)
 
-    def _used(self, usage: Usage) -> None:
+    def _count_usage(self, usage: Usage) -> None:
         for name, used in usage.models.items():
-            model = self._label(name)
+            model = self._model_label(name)
             self._cost.labels(model).inc(used.cost_usd)
             self._tokens.labels(model, "input").inc(used.input_tokens)
             self._tokens.labels(model, "output").inc(used.output_tokens)
             self._tokens.labels(model, "cache_read").inc(used.cache_read_tokens)
             self._tokens.labels(model, "cache_creation").inc(used.cache_creation_tokens)
 
-    def _label(self, model: str) -> str:
-        """Callers choose models, so neither any text nor any number of them may become a label."""
+    def _model_label(self, model: str) -> str:
+        """Callers choose models, so labels are bounded in form and number; every other model is `other`."""
         fits = re.fullmatch(r"claude[A-Za-z0-9.:@\[\]-]{0,60}", model) is not None
-        if not fits or (model not in self._models and len(self._models) >= _MOST_LABELS):
+        if not fits or (model not in self._models and len(self._models) >= _MOST_MODELS):
             return "other"
         self._models.add(model)
         return model
 
 
-class _Now(Collector):
-    """Figures that are looked up when somebody asks."""
+class _CurrentSessions(Collector):
+    """Gauges that are computed when the metrics are rendered."""
 
-    def __init__(self, sessions: Callable[[], Iterable[Watched]]) -> None:
+    def __init__(self, sessions: Callable[[], Iterable[MeasuredSession]]) -> None:
         self._sessions = sessions
 
     def collect(self) -> Iterator[Metric]:
         sessions = list(self._sessions())
         places = GaugeMetricFamily(f"{_PREFIX}_sessions", "Sessions in memory", labels=["place"])
-        queued = sum(1 for one in sessions if one.state is State.STARTING)
-        live = sum(1 for one in sessions if one.live)
-        places.add_metric(["live"], live)
+        queued = sum(session.state is State.STARTING for session in sessions)
+        parked = sum(not session.live and session.state is not State.STARTING for session in sessions)
+        places.add_metric(["live"], sum(session.live for session in sessions))
         places.add_metric(["queued"], queued)
-        places.add_metric(["parked"], sum(1 for one in sessions if not one.live and one.state is not State.STARTING))
+        places.add_metric(["parked"], parked)
         yield places
         states = GaugeMetricFamily(f"{_PREFIX}_session_states", "Sessions in memory by state", labels=["state"])
         for state in State:
-            states.add_metric([str(state)], sum(1 for one in sessions if one.state is state))
+            states.add_metric([str(state)], sum(session.state is state for session in sessions))
         yield states
         memory = GaugeMetricFamily(f"{_PREFIX}_memory_bytes", "Resident memory", labels=["process"])
         memory.add_metric(["server"], _resident(None))
-        memory.add_metric(["sessions"], sum(_resident(one.pid) for one in sessions if one.pid is not None))
+        memory.add_metric(["sessions"], sum(_resident(session.pid) for session in sessions if session.pid is not None))
         yield memory
 
 

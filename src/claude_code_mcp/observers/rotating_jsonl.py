@@ -1,7 +1,7 @@
-"""A file of JSON lines that only grows, written by a thread of its own.
+"""An append-only file of JSON lines with rotation, written by a thread of its own.
 
-Whoever writes never waits. The queue is bounded; what finds no room, or cannot be written, is counted, and the count
-is written down as soon as something can be. A clean end loses nothing.
+`write` never waits. The queue is bounded; an entry that finds no room, or cannot be written, is counted as lost, and
+the count is written as soon as the file takes something again. `close` writes everything that was accepted.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from ..private_files import open_private, private_directory
 
 log = logging.getLogger(__name__)
 
-_KEPT = 5
+_FILES_KEPT = 5
 _BATCH = 500
 
 
@@ -40,45 +40,45 @@ class RotatingJsonl:
         self._failing = False
         private_directory(path.parent)
         self._file = self._open()
-        self._thread = threading.Thread(target=self._work, name="audit", daemon=True)
+        self._thread = threading.Thread(target=self._write_batches, name="audit", daemon=True)
         self._thread.start()
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Takes an entry, from any thread, without waiting."""
+        """Accepts an entry, from any thread, without waiting."""
         try:
             self._queue.put_nowait(entry)
         except queue.Full:
             self._lose(1)
 
     def close(self) -> None:
-        """Blocks until everything that was taken is on the disk."""
+        """Blocks until everything that was accepted is on the disk."""
         self._queue.put(None)
         self._thread.join()
 
     # -- the thread -------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
+    def _write_batches(self) -> None:
         ended = False
         while not ended:
             batch = [self._queue.get()]
             while len(batch) < _BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             ended = None in batch
-            self._put_down([entry for entry in batch if entry is not None])
+            self._write_batch([entry for entry in batch if entry is not None])
         if self._lost:
-            self._put_down([])
+            self._write_batch([])
         with contextlib.suppress(OSError):  # a pipe has no disk behind it
             os.fsync(self._file)
         os.close(self._file)
 
-    def _put_down(self, entries: list[Mapping[str, Any]]) -> None:
+    def _write_batch(self, entries: list[Mapping[str, Any]]) -> None:
         with self._lock:
             lost, self._lost = self._lost, 0
         if lost:
             entries = [{"at": timestamp(), "act": "audit_lost", "entries": lost}, *entries]
         text = "".join(map(_line, entries))
         try:
-            self._make_way(len(text))
+            self._rotate_if_full(len(text))
             _write_all(self._file, text.encode("utf-8", "replace"))
             self._failing = False
         except OSError as error:
@@ -91,8 +91,9 @@ class RotatingJsonl:
         with self._lock:
             self._lost += entries
 
-    def _make_way(self, length: int) -> None:
-        """Another server may have moved the file away, and this one may be the first to find it full."""
+    def _rotate_if_full(self, length: int) -> None:
+        """Makes room for so many characters. Follows a rotation that another server has done; the lock keeps two
+        servers from rotating the same file twice."""
         if self._is_moved():
             self._reopen()
         if os.fstat(self._file).st_size + length > self._max_bytes and os.fstat(self._file).st_size:
@@ -102,7 +103,7 @@ class RotatingJsonl:
             self._reopen()
 
     def _rotate(self) -> None:
-        for number in range(_KEPT - 1, 0, -1):
+        for number in range(_FILES_KEPT - 1, 0, -1):
             older = self._numbered(number)
             if older.exists():
                 older.replace(self._numbered(number + 1))
@@ -128,12 +129,12 @@ class RotatingJsonl:
 
 
 def _line(entry: Mapping[str, Any]) -> str:
-    """One line for an entry, whatever is in it: the thread must not end over one that cannot be written."""
+    """An entry as a line. One that JSON cannot take is replaced by a note: the thread must not end over it."""
     try:
         return json.dumps(json_text.sound(entry), ensure_ascii=False, default=str, allow_nan=False) + "\n"
     except (ValueError, TypeError, RecursionError) as error:
-        told = {"at": timestamp(), "act": str(entry.get("act")), "unwritable": str(error)}
-        return json.dumps(json_text.sound(told), ensure_ascii=False) + "\n"
+        note = {"at": timestamp(), "act": str(entry.get("act")), "unwritable": str(error)}
+        return json.dumps(json_text.sound(note), ensure_ascii=False) + "\n"
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -1,26 +1,27 @@
-"""The log for people, without secrets: how it is written, and a line for what becomes of sessions."""
+"""The log on stderr for people: redacted at the very end, with a line for each start and end of a session."""
 
 import logging
 
 from ..model.audit_events import AuditEvent, AuditKind
 from ..model.events import Event, ProcessChanged, TurnEnded
 from ..model.outcome import OutcomeCode
+from ..model.text import clip_line
 from ..redaction import Redactor
 
 log = logging.getLogger(__name__)
 
-_LONGEST = 300
+_LONGEST_REASON = 300
 _BEGINNINGS = {
     AuditKind.SESSION_CREATED: "started",
     AuditKind.SESSION_RESUMED: "resumed",
     AuditKind.SESSION_FORKED: "forked",
 }
-_TOLD_OTHERWISE = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
-"""Turns that did not fail, and those whose session has a line of its own about the same."""
+_NOT_LOGGED = frozenset({OutcomeCode.COMPLETED, OutcomeCode.CANCELLED, OutcomeCode.CRASHED})
+"""Turns that did not fail, and those for which the end of the session or of its process is logged."""
 
 
 class RedactingFormatter(logging.Formatter):
-    """Takes secrets out of what is written at last, tracebacks included. The records stay as they are for others."""
+    """Redacts the formatted text, tracebacks included. The records stay unchanged for other handlers."""
 
     def __init__(self, layout: str, redactor: Redactor) -> None:
         super().__init__(layout)
@@ -31,31 +32,30 @@ class RedactingFormatter(logging.Formatter):
 
 
 class SessionLog:
-    """An observer that leaves one line for each start, end, crash, refusal and failed turn. What was asked and answered
-    is not in it; a line is only made where the level lets it through."""
+    """An observer that logs a line for each start, end, crash, refusal and failed turn, without prompts and answers."""
 
     def act(self, act: AuditEvent) -> None:
         if act.kind in _BEGINNINGS:
-            about = act.details
+            details = act.details
             log.info(
                 "session %s %s by %s in %s, mode %s",
                 act.session_id,
                 _BEGINNINGS[act.kind],
                 act.who,
-                about.get("cwd"),
-                about.get("mode") or "unset",
+                details.get("cwd"),
+                details.get("mode") or "unset",
             )
         elif act.kind is AuditKind.CANCELLED:
             log.info("session %s ended: cancelled by %s", act.session_id, act.who)
         elif act.kind is AuditKind.REFUSED:
-            about = act.details
+            details = act.details
             log.info(
                 "refused %s: %s to %s%s: %s",
                 act.who,
-                about.get("code"),
-                about.get("what"),
+                details.get("code"),
+                details.get("what"),
                 f" (session {act.session_id})" if act.session_id else "",
-                _line(str(about.get("reason", ""))),
+                clip_line(str(details.get("reason", "")), _LONGEST_REASON),
             )
         elif act.kind is AuditKind.AUTH_FAILED:
             log.info("refused a request without a valid token")
@@ -63,10 +63,10 @@ class SessionLog:
     def event(self, session_id: str, owner: str, event: Event) -> None:
         match event:
             case ProcessChanged(change="ended"):
-                log.warning("session %s crashed: %s", session_id, _line(event.detail))
+                log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
             case ProcessChanged(change="parked"):
                 log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
-            case TurnEnded(outcome=outcome) if outcome.code not in _TOLD_OTHERWISE:
+            case TurnEnded(outcome=outcome) if outcome.code not in _NOT_LOGGED:
                 why = outcome.detail if outcome.code is OutcomeCode.START_FAILED else ""
                 status = f" (API status {outcome.api_status})" if outcome.api_status else ""
                 log.info(
@@ -75,10 +75,5 @@ class SessionLog:
                     event.number,
                     outcome.code,
                     status,
-                    f": {_line(why)}" if why else "",
+                    f": {clip_line(why, _LONGEST_REASON)}" if why else "",
                 )
-
-
-def _line(text: str) -> str:
-    """The text on one line, and not without end."""
-    return " ".join(text[: 2 * _LONGEST].split())[:_LONGEST]

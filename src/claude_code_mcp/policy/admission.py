@@ -1,6 +1,6 @@
-"""Whether a session may be had as it was asked for. What is left open is filled with the ceiling.
+"""Checks the options of a session against the caller's profile. What is left open is filled with the ceiling.
 
-Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the wish makes no sense.
+Refusals name the field: PermissionDenied where the policy says no, InvalidArgument where the request makes no sense.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
-from .paths import LONGEST_PATH, Resolve, lies_below
+from .path_patterns import LONGEST_PATH, Resolve
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
 from .rules import names_tool
 
@@ -23,7 +23,7 @@ _BYPASS = "bypassPermissions"
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """One caller's profile, and what must be known of the world to apply it."""
+    """One caller's profile, and what is needed to apply it."""
 
     profile: Profile
     resolve: Resolve
@@ -46,16 +46,18 @@ class Admission:
         }
         return options.model_copy(update=changes)
 
-    # -- where ------------------------------------------------------------------------------------------------
+    # -- directories ------------------------------------------------------------------------------------------
 
     def _directories(self, options: SessionOptions) -> dict[str, Any]:
         """The paths as they really are, so that a link changed later leads nowhere else."""
         if self.profile.roots is None:
             return {}
         cwd = self.inside("cwd", options.cwd or self.default_directory, self.default_directory)
-        more = (self.inside("additional_directories", one, cwd) for one in options.additional_directories)
-        debug = options.debug_file and self.inside("debug_file", options.debug_file, cwd)
-        return {"cwd": cwd, "additional_directories": tuple(more), "debug_file": debug}
+        additional = tuple(
+            self.inside("additional_directories", directory, cwd) for directory in options.additional_directories
+        )
+        debug_file = options.debug_file and self.inside("debug_file", options.debug_file, cwd)
+        return {"cwd": cwd, "additional_directories": additional, "debug_file": debug_file}
 
     def inside(self, field: str, path: str, base: str) -> str:
         """Where a path really leads; PermissionDenied if that is outside the roots."""
@@ -63,16 +65,16 @@ class Admission:
             raise InvalidArgument(f"{field}: a path cannot contain a NUL character.", field=field)
         if len(path) > LONGEST_PATH:
             raise InvalidArgument(f"{field}: a path has at most {LONGEST_PATH} characters.", field=field)
-        leads_to = self.paths.joined(base, path)
-        if leads_to is None:
+        joined = self.paths.joined(base, path)
+        if joined is None:
             raise InvalidArgument(f"{field}: {path!r} does not say which directory it starts from.", field=field)
-        really = self.resolve(leads_to)
+        resolved = self.resolve(joined)
         roots = [self.resolve(self.default_directory if root == "." else root) for root in self.profile.roots or ()]
-        if self.profile.roots is not None and not any(lies_below(really, root, self.paths) for root in roots):
+        if self.profile.roots is not None and all(self.paths.below(resolved, root) is None for root in roots):
             raise _denied(field, f"{path!r} lies outside the directories that you may use")
-        return really
+        return resolved
 
-    # -- how ----------------------------------------------------------------------------------------------------
+    # -- permission mode ---------------------------------------------------------------------------------------
 
     def _permissions(self, options: SessionOptions) -> dict[str, Any]:
         if options.dangerously_skip_permissions:
@@ -111,21 +113,21 @@ class Admission:
         if self.profile.bypass == "confirm" and not self.bypass_on:
             raise _denied(field, "bypassing permissions is switched off", remedy="enable_bypass")
 
-    # -- with what ------------------------------------------------------------------------------------------------
+    # -- tools and programs -------------------------------------------------------------------------------------
 
     def _tools(self, options: SessionOptions) -> dict[str, Any]:
         # Claude Code itself refuses these too, in every mode and also where it does not ask.
         refused = tuple(dict.fromkeys((*options.disallowed_tools, *map(str, self.profile.deny))))
         if self.profile.tools is None:
             return {"disallowed_tools": refused}
-        self._check_tools("allowed_tools", (_tool_of(one) for one in options.allowed_tools))
+        self._check_tools("allowed_tools", (_tool_of(rule) for rule in options.allowed_tools))
         built_in = tuple(name for name in self.profile.tools if not name.startswith("mcp__"))
         if isinstance(options.tools, tuple):
             self._check_tools("tools", options.tools)
             built_in = options.tools
-        foreign = any(name.startswith("mcp__") or name == "*" for name in self.profile.tools)
+        mcp_tools = any(name.startswith("mcp__") or name == "*" for name in self.profile.tools)
         tools: object = ToolPreset() if "*" in built_in else built_in
-        strict = options.strict_mcp_config or not foreign
+        strict = options.strict_mcp_config or not mcp_tools
         return {"disallowed_tools": refused, "tools": tools, "strict_mcp_config": strict}
 
     def _check_tools(self, field: str, names: Iterable[str]) -> None:
@@ -157,8 +159,8 @@ class Admission:
                 raise _denied(f"{field}.hooks", "you may not name programs to run")
             if agent.get("permissionMode") is not None:
                 self.check_mode(f"{field}.permissionMode", str(agent["permissionMode"]))
-            self._check_tools(f"{field}.tools", (_tool_of(str(one)) for one in _listed(agent.get("tools"))))
-            for servers in _listed(agent.get("mcpServers")):
+            self._check_tools(f"{field}.tools", (_tool_of(str(rule)) for rule in _as_sequence(agent.get("tools"))))
+            for servers in _as_sequence(agent.get("mcpServers")):
                 self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
 
     def _check_environment(self, variables: Mapping[str, str]) -> None:
@@ -167,16 +169,16 @@ class Admission:
                 raise _denied("env", f"you may not set {name[:100]!r}")
 
     def _sources(self, options: SessionOptions) -> dict[str, Any]:
-        most = self.profile.setting_sources
-        if most is None:
+        allowed = self.profile.setting_sources
+        if allowed is None:
             return {}
-        wished = most if options.setting_sources is None else options.setting_sources
-        for source in wished:
-            if source not in most:
+        sources = allowed if options.setting_sources is None else options.setting_sources
+        for source in sources:
+            if source not in allowed:
                 raise _denied("setting_sources", f"the settings of {source!r} may not be used")
-        return {"setting_sources": wished}
+        return {"setting_sources": sources}
 
-    # -- how much -------------------------------------------------------------------------------------------------
+    # -- limits ---------------------------------------------------------------------------------------------------
 
     def _limits(self, options: SessionOptions) -> dict[str, Any]:
         limits = self.profile.limits
@@ -190,30 +192,34 @@ class Admission:
 
     def suggestions(self, offered: Sequence[Mapping[str, Any]], cwd: str) -> list[Mapping[str, Any]]:
         """What "allow for this session" may mean: nothing that lifts the mode or the roots above the ceiling."""
-        return [one for one in offered if isinstance(one, Mapping) and self._harmless(one, cwd)]
+        return [
+            suggestion
+            for suggestion in offered
+            if isinstance(suggestion, Mapping) and self._within_ceiling(suggestion, cwd)
+        ]
 
-    def _harmless(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
+    def _within_ceiling(self, suggestion: Mapping[str, Any], cwd: str) -> bool:
         try:
             if suggestion.get("type") == "setMode":
                 self.check_mode("suggestion", str(suggestion.get("mode")))
-            for directory in _listed(suggestion.get("directories")):
+            for directory in _as_sequence(suggestion.get("directories")):
                 self.inside("suggestion", str(directory), cwd)
         except ClaudeCodeError:
             return False
         return True
 
 
-def within(field: str, wished: Number | None, most: Number | None) -> Number | None:
-    """What was wished for, the ceiling if nothing was, or PermissionDenied if it was more."""
-    if most is None or wished is None:
-        return most if wished is None else wished
-    if wished > most or (isinstance(wished, float) and math.isnan(wished)):
-        raise _denied(field, f"{wished:g} is more than the {most:g} that you may have")
-    return wished
+def within(field: str, requested: Number | None, ceiling: Number | None) -> Number | None:
+    """The requested amount, the ceiling if none was requested, or PermissionDenied if it is more."""
+    if ceiling is None or requested is None:
+        return ceiling if requested is None else requested
+    if requested > ceiling or (isinstance(requested, float) and math.isnan(requested)):
+        raise _denied(field, f"{requested:g} is more than the {ceiling:g} that you may have")
+    return requested
 
 
 def may_set(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a caller may set a variable. Names differ in case on some systems and mean the same to some programs."""
+    """Whether a caller may set a variable. Case is ignored: on some systems, and to some programs, it means nothing."""
     if name in patterns:
         return True
     upper = name.upper()
@@ -226,11 +232,11 @@ def _tool_of(rule: str) -> str:
     return rule.partition("(")[0].strip()
 
 
-def _listed(value: object) -> Sequence[Any]:
+def _as_sequence(value: object) -> Sequence[Any]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return value if isinstance(value, list | tuple) else () if value is None else (value,)
 
 
-def _denied(field: str, why: str, **more: str) -> PermissionDenied:
-    return PermissionDenied(f"{field}: {why}.", field=field, **more)
+def _denied(field: str, reason: str, **data: str) -> PermissionDenied:
+    return PermissionDenied(f"{field}: {reason}.", field=field, **data)

@@ -1,4 +1,9 @@
-"""A profile: what one kind of caller may do. Everything in it is a ceiling; callers can only ask for less."""
+"""The policy: which profile applies to which caller, and what a profile allows.
+
+Everything in a profile is a ceiling; callers can only ask for less. There are built-in profiles for callers on this
+machine and for remote ones, and a TOML file can define more (`parse_policy`). The file is read strictly: an unknown or
+wrong entry is refused with InvalidArgument, since an ignored one would allow more than its author meant.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -11,48 +16,26 @@ from ..errors import InvalidArgument
 from .rules import Rule, check_tool_name, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
-
-
 """Permission modes, the most careful first."""
-
-
 AFTER_PLAN = ("default", "acceptEdits", "dontAsk")
-
-
 """The modes that can be chosen with the approval of a plan."""
-
-
 NEVER_SET = (
     # What decides which code runs in place of, or inside, the programs that are called
     *("LD_*", "DYLD_*", "PATH", "PATHEXT", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "NLSPATH", "MALLOC_*"),
     *("NODE_*", "BUN_*", "DENO_*", "NPM_*", "PYTHON*", "PIP_*", "UV_*", "PERL*", "RUBY*", "GEM_*", "BUNDLE_*"),
     *("JAVA_*", "_JAVA_OPTIONS", "JDK_*", "CLASSPATH", "MAVEN_*", "GRADLE_*", "CARGO_*", "RUST*", "GO*", "DOTNET_*"),
     *("BASH*", "ENV", "SHELL", "SHELLOPTS", "PS4", "IFS", "CDPATH", "PROMPT_COMMAND", "ZDOTDIR", "COMSPEC"),
-    *(
-        "GIT_*",
-        "SSH_*",
-        "SUDO_*",
-        "EDITOR",
-        "VISUAL",
-        "PAGER",
-        "MANPAGER",
-        "LESS*",
-        "BROWSER",
-        "MAKEFLAGS",
-        "CC",
-        "CXX",
-    ),
+    *("GIT_*", "SSH_*", "SUDO_*", "EDITOR", "VISUAL", "PAGER", "MANPAGER", "LESS*", "BROWSER", "MAKEFLAGS"),
+    *("CC", "CXX"),
     # Where requests and credentials go
     *("ANTHROPIC_*", "CLAUDE*", "AWS_*", "AZURE_*", "GOOGLE_*", "GCLOUD_*", "CLOUD_ML_*", "VERTEX_*", "OPENAI_*"),
     *("*_PROXY", "*_BASE_URL", "*_ENDPOINT", "OTEL_*", "SSL_*", "CURL_*", "REQUESTS_*", "OPENSSL_*"),
     *("HOSTALIASES", "RES_OPTIONS", "LOCALDOMAIN", "KUBECONFIG", "DOCKER_*"),
-    # Whose files are read and what the CLI believes about its surroundings
+    # Whose files are read, and what the CLI assumes about its environment
     *("HOME", "USERPROFILE", "HOMEPATH", "HOMEDRIVE", "APPDATA", "LOCALAPPDATA", "XDG_*", "TMPDIR", "TMP", "TEMP"),
     *("USER", "LOGNAME", "IS_SANDBOX", "DISABLE_*", "MCP_*"),
 )
-
-
-"""Variables that a pattern never lets a caller set, in any case of letters. Only their exact name in `env` does."""
+"""Variables that a caller may set only if their exact name is in `env`; a pattern never covers them, in any case."""
 
 
 class _Frozen(BaseModel):
@@ -106,12 +89,12 @@ class Profile(_Frozen):
     @field_validator("allow", "deny", mode="before")
     @classmethod
     def _rules(cls, value: object) -> object:
-        return tuple(parse_rule(one) if isinstance(one, str) else one for one in _listed(value))
+        return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
 
     @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
-        return value if value is None else _listed(value)
+        return value if value is None else _as_tuple(value)
 
     @field_validator("tools")
     @classmethod
@@ -128,7 +111,7 @@ class Profile(_Frozen):
         return value
 
 
-def _listed(value: object) -> tuple[object, ...]:
+def _as_tuple(value: object) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError("must be a list")
     return tuple(value)
@@ -138,8 +121,6 @@ LOCAL_PROFILE = Profile(bypass="confirm", env=("*",))
 
 
 """stdio: the caller is the user of the machine, or an agent on their behalf."""
-
-
 REMOTE_PROFILE = Profile(
     roots=(".",),
     mode_ceiling="acceptEdits",
@@ -151,23 +132,15 @@ REMOTE_PROFILE = Profile(
     setting_sources=("user", "project"),
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
 )
-
-
-"""HTTP: the caller is somebody else."""
-
-
+"""HTTP: the caller is not the user of this machine."""
 OPEN_PROFILE = Profile()
-
-
 """No limits: a program that uses the engine as a library has its own."""
-
-
 BUILT_IN: Mapping[str, Profile] = {"local": LOCAL_PROFILE, "remote": REMOTE_PROFILE}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Profiles by the name of the caller."""
+    """Which profile applies to whom: `principals` by the name of the caller, `default` for all others."""
 
     default: Profile = OPEN_PROFILE
     principals: Mapping[str, Profile] = field(default_factory=dict)
@@ -191,16 +164,17 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    wrong = next((name for name in raw if name not in ("default", "profiles", "principals")), None)
-    if wrong is not None:
-        raise _error(where, wrong, "unknown entry")
+    unknown = next((name for name in raw if name not in ("default", "profiles", "principals")), None)
+    if unknown is not None:
+        raise _error(where, unknown, "unknown entry")
     profiles = _profiles(_table(raw, "profiles", where), where)
-    named = default or raw.get("default", fallback)
     principals = {
         name: _named(profile, profiles, f"The policy file {where}: principals.{name}")
         for name, profile in _table(raw, "principals", where).items()
     }
-    return Policy(_named(named, profiles, f"The policy file {where}: default"), principals)
+    return Policy(
+        _named(default or raw.get("default", fallback), profiles, f"The policy file {where}: default"), principals
+    )
 
 
 def _table(raw: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
@@ -220,17 +194,19 @@ def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
 
 
 def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
-    given = {key: value for key, value in entry.items() if key != "base"}
+    """The profile `base` with the fields of a table in their place; within `limits`, each limit by itself."""
+    fields = {key: value for key, value in entry.items() if key != "base"}
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
-        if isinstance(given.get("limits"), dict):
-            given["limits"] = Limits.model_validate({**base.limits.model_dump(), **given["limits"]})
-        return Profile.model_validate({**inherited, **given})
+        if isinstance(fields.get("limits"), dict):
+            fields["limits"] = Limits.model_validate({**base.limits.model_dump(), **fields["limits"]})
+        return Profile.model_validate({**inherited, **fields})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = [name, *(["limits"] if error.title == "Limits" else []), *map(str, first["loc"])]
-        said = "unknown entry" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-        raise _error(where, ".".join(path), said) from None
+        unknown = first["type"] == "extra_forbidden"
+        problem = "unknown entry" if unknown else first["msg"].removeprefix("Value error, ")
+        raise _error(where, ".".join(path), problem) from None
 
 
 def _named(name: object, profiles: Mapping[str, Profile], where: str) -> Profile:

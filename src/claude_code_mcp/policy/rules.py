@@ -1,5 +1,9 @@
 """Rules that answer permission questions: `Bash(git diff *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`,
-`mcp__server__*`. A denial wins over everything; what no rule speaks of is asked."""
+`mcp__server__*`. A denial wins over everything; a call that no rule covers is asked about.
+
+The two kinds of rules read a call differently. An allowance must be certain: it reads commands strictly and matches
+them exactly. A refusal is generous: it ignores case and options and looks at everything that might be run.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
-from .paths import LONGEST_PATH, Resolve, fits
+from .path_patterns import LONGEST_PATH, Resolve, fits
 from .shell import Words, read_loosely, read_strictly
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
@@ -43,7 +47,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the rules say of a call, and which one said it. `clear` is false where a denial could not be ruled out."""
+    """The decision on a call and the rule behind it. `clear` is false where a denial could not be ruled out."""
 
     decision: Decision
     rule: str = ""
@@ -52,10 +56,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What a session wants to do, where it stands, and how to find out where a path really leads."""
+    """The call of a tool by a session in the directory `cwd`; `resolve` says where a path really leads."""
 
     tool: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     cwd: str
     resolve: Resolve
     paths: PathRules = HERE
@@ -96,13 +100,13 @@ def names_tool(pattern: str, tool: str) -> bool:
 
 
 def judge(call: ToolCall, allow: Sequence[Rule], deny: Sequence[Rule], tools: Sequence[str] | None = None) -> Verdict:
-    """What is to become of a call. `tools` are those there are; None means all."""
+    """The verdict on a call. `tools` are those that exist for the caller; None means all."""
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
     refusing = next((rule for rule in deny if _concerns(rule, call.tool) and _refuses(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
-    clear = not _may_hide_something(call, deny)
+    clear = not _may_hide_refused(call, deny)
     granting = _granting(call, [rule for rule in allow if _concerns(rule, call.tool)]) if clear else None
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, clear=clear)
 
@@ -111,10 +115,10 @@ def _concerns(rule: Rule, tool: str) -> bool:
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
 
 
-def _may_hide_something(call: ToolCall, deny: Sequence[Rule]) -> bool:
-    """Whether some commands are refused and this one cannot be read well enough to say that it is none of them."""
+def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
+    """Whether some commands are refused and this one cannot be read well enough to rule out that it is one of them."""
     refused = any(rule.tool == "Bash" and rule.specifier for rule in deny)
-    return refused and call.tool == "Bash" and read_strictly(_text(call.given, "command")) is None
+    return refused and call.tool == "Bash" and read_strictly(_text(call.arguments, "command")) is None
 
 
 # -- allowing -------------------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
     if whole is not None:
         return str(whole)
     if call.tool == "Bash":
-        return _granting_command(_text(call.given, "command"), rules)
+        return _granting_command(_text(call.arguments, "command"), rules)
     return next((str(rule) for rule in rules if _allows(rule, call)), None)
 
 
@@ -134,18 +138,14 @@ def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     parts = read_strictly(command)
     if not parts:
         return None
-    by = [next((rule for rule in rules if _runs(rule, part)), None) for part in parts]
-    return None if None in by else ", ".join(dict.fromkeys(map(str, by)))
-
-
-def _runs(rule: Rule, words: Words) -> bool:
-    return fits_words(words, rule.specifier or "")
+    granting = [next((rule for rule in rules if fits_words(part, rule.specifier or "")), None) for part in parts]
+    return None if None in granting else ", ".join(dict.fromkeys(map(str, granting)))
 
 
 def _allows(rule: Rule, call: ToolCall) -> bool:
     specifier = rule.specifier or ""
     if call.tool == "WebFetch":
-        return _host_fits(_text(call.given, "url"), specifier, below=False)
+        return _host_fits(_text(call.arguments, "url"), specifier, below=False)
     path = _path_of(call)
     if path is None:
         return False
@@ -153,7 +153,7 @@ def _allows(rule: Rule, call: ToolCall) -> bool:
 
 
 def _resolved(pattern: str, call: ToolCall) -> str:
-    """An absolute pattern speaks of where things really are: it is resolved up to its first wildcard."""
+    """An absolute pattern means real places: it is resolved up to its first wildcard."""
     start = call.paths.pattern_start(pattern, call.cwd)
     if start is None:
         return pattern
@@ -161,8 +161,8 @@ def _resolved(pattern: str, call: ToolCall) -> str:
     if wildcard is None:
         return call.resolve(start)
     directory, name = call.paths.split_head(start[: wildcard.start()])
-    really = call.resolve(directory)
-    separated = really if really.endswith(("/", "\\")) else f"{really}/"
+    resolved = call.resolve(directory)
+    separated = resolved if resolved.endswith(("/", "\\")) else f"{resolved}/"
     return f"{separated}{name}{start[wildcard.start() :]}"
 
 
@@ -173,18 +173,19 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
     if rule.specifier is None:
         return True
     if call.tool == "Bash":
-        return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.given, "command")))
+        return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.arguments, "command")))
     if call.tool == "WebFetch":
-        return _host_fits(_text(call.given, "url"), rule.specifier, below=True)
+        return _host_fits(_text(call.arguments, "url"), rule.specifier, below=True)
     path = _path_of(call)
     if path is None:
         return True
-    ways = {call.paths.normal(path): call.cwd, call.resolve(path): call.resolve(call.cwd)}
-    pattern = _resolved(rule.specifier, call)
+    # As it is written and as it resolves, against the pattern as it is written and as it resolves.
+    spellings = {call.paths.normal(path): call.cwd, call.resolve(path): call.resolve(call.cwd)}
+    patterns = (_resolved(rule.specifier, call), rule.specifier)
     return any(
-        fits(way.casefold(), one.casefold(), cwd.casefold(), call.paths)
-        for way, cwd in ways.items()
-        for one in (pattern, rule.specifier)
+        fits(spelling.casefold(), pattern.casefold(), cwd.casefold(), call.paths)
+        for spelling, cwd in spellings.items()
+        for pattern in patterns
     )
 
 
@@ -211,21 +212,21 @@ def _expected(pattern: str) -> Words:
 
 
 def _may_fit_words(words: Words, pattern: str) -> bool:
-    """The same for refusals: whatever the case, the path of the program, and options in between."""
-    pattern = _without_place(pattern)
+    """The same for refusals: case, the path of the program, options and their values make no difference."""
+    pattern = _without_directory(pattern)
     if not words[0].startswith("-") and not _word_fits(words[0].casefold(), _expected(pattern)[0]):
         return False  # a long command may run thousands of programs, and hardly any is the one that is looked for
     words = tuple(word.casefold() for word in words)
-    without = tuple(word for word in words if not word.startswith("-"))
-    dashed = (words[0], *words)  # each word beside the one before it
+    without_options = tuple(word for word in words if not word.startswith("-"))
+    previous = (words[0], *words)
     without_values = tuple(
-        word for word, before in zip(words, dashed, strict=False) if "-" not in (word[:1], before[:1])
+        word for word, before in zip(words, previous, strict=False) if "-" not in (word[:1], before[:1])
     )
-    return any(fits_words(way, pattern) for way in (words, without, without_values))
+    return any(fits_words(reading, pattern) for reading in (words, without_options, without_values))
 
 
 @lru_cache(maxsize=1000)
-def _without_place(pattern: str) -> str:
+def _without_directory(pattern: str) -> str:
     name, *rest = pattern.casefold().split(maxsplit=1)
     return " ".join((name.rpartition("/")[2], *rest))
 
@@ -235,26 +236,29 @@ def _word_fits(word: str, pattern: str) -> bool:
 
 
 def _host_fits(url: str, specifier: str, *, below: bool) -> bool:
-    wanted = specifier.removeprefix("domain:").strip().casefold().rstrip(".")
+    """Whether an address is on the host of a specifier. With `below`, for refusals, hosts below it count too, and what
+    cannot be read fits; without, for allowances, only a plain address does."""
+    domain = specifier.removeprefix("domain:").strip().casefold().rstrip(".")
     clean = re.fullmatch(r"https?://[A-Za-z0-9.-]+(?::\d+)?(?:[/?#][^\s\\]*)?", url) is not None
     try:
         host = (urlsplit(url if "://" in url else f"//{url}").hostname or "").rstrip(".")
     except ValueError:
         return below
-    fitting = fnmatchcase(host, wanted) or (below and host.endswith(f".{wanted}"))
+    fitting = fnmatchcase(host, domain) or (below and host.endswith(f".{domain}"))
     return fitting if below else fitting and clean
 
 
 def _path_of(call: ToolCall) -> str | None:
-    """Where a file tool works: the file it names, else the session's directory. None for what is no path at all."""
-    given = next((call.given[name] for name in _PATH_FIELDS if call.given.get(name) not in (None, "")), call.cwd)
-    pattern = call.given.get("pattern") if call.tool == "Glob" else None
+    """Where a file tool works: the file it names, else the session's directory. None for what is not a usable path."""
+    arguments = call.arguments
+    path = next((arguments[name] for name in _PATH_FIELDS if arguments.get(name) not in (None, "")), call.cwd)
+    pattern = arguments.get("pattern") if call.tool == "Glob" else None
     searched_elsewhere = isinstance(pattern, str) and call.paths.leads_away(pattern)
-    if not isinstance(given, str) or "\0" in given or len(given) > LONGEST_PATH or searched_elsewhere:
+    if not isinstance(path, str) or "\0" in path or len(path) > LONGEST_PATH or searched_elsewhere:
         return None
-    return call.paths.joined(call.cwd, given)
+    return call.paths.joined(call.cwd, path)
 
 
-def _text(given: Mapping[str, Any], name: str) -> str:
-    value = given.get(name)
+def _text(arguments: Mapping[str, Any], name: str) -> str:
+    value = arguments.get(name)
     return value if isinstance(value, str) else ""

@@ -44,7 +44,7 @@ def read_strictly(text: str) -> list[Words] | None:
     words: list[str] = []
     position = 0
     while position < len(text):
-        separator = next((one for one in SEPARATORS if text.startswith(one, position)), None)
+        separator = next((mark for mark in SEPARATORS if text.startswith(mark, position)), None)
         redirection = _HARMLESS_REDIRECTION.match(text, position)
         if redirection is not None:
             position = redirection.end()

@@ -1,1 +1,1 @@
-"""Pending questions: how they read, who may answer, what the answer means to the CLI."""
+"""Pending questions: the broker, how questions read, forms in both directions, the reply to the CLI."""

@@ -1,8 +1,8 @@
 """The broker: holds every pending question and offers it to all channels at once; the first answer wins.
 
 The queue that a caller polls is `pending`; other channels (a dialog in the client, the terminal, a chat) register
-themselves. An answer reaches the process in the same breath, without waiting for anybody; only the offer comes a
-moment after the opening, so that a channel may answer at once and still finds the session waiting.
+themselves. `answer` hands the reply to the process within the call, without awaiting anything; only the offer comes
+one step of the event loop after the opening, so that a channel may answer at once and still finds the session waiting.
 """
 
 import asyncio
@@ -16,18 +16,19 @@ from typing import Any, Protocol, runtime_checkable
 
 from ..errors import QuestionClosed
 from ..model.question import Answer, Closure, Question, Resolution, kind_of
-from ..model.text import cut
+from ..model.text import count_of, cut
 from .cli_reply import reply
 from .describe import describe
 
 log = logging.getLogger(__name__)
 
-_REMEMBERED = 2000
+_CLOSED_KEPT = 2000
 _LONGEST_DETAIL = 500
 
 
 class Channel(Protocol):
-    """A way to a person. `offer` and `withdraw` must not block; if they raise, only this channel loses."""
+    """Something that puts questions to a person. `offer` and `withdraw` must not block; if they raise, that is logged
+    and the other channels go on."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +37,7 @@ class Channel(Protocol):
         """A question opened; the channel may answer it through the broker."""
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        """The question is closed, whoever closed it. May come for one that was never offered here."""
+        """The question is closed, by this channel or otherwise. May come for one that was never offered here."""
 
 
 @runtime_checkable
@@ -67,7 +68,7 @@ class Broker:
         self._timeout = timeout
         self._redact = redact
         self._open: dict[str, _Pending] = {}
-        # Whose question it was, why it is closed, by whom, and a word on that: no inputs, no answers.
+        # Session, reason, channel and detail of the latest closed questions: no inputs, no answers.
         self._closed: OrderedDict[str, tuple[str, Closure, str, str]] = OrderedDict()
         self._channels: tuple[Channel, ...] = ()
 
@@ -79,8 +80,8 @@ class Broker:
                 self._offer_to(channel, pending.question)
 
     def remove_channel(self, channel: Channel) -> None:
-        """The channel hears nothing more; its questions stay open for the others."""
-        self._channels = tuple(one for one in self._channels if one is not channel)
+        """The channel gets nothing more; questions that it was offered stay open for the others."""
+        self._channels = tuple(other for other in self._channels if other is not channel)
 
     def open(
         self,
@@ -130,13 +131,13 @@ class Broker:
 
     def _offer_to(self, channel: Channel, question: Question) -> None:
         if question.id in self._open:  # a channel before this one may have answered it
-            _tell(channel.offer, question)
+            _notify(channel.offer, question)
 
     def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id: whoever followed the old one follows the new one."""
+        """A session goes on under another id: channels that follow the old one follow the new one."""
         for channel in self._channels:
             if isinstance(channel, Follower):
-                _tell(channel.session_moved, old, new)
+                _notify(channel.session_moved, old, new)
 
     def pending(self, session_id: str | None = None) -> list[Question]:
         """The open questions, oldest first; of one session or of all."""
@@ -144,7 +145,8 @@ class Broker:
         return [question for question in questions if session_id in (None, question.session_id)]
 
     def answer(self, session_id: str, question_id: str, answer: Answer, by: str) -> Question:
-        """Answers a question. QuestionClosed tells who was faster; InvalidArgument leaves it open."""
+        """Answers a question. QuestionClosed if it is not open, with who answered it; InvalidArgument if the answer
+        does not fit, which leaves it open."""
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
             raise self._why_closed(session_id, question_id)
@@ -153,7 +155,7 @@ class Broker:
         return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:
-        """Nobody needs an answer any more; a no-op for a question that is closed."""
+        """Closes a question that needs no answer any more; a no-op for one that is closed."""
         if question_id in self._open:
             self._close(question_id, Resolution(Closure.WITHDRAWN, "claude", None, detail, time.time()), None)
 
@@ -164,42 +166,41 @@ class Broker:
 
     def _expire(self, question_id: str) -> None:
         question = self._open[question_id].question
-        denial = Answer(allow=False, message=f"Nobody answered within {_told(self._timeout)}, so this was denied.")
+        number, unit = (self._timeout / 60, "minute") if self._timeout >= 60 else (self._timeout, "second")
+        waited = count_of(number, unit, "g")
+        denial = Answer(allow=False, message=f"Nobody answered within {waited}, so this was denied.")
         resolution = Resolution(Closure.EXPIRED, "deadline", denial, denial.message or "", time.time())
         self._close(question_id, resolution, reply(question, denial))
 
     def _close(self, question_id: str, resolution: Resolution, body: dict[str, Any] | None) -> None:
+        # Removed before anybody is called, so that a second answer from within `settle` finds the question closed.
         pending = self._open.pop(question_id)
         pending.timer.cancel()
-        about = cut(resolution.by, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
-        self._closed[question_id] = (pending.question.session_id, resolution.closure, *about)
-        if len(self._closed) > _REMEMBERED:
+        by, detail = cut(resolution.by, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
+        self._closed[question_id] = (pending.question.session_id, resolution.closure, by, detail)
+        if len(self._closed) > _CLOSED_KEPT:
             self._closed.popitem(last=False)
         try:
             pending.settle(pending.question, resolution, body)
         finally:
             for channel in self._channels if pending.offered else ():
-                _tell(channel.withdraw, pending.question, resolution)
+                _notify(channel.withdraw, pending.question, resolution)
 
     def _why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
         owner, closure, by, detail = self._closed.get(question_id, ("", None, "", ""))
         if closure is None or owner != session_id:
             return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")
-        told = {
+        reason = {
             Closure.ANSWERED: f"was already answered by {by}",
             Closure.EXPIRED: "expired and was denied",
             Closure.WITHDRAWN: f"was withdrawn: {detail}",
         }[closure]
-        return QuestionClosed(f"Question {question_id!r} {told}.", closed=str(closure), by=by)
+        return QuestionClosed(f"Question {question_id!r} {reason}.", closed=str(closure), by=by)
 
 
-def _tell(call: Callable[..., None], *about: object) -> None:
+def _notify(callback: Callable[..., None], *arguments: object) -> None:
+    """Calls a channel; what it raises is logged and concerns nobody else."""
     try:
-        call(*about)
+        callback(*arguments)
     except Exception:
         log.exception("a channel failed")
-
-
-def _told(seconds: float) -> str:
-    number, unit = (seconds / 60, "minute") if seconds >= 60 else (seconds, "second")
-    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"

@@ -1,4 +1,7 @@
-"""What an answer means to the CLI: the body of a `can_use_tool` response. Pure."""
+"""The answer to a question as the CLI takes it: the body of a `can_use_tool` response. Pure.
+
+An answer that does not fit its question is refused with InvalidArgument, and nothing is sent.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,9 +21,9 @@ def reply(question: Question, answer: Answer) -> dict[str, Any]:
     """The response for the CLI; InvalidArgument if the answer does not fit the question."""
     if not answer.allow:
         return _denial(question, answer)
-    body: dict[str, Any] = {"behavior": "allow", "updatedInput": _input(question, answer)}
+    body: dict[str, Any] = {"behavior": "allow", "updatedInput": _updated_input(question, answer)}
     if answer.scope is Scope.SESSION:
-        body["updatedPermissions"] = _for_session(question)
+        body["updatedPermissions"] = _session_permissions(question)
     mode = chosen_mode(question, answer)
     if mode is not None:
         change = {"type": "setMode", "mode": mode, "destination": "session"}
@@ -47,18 +50,18 @@ def _denial(question: Question, answer: Answer) -> dict[str, Any]:
     return {**body, "interrupt": True} if answer.interrupt else body
 
 
-def _for_session(question: Question) -> list[dict[str, Any]]:
+def _session_permissions(question: Question) -> list[dict[str, Any]]:
     # The CLI would write some of its suggestions into the project's settings; what was allowed for a session
     # must not outlive it.
-    rules = [{**one, "destination": "session"} for one in question.suggestions if isinstance(one, Mapping)]
-    if not rules:
+    suggestions = [rule for rule in question.suggestions if isinstance(rule, Mapping)]
+    if not suggestions:
         raise InvalidArgument(
             "Claude Code offers no rule that would allow this for the whole session; allow it once instead."
         )
-    return rules
+    return [{**rule, "destination": "session"} for rule in suggestions]
 
 
-def _input(question: Question, answer: Answer) -> dict[str, Any]:
+def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
     if answer.updated_input is not None:
         refuse_cut(answer.updated_input)
     edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
@@ -91,16 +94,17 @@ def answers_by_text(question: Question, answers: object) -> dict[str, str]:
 
 
 def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str, str]:
-    given: dict[str, str] = {}
+    by_text: dict[str, str] = {}
     for key, value in answers.items():
-        text = _text_of(question, str(key))
-        if text in given:
+        text = _question_text(question, str(key))
+        if text in by_text:
             raise _misfit(f"{text!r} is answered twice.")
-        given[text] = _joined(value)
-    return given
+        by_text[text] = _joined(value)
+    return by_text
 
 
-def _text_of(question: Question, key: str) -> str:
+def _question_text(question: Question, key: str) -> str:
+    """The text of the part of a question that is meant by its text, its header or its number."""
     texts = [choice.question for choice in question.choices]
     headers = {choice.header: choice.question for choice in reversed(question.choices) if choice.header}
     numbers = {str(number): text for number, text in enumerate(texts, 1)}
@@ -112,7 +116,7 @@ def _text_of(question: Question, key: str) -> str:
 
 
 def _joined(value: object) -> str:
-    """As the CLI takes it: labels or free text, several labels separated by commas."""
+    """An answer as the CLI takes it: a label or free text, several labels separated by commas."""
     labels = [value] if isinstance(value, str) else value
     if not isinstance(labels, Sequence) or not all(isinstance(label, str) for label in labels):
         raise _misfit(f"An answer is a text or a list of labels, not {value!r}.")
@@ -124,10 +128,11 @@ def _misfit(why: str) -> InvalidArgument:
 
 
 def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
-    """The caller's input in which every part that was left as it was `shown` is the `original` again.
+    """The input that a caller edited on the basis of a redacted one, with the secrets back in it.
 
-    InvalidArgument if the caller changed a text and left the `mark` of a secret in it: nobody could say what belongs
-    there, and the tool would be run with the mark itself.
+    Every part that is still as it was `shown` becomes the `original` again. InvalidArgument if the caller changed a
+    text and left the `mark` of a secret in it: what belongs there is not known, and the tool would be run with the
+    mark itself.
     """
     if updated == shown:
         return original
@@ -138,8 +143,9 @@ def put_back(updated: Any, shown: Any, original: Any, mark: str) -> Any:
         }
     if isinstance(updated, list) and isinstance(shown, list) and isinstance(original, list | tuple):
         known = min(len(shown), len(original))
-        pairs = enumerate(updated)
-        return [put_back(one, shown[at], original[at], mark) if at < known else one for at, one in pairs]
+        return [
+            put_back(item, shown[at], original[at], mark) if at < known else item for at, item in enumerate(updated)
+        ]
     if isinstance(updated, str) and mark in updated and shown != original:
         raise InvalidArgument(
             f"updatedInput changes a text in which {mark} stands for a secret that was not shown. "

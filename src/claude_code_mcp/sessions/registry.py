@@ -205,7 +205,8 @@ class Sessions:
         if not transcripts.available:
             return  # a directory that is not there just now is no reason to forget anything
         with contextlib.suppress(OSError):
-            self._around.recorder.records.clean_up(lambda one: transcripts.path_of(one) is not None, _RECORD_GRACE)
+            for kept in (self._around.recorder.records, self._around.aliases):
+                kept.clean_up(lambda session_id: transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 
     def _forget(self, session: Session) -> None:
         """A session whose process is still being closed stays known: whoever resumes it must wait for that."""

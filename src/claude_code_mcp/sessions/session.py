@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from functools import partial
 
-from ..errors import Cancelled, ClaudeCodeError, LimitReached, SessionBusy, SessionNotFound
+from ..errors import Cancelled, ClaudeCodeError, LimitReached, RecordUnreadable, SessionBusy, SessionNotFound
 from ..model.events import ProcessChanged, Retrying
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
@@ -15,7 +15,7 @@ from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
 from ..processes.child import Exit
-from ..store.session_records import LONGEST_RESULT, RecordUnreadable, SessionRecord
+from ..store.session_records import LONGEST_RESULT, SessionRecord
 from ..store.transcripts import read_lines
 from .dependencies import SessionDeps
 from .dialogue import Dialogue

@@ -1,1 +1,1 @@
-"""What is kept: the event log of each session in memory, transcripts and locks on disk."""
+"""What is kept: the event log of each session in memory; records, locks, spending and transcripts on disk."""

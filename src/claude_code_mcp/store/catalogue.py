@@ -1,4 +1,11 @@
-"""`history.jsonl`: what was typed into Claude Code by hand, in all projects. `-p` runs do not appear in it."""
+"""All sessions on this machine, ours or not, for listings: what the transcripts and the CLI's prompt history say.
+
+Read from files alone, without a running server. A transcript is opened only for an entry that is really listed, and
+what was read is kept until the file changes. `history.jsonl` holds what was typed into Claude Code by hand, in all
+projects (`-p` runs do not appear in it); a session that only the history knows has no transcript any more and is
+listed with size 0. Files that cannot be read, or hold something else, are passed over. All functions block on the
+disk.
+"""
 
 import itertools
 import os
@@ -10,61 +17,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ..model.text import clip_line
 from .jsonl import clean, last_lines, parse_all
 from .transcript_reader import grown_lines, readable_lines
-from .transcript_summary import Heading, in_folder, is_bare_command, read_heading, shortened, unwrapped
+from .transcript_summary import LONGEST_TITLE, Heading, in_folder, is_bare_command, read_heading, unwrapped
 from .transcripts import is_session_id
 
-_READ = 1 << 20
-
-
-_LATEST = 10**14
-
-
-@dataclass(slots=True)
-class Memory:
-    """What the history remembers of one session."""
-
-    project: str
-    first_prompt: str | None
-    last_used: float
-
-
-def read_history(path: str) -> dict[str, Memory]:
-    """The sessions in the latest part of the history, by id."""
-    memories: dict[str, Memory] = {}
-    for line in parse_all([raw for raw in last_lines(path, _READ)[0] if b'"sessionId"' in raw]):
-        _remember(memories, line)
-    return memories
-
-
-def _remember(memories: dict[str, Memory], line: dict[str, Any]) -> None:
-    session_id, project, used = line.get("sessionId"), line.get("project"), _seconds(line.get("timestamp"))
-    if not (isinstance(session_id, str) and isinstance(project, str) and used):
-        return
-    memory = memories.get(session_id)
-    if memory is None:
-        if not is_session_id(session_id):
-            return
-        memory = memories[session_id] = Memory(clean(project), None, used)
-    memory.last_used = max(memory.last_used, used)
-    if memory.first_prompt is None or is_bare_command(memory.first_prompt):
-        memory.first_prompt = _prompt(line.get("display")) or memory.first_prompt
-
-
-def _prompt(display: Any) -> str | None:
-    prompt = unwrapped(display) if isinstance(display, str) else None
-    return shortened(prompt) if prompt else None
-
-
-def _seconds(timestamp: Any) -> float | None:
-    return timestamp / 1000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST else None
-
-
-_REMEMBERED = 4096
-
-
 _EXTENSION = ".jsonl"
+_CACHE_SIZE = 4096
+_HISTORY_BYTES = 1 << 20
+"""So much of the end of the history is read."""
+_LATEST_MS = 10**14
+"""A timestamp beyond this is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +47,23 @@ class Entry:
     """Bytes of the transcript; 0 if only the history knows the session, which then cannot be resumed."""
 
 
+# `Catalogue.list` hides the built-in within its class.
 CatalogueEntries = list[Entry]
-
-
 TranscriptLines = list[str]
+
+
+@dataclass(slots=True)
+class HistoryEntry:
+    """What the history knows of one session."""
+
+    project: str
+    first_prompt: str | None
+    last_used: float
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A transcript as the directory shows it, unopened."""
+    """A file as its directory shows it, unopened. Equal while the file is unchanged, which makes it a cache key."""
 
     path: str
     mtime_ns: int
@@ -99,13 +71,13 @@ class _File:
 
 
 class Catalogue:
-    """The sessions below one configuration directory of the CLI. What was read is remembered until it changes."""
+    """The sessions below one configuration directory of the CLI."""
 
     def __init__(self, config_dir: str) -> None:
         self._projects = os.path.join(config_dir, "projects")
         self._history_path = os.path.join(config_dir, "history.jsonl")
-        self._heading = lru_cache(maxsize=_REMEMBERED)(_read_heading)
-        self._history_as_of = lru_cache(maxsize=1)(_read_history)
+        self._heading = lru_cache(maxsize=_CACHE_SIZE)(_read_heading)
+        self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
         """One session; None if neither a transcript nor the history knows it."""
@@ -131,8 +103,8 @@ class Catalogue:
         text: str | None = None,
         only: frozenset[str] | None = None,
     ) -> CatalogueEntries:
-        """Newest first; of one directory, with a text in title, first prompt, directory, branch or id, and `only`
-        those with these ids."""
+        """At most `limit` sessions, newest first: those of the directory `project`, with `text` in title, first prompt,
+        directory, branch or id, and with an id in `only`. What is unset does not filter."""
         directory = _Directory(project) if project is not None else None
         entries = self._entries(directory, only)
         if directory is not None:
@@ -142,32 +114,36 @@ class Catalogue:
         return [*itertools.islice(entries, max(0, limit))]
 
     def _entries(self, directory: "_Directory | None", only: frozenset[str] | None) -> Iterator[Entry]:
-        """Those that may be of a directory. Lazily, so that no more files are opened than are asked for."""
+        """Sessions that may be of the directory, newest first. A generator, so that no more files are opened than the
+        caller takes entries."""
         files = _newest_by_session(self._scan(directory))
-        memories = self._history()
+        history = self._history()
         if directory is not None:
-            memories = {one: memory for one, memory in memories.items() if directory.is_same(memory.project)}
-        used = {session_id: memory.last_used for session_id, memory in memories.items()}
+            history = {session_id: entry for session_id, entry in history.items() if directory.is_same(entry.project)}
+        used = {session_id: past.last_used for session_id, past in history.items()}
         for session_id, transcript in files.items():
             used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
         for session_id in sorted(used if only is None else used.keys() & only, key=used.__getitem__, reverse=True):
             file = files.get(session_id)
             if file is None and directory is not None:
                 file = self._locate(session_id)  # it may have moved: then its new place counts
-            entry = self._entry(session_id, file, memories.get(session_id))
+            entry = self._entry(session_id, file, history.get(session_id))
             if entry is not None:
                 yield entry
 
-    def _entry(self, session_id: str, file: _File | None, memory: Memory | None) -> Entry | None:
+    def _entry(self, session_id: str, file: _File | None, past: HistoryEntry | None) -> Entry | None:
+        """From the transcript, from the history alone if that cannot be read, or None if neither knows it."""
         heading = self._heading(file) if file is not None else None
         if heading is None or file is None:
-            return _remembered(session_id, memory) if memory is not None else None
+            if past is None:
+                return None
+            return Entry(session_id, past.project, None, past.first_prompt, past.last_used, None, 0)
         return Entry(
             session_id=session_id,
             project=heading.cwd,
             title=heading.title,
-            first_prompt=heading.first_prompt or (memory.first_prompt if memory else None),
-            last_used=max(file.mtime_ns / 1e9, memory.last_used if memory else 0),
+            first_prompt=heading.first_prompt or (past.first_prompt if past else None),
+            last_used=max(file.mtime_ns / 1e9, past.last_used if past else 0),
             branch=heading.branch,
             size=file.size,
         )
@@ -178,26 +154,22 @@ class Catalogue:
                 yield from _transcripts_in(folder.path)
 
     def _locate(self, session_id: str) -> _File | None:
+        """The newest transcript of a session: one that was moved may have left another behind."""
         name = session_id + _EXTENSION
         paths = (os.path.join(folder.path, name) for folder in _scandir(self._projects))
         files = [file for path in paths if (file := _file(path)) is not None]
         return max(files, key=lambda file: file.mtime_ns, default=None)
 
-    def _history(self) -> dict[str, Memory]:
+    def _history(self) -> dict[str, HistoryEntry]:
         file = _file(self._history_path)
         return self._history_as_of(file) if file is not None else {}
 
 
+# -- files and directories ----------------------------------------------------------------------------------------
+
+
 def _read_heading(file: _File) -> Heading | None:
     return read_heading(file.path, os.path.basename(os.path.dirname(file.path)))
-
-
-def _read_history(file: _File) -> dict[str, Memory]:
-    return read_history(file.path)
-
-
-def _remembered(session_id: str, memory: Memory) -> Entry:
-    return Entry(session_id, memory.project, None, memory.first_prompt, memory.last_used, None, 0)
 
 
 def _scandir(path: str) -> list[os.DirEntry[str]]:
@@ -218,13 +190,14 @@ def _transcripts_in(folder: str) -> Iterator[tuple[str, _File]]:
 
 
 def _file(path: str) -> _File | None:
+    """None for what is missing, empty or no regular file."""
     try:
-        facts = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    if not stat.S_ISREG(facts.st_mode) or not facts.st_size:
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
         return None
-    return _File(path, facts.st_mtime_ns, facts.st_size)
+    return _File(path, status.st_mtime_ns, status.st_size)
 
 
 def _newest_by_session(found: Iterable[tuple[str, _File]]) -> dict[str, _File]:
@@ -236,8 +209,8 @@ def _newest_by_session(found: Iterable[tuple[str, _File]]) -> dict[str, _File]:
 
 
 def _mentions(entry: Entry, text: str) -> bool:
-    told = (entry.title, entry.first_prompt, entry.project, entry.branch, entry.session_id)
-    return any(text in part.casefold() for part in told if part)
+    searched = (entry.title, entry.first_prompt, entry.project, entry.branch, entry.session_id)
+    return any(text in part.casefold() for part in searched if part)
 
 
 class _Directory:
@@ -245,29 +218,60 @@ class _Directory:
 
     def __init__(self, path: str) -> None:
         self._spellings = (_resolved(path), os.path.abspath(path))
-        self._identity = lru_cache(maxsize=_REMEMBERED)(_identity)
-        self._own = _identity(path)
+        self._identity_of = lru_cache(maxsize=_CACHE_SIZE)(_identity)
+        self._identity = _identity(path)
 
     def may_have(self, folder: str) -> bool:
-        """Whether its transcripts can lie in a folder of this name; those of others can, too."""
+        """Whether its transcripts can lie in a folder of this name. Those of other directories may lie there, too."""
         return any(in_folder(spelling, folder) for spelling in self._spellings)
 
     def is_same(self, path: str) -> bool:
-        return self._identity(path) == self._own
+        return self._identity_of(path) == self._identity
 
 
 def _identity(directory: str) -> object:
-    """The same for every spelling of a directory; one that is gone is known by its name alone."""
+    """The same for every spelling of a directory; of one that is gone, only its name can be compared."""
     try:
-        facts = os.stat(directory)
+        status = os.stat(directory)
     except (OSError, ValueError):
         return _resolved(directory)
-    return facts.st_dev, facts.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _resolved(directory: str) -> str:
-    """As Claude Code writes it."""
+    """The path as Claude Code writes it into transcripts."""
     try:
         return unicodedata.normalize("NFC", os.path.realpath(directory))
     except (OSError, ValueError):
         return directory
+
+
+# -- the history ------------------------------------------------------------------------------------------------
+
+
+def read_history(path: str) -> dict[str, HistoryEntry]:
+    """The sessions in the latest part of the history, by id."""
+    history: dict[str, HistoryEntry] = {}
+    for line in parse_all([raw for raw in last_lines(path, _HISTORY_BYTES)[0] if b'"sessionId"' in raw]):
+        _add_line(history, line)
+    return history
+
+
+def _add_line(history: dict[str, HistoryEntry], line: dict[str, Any]) -> None:
+    session_id, project, used = line.get("sessionId"), line.get("project"), _seconds(line.get("timestamp"))
+    if not (isinstance(session_id, str) and isinstance(project, str) and used):
+        return
+    entry = history.get(session_id)
+    if entry is None:
+        if not is_session_id(session_id):
+            return
+        entry = history[session_id] = HistoryEntry(clean(project), None, used)
+    entry.last_used = max(entry.last_used, used)
+    if entry.first_prompt is None or is_bare_command(entry.first_prompt):
+        display = line.get("display")
+        prompt = unwrapped(display) if isinstance(display, str) else None
+        entry.first_prompt = clip_line(prompt, LONGEST_TITLE) if prompt else entry.first_prompt
+
+
+def _seconds(timestamp: Any) -> float | None:
+    return timestamp / 1000 if isinstance(timestamp, int | float) and 0 < timestamp < _LATEST_MS else None

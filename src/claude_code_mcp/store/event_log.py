@@ -1,8 +1,8 @@
 """The event log of one session: sequenced, bounded by count and by bytes, replayable, subscribable.
 
-The log never waits for a reader. Whoever falls behind, or asks for what is already gone, is told so by a `Gap`.
-Fragments of a message that is being written are handed to subscribers one by one but share one entry in the log,
-so that a long answer does not push everything else out.
+The log never waits for a reader. A reader that falls behind, or asks for what is already gone, gets a `Gap` in its
+place. Fragments of a message that is being written are handed to subscribers one by one but share one entry in the
+log, so that a long answer does not push everything else out.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class EventLog:
     """Appends are cheap and synchronous; reading is by sequence number."""
 
     def __init__(self, max_events: int, max_bytes: int, listener: Callable[[Event], None] = lambda _: None) -> None:
-        """`listener` is told of every event at once, fragments excepted; it must neither block nor raise."""
+        """`listener` is called with every event at once, fragments excepted; it must neither block nor raise."""
         self._listener = listener
         self._max_events = max_events
         self._max_bytes = max_bytes
@@ -38,16 +38,16 @@ class EventLog:
         self._closed = False
         self._subscribers: tuple[Subscription, ...] = ()
         self.epoch = secrets.token_hex(4)
-        """Tells this log from every other, also from those of the same session."""
+        """Distinguishes this log from every other, those of the same session included."""
         self._restored_epoch = ""
         self.restored_seq = 0
-        """The number of the newest event from before this log's time."""
+        """The number of the newest restored event."""
         self.last_seq = 0
         """The number of the newest event, 0 when there was none."""
 
     @property
     def first_seq(self) -> int:
-        """The number of the oldest event that can still be had."""
+        """The number of the oldest event that is still held."""
         if not self._entries:
             return self.last_seq + 1
         oldest = self._entries[0]
@@ -59,7 +59,7 @@ class EventLog:
         return self._bytes
 
     def restore(self, events: Iterable[Event], epoch: str) -> None:
-        """Fills an empty log with what happened before its time; nobody is told.
+        """Fills an empty log with events from before a restart; neither subscribers nor the listener get them.
 
         `epoch` must be the same for the same events and for no others.
         """
@@ -156,7 +156,7 @@ class EventLog:
         return subscription
 
     def _unsubscribe(self, subscription: "Subscription") -> None:
-        self._subscribers = tuple(one for one in self._subscribers if one is not subscription)
+        self._subscribers = tuple(other for other in self._subscribers if other is not subscription)
 
     def close(self) -> None:
         """Ends every subscription, those to come too, after what it still holds."""
@@ -166,7 +166,7 @@ class EventLog:
 
 
 class Subscription:
-    """An asynchronous iterator over events. A reader that falls behind loses the oldest, and is told so."""
+    """An asynchronous iterator over events. A reader that falls behind loses the oldest and gets a `Gap` for them."""
 
     def __init__(self, log: EventLog, capacity: int, max_bytes: int) -> None:
         self._log = log

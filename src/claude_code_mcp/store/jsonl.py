@@ -1,4 +1,7 @@
-"""Files of JSON lines that others write: half-written, damaged or endless ones included. Blocks on the disk."""
+"""Reads files of JSON lines that others write, which may be unfinished, damaged or huge. Blocks on the disk.
+
+What cannot be opened or parsed counts as empty: nothing here raises for what is in a file.
+"""
 
 import json
 import os
@@ -20,27 +23,27 @@ def parse(line: bytes) -> dict[str, Any] | None:
 
 
 def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The objects in many lines. All at once takes a third of the time, so that is tried first."""
+    """The objects in many lines. Parsing all at once takes a third of the time, so that is tried first."""
     try:
         parsed = json.loads(b"[" + b",".join(lines) + b"]")
     except (ValueError, RecursionError):
         parsed = []
     if len(parsed) != len(lines):
         parsed = [parse(line) for line in lines]
-    return [one for one in parsed if isinstance(one, dict)]
+    return [value for value in parsed if isinstance(value, dict)]
 
 
 def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
     """The first and the last bytes of a file; the second part is empty if the first is the whole file.
 
-    None if it cannot be read, or is no file: opening a pipe would wait for its writer.
+    None if it cannot be read or is not a regular file. It is opened without blocking: a pipe would wait for its writer.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
+        with open(path, "rb", opener=_open_nonblocking) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 return None
-            if facts.st_size <= head + tail:
+            if status.st_size <= head + tail:
                 return file.read(head + tail), b""
             first = file.read(head)
             file.seek(-tail, os.SEEK_END)
@@ -49,7 +52,7 @@ def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
         return None
 
 
-def _open_at_once(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -65,5 +68,5 @@ def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
 
 
 def clean(text: str) -> str:
-    """Without what would steer a terminal, or could not be written as UTF-8 at all."""
+    """The text without control characters that would steer a terminal, and without lone surrogates."""
     return _SURROGATE.sub("�", _UNPRINTABLE.sub("", text))

@@ -26,7 +26,8 @@ class Leases:
         self._directory = state_dir / "locks" / shared_name(config_dir)
 
     def take(self, session_id: str) -> "Lease":
-        """The lease on a session; SessionBusy if somebody has it, another `Leases` of this process too."""
+        """The lease on a session. SessionBusy if it is held, be it by another `Leases` of this process; ProcessFailed
+        if the lock file cannot be used."""
         lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, mode=FILE, thread_local=False)
         try:
             private_directory(self._directory)
@@ -42,7 +43,7 @@ class Leases:
         return Lease(lock)
 
     def held(self, session_id: str) -> bool:
-        """Whether somebody runs the session at this moment. Takes the lock for an instant, as nothing else can tell."""
+        """Whether some server runs the session just now. Takes the lock for an instant: there is no other test."""
         try:
             self.take(session_id).release()
         except SessionBusy:
@@ -59,5 +60,5 @@ class Lease:
         self._lock = lock
 
     def release(self) -> None:
-        """Lets others write to the session. Harmless when it was done before."""
+        """Lets others write to the session. Releasing twice is harmless."""
         self._lock.release()

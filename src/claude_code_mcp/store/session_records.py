@@ -1,16 +1,16 @@
-"""What is known of each session that this product ran: whose it is, what it may do, what it has spent, how it stands.
+"""What is kept on disk of each session that this product ran, beside its transcript.
 
-One JSON file per session id in the state directory, apart by the CLI's configuration directory as the transcripts
-are. Transcripts have the conversation and nothing of this, and outlive the server.
+A record (`SessionRecords`) holds whose the session is, what it may do, what it has spent and how its last turn ended:
+one JSON file per session id in the state directory, apart by the CLI's configuration directory as the transcripts
+are. It has the session's options as they were admitted, with the secrets that its caller put into `env`, into headers
+of MCP servers or into prompts: without them the session could not be resumed as it was. So the files are 0600 in
+directories of 0700. Nothing from the server's own environment is in them. A session that is not to be persisted has
+no record. A record that exists but cannot be read grants nothing: `read` refuses instead of reporting no record.
 
-A record holds the session's options as they were admitted, with the secrets that its caller put into `env`, into
-headers of MCP servers or into prompts: without them the session could not be resumed as it was. So the files are
-0600 in directories of 0700. Nothing from the server's own environment is in them. A session that is not to be
-persisted has no record.
+A pointer (`Aliases`) leads from the id of a session that was cleared to the id under which it goes on.
 
-A record that is there and cannot be read grants nothing: `read` refuses, it never falls back to "no record".
-
-All functions block on the disk; call them from a thread. Several may call at once.
+Both are replaced as a whole and durably, so that a reader has the old or the new content, after a crash too. All
+functions block on the disk; call them from a thread. Several threads and several servers may call at once.
 """
 
 import json
@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from ..errors import PermissionDenied
+from ..errors import RecordUnreadable
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
@@ -34,42 +34,17 @@ from .lease import shared_name
 from .transcripts import is_session_id
 
 LOCAL = "local"
-
-
 """The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
-
-
 VERSION: Final = 1
-
-
 LONGEST_RESULT = 256 << 10
-
-
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
-
-
-_LARGEST = 16 << 20
-
-
-Time = Annotated[float, Field(ge=0, lt=1e11)]
-
-
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
+_LARGEST_FILE = 16 << 20
 _SUFFIX = ".json"
-
-
-_TRUSTED_AFTER = 2.0
-
-
-"""Seconds after which a directory's time is sure to change with the next change in it."""
-
-
+_SETTLED_AFTER = 2.0
+"""Seconds after which a directory's modification time is sure to change with the next change in it."""
 _CHECKED_AT_ONCE = 100
-
-
-_CRASH_LEFT = 3600.0
+_LEFT_BY_CRASH_AFTER = 3600.0
+_MOST_HOPS = 1000
 
 
 def _any_text(value: object) -> str:
@@ -79,15 +54,13 @@ def _any_text(value: object) -> str:
     return value
 
 
+Time = Annotated[float, Field(ge=0, lt=1e11)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 DirectoryName = Annotated[str, PlainValidator(_any_text)]
 
 
-class RecordUnreadable(PermissionDenied):
-    """A session of ours whose limits are not known any more, so that it must not be resumed."""
-
-
 class SessionRecord(BaseModel):
-    """All that a session needs beside its transcript to go on as it was. Times are Unix seconds."""
+    """All that a session needs beside its transcript to be resumed as it was. Times are Unix seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -106,28 +79,28 @@ class SessionRecord(BaseModel):
     """The session and the message that a fork begins with, until it has a transcript of its own."""
     cancelled: bool = False
     running_since: Time | None = None
-    """When the turn began that is running; still there when nobody runs the session, the turn was cut short."""
+    """When the turn began that is running. If it is set and no server runs the session, that turn was cut short."""
     spent_usd: Amount = 0.0
     """What counts against the session's budget."""
     usage: Usage = Usage()
     model_turns: int = Field(0, ge=0)
     outcome: Outcome | None = None
-    """Of the last turn that came to one."""
+    """Of the last turn that ended."""
     result_cut: bool = False
-    """Whether the result in `outcome` is too long to be kept here."""
+    """Whether the result in `outcome` was too long and is only its beginning."""
     grants: tuple[Mapping[str, Any], ...] = ()
-    """Permission updates that a person gave for the whole session, as the CLI was told them."""
+    """Permission updates that a person granted for the whole session, in the form that the CLI takes them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a listing tells of a record."""
+    """What a listing shows of a record."""
 
     owner: str
     cancelled: bool
     running: bool
     state: State
-    """Where the last turn that came to an outcome left the session."""
+    """The state in which the last turn that ended left the session."""
 
 
 class SessionRecords:
@@ -141,10 +114,10 @@ class SessionRecords:
         self._checked = ""
 
     def read(self, session_id: str) -> SessionRecord | None:
-        """The record; None if there is none. RecordUnreadable if there is one that says nothing certain."""
+        """The record; None if there is none. RecordUnreadable if there is one that is damaged or of another session."""
         try:
             with self._path(session_id).open("rb") as file:
-                content = file.read(_LARGEST + 1)
+                content = file.read(_LARGEST_FILE + 1)
             record = _parse(content)
         except FileNotFoundError:
             return None
@@ -155,7 +128,7 @@ class SessionRecords:
         return record
 
     def write(self, record: SessionRecord) -> None:
-        """Replaces the record, durably and as a whole. OSError if that cannot be done; then the old one stands."""
+        """Replaces the record. OSError if that cannot be done; then the old one is untouched."""
         private_directory(self._directory)
         content = json.dumps(record.model_dump(), ensure_ascii=False, separators=(",", ":"))
         replace_file(self._path(record.session_id), content.encode("utf-8", "surrogatepass"))
@@ -165,7 +138,7 @@ class SessionRecords:
         self._path(session_id).unlink(missing_ok=True)
 
     def owned_by(self, caller: str, session_id: str) -> bool:
-        """Whether a session that is only on disk is this caller's to use; what cannot be read is nobody's."""
+        """Whether this caller may use a session that is only on disk. One whose record cannot be read has no owner."""
         if caller == LOCAL:
             return True
         try:
@@ -175,7 +148,7 @@ class SessionRecords:
         return record is not None and record.owner == caller
 
     def summaries(self) -> dict[str, Summary]:
-        """Every record in short, by session id. Reads only what has changed since the last time."""
+        """Every record in short, by session id. Reads only the files that have changed since the last call."""
         with self._lock:
             try:
                 changed = os.stat(self._directory).st_mtime_ns
@@ -183,56 +156,37 @@ class SessionRecords:
                 return {}
             if changed != self._indexed_at:
                 self._index = dict(self._scan())
-                settled = time.time() - changed / 1e9 > _TRUSTED_AFTER
+                settled = time.time() - changed / 1e9 > _SETTLED_AFTER
                 self._indexed_at = changed if settled else None
-            return {session_id: told for session_id, (_, told) in self._index.items() if told is not None}
+            return {session_id: summary for session_id, (_, summary) in self._index.items() if summary is not None}
 
-    def _scan(self) -> "list[tuple[str, tuple[tuple[int, int], Summary | None]]]":
+    def _scan(self) -> list[tuple[str, tuple[tuple[int, int], Summary | None]]]:
         found = []
-        for session_id, entry in self._files():
+        for session_id, entry in _files(self._directory, _SUFFIX):
             try:
-                facts = entry.stat()
+                status = entry.stat()
             except OSError:
                 continue
-            state = (facts.st_mtime_ns, facts.st_size)
+            version = (status.st_mtime_ns, status.st_size)
             known = self._index.get(session_id)
-            told = known[1] if known is not None and known[0] == state else _summary(entry.path)
-            found.append((session_id, (state, told)))
+            summary = known[1] if known is not None and known[0] == version else _summary(entry.path)
+            found.append((session_id, (version, summary)))
         return found
 
-    def _files(self) -> "list[tuple[str, os.DirEntry[str]]]":
-        try:
-            with os.scandir(self._directory) as entries:
-                named = [(entry.name.removesuffix(_SUFFIX), entry) for entry in entries if entry.name.endswith(_SUFFIX)]
-        except OSError:
-            return []
-        return sorted(((name, entry) for name, entry in named if is_session_id(name)), key=lambda one: one[0])
-
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
-        """Removes records that nobody has written for `grace` seconds and whose transcript is gone; tells how many.
+        """Removes records that nobody has written for `grace` seconds and whose transcript is gone; returns how many.
 
         Looks at a bounded number each time and goes on from there the next time.
         """
-        files = [one for one in self._files() if one[0] > self._checked][:_CHECKED_AT_ONCE]
+        files = _after(self._checked, _files(self._directory, _SUFFIX))
         self._checked = files[-1][0] if len(files) == _CHECKED_AT_ONCE else ""
         removed = 0
         for session_id, entry in files:
             if _older(entry.path, grace) and not has_transcript(session_id):
                 self.remove(session_id)
                 removed += 1
-        self._remove_left_over()
+        _remove_unfinished(self._directory)
         return removed
-
-    def _remove_left_over(self) -> None:
-        """What a crash left half written."""
-        try:
-            with os.scandir(self._directory) as entries:
-                left = [entry.path for entry in entries if entry.name.endswith(TEMPORARY)]
-        except OSError:
-            return
-        for path in left:
-            if _older(path, _CRASH_LEFT):
-                Path(path).unlink(missing_ok=True)
 
     def _path(self, session_id: str) -> Path:
         if not is_session_id(session_id):
@@ -240,8 +194,62 @@ class SessionRecords:
         return self._directory / f"{session_id.lower()}{_SUFFIX}"
 
 
+class Aliases:
+    """The pointers from ids of cleared sessions to those under which they go on, below one configuration directory."""
+
+    def __init__(self, state_dir: Path, config_dir: str) -> None:
+        self._directory = state_dir / "moved" / shared_name(config_dir)
+        self._checked = ""
+
+    def point(self, old: str, new: str) -> None:
+        """From now on the old id means the session with the new one. OSError if that cannot be written down."""
+        private_directory(self._directory)
+        replace_file(self._directory / old, new.encode("ascii"))
+
+    def resolve(self, session_id: str) -> str:
+        """The id under which the session goes on; its own if it was never cleared."""
+        for _ in range(_MOST_HOPS):
+            following = self._next(session_id)
+            if following is None:
+                break
+            session_id = following
+        return session_id
+
+    def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
+        """Removes pointers older than `grace` seconds that lead from nowhere to nowhere; returns how many.
+
+        One whose old transcript is still there stays: without it the old id would mean the conversation from before
+        it was cleared. Looks at a bounded number each time and goes on from there the next time.
+        """
+        files = _after(self._checked, _files(self._directory))
+        self._checked = files[-1][0] if len(files) == _CHECKED_AT_ONCE else ""
+        removed = 0
+        for old, entry in files:
+            if _older(entry.path, grace) and not has_transcript(old) and not has_transcript(self.resolve(old)):
+                Path(entry.path).unlink(missing_ok=True)
+                removed += 1
+        _remove_unfinished(self._directory)
+        return removed
+
+    def _next(self, session_id: str) -> str | None:
+        if not is_session_id(session_id):
+            return None
+        # Earlier versions kept the pointers of all configuration directories together, in the directory above.
+        for directory in (self._directory, self._directory.parent):
+            try:
+                new = (directory / session_id).read_text(encoding="ascii")
+            except (OSError, ValueError):
+                continue
+            if is_session_id(new):
+                return new
+        return None
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
 def _parse(content: bytes) -> SessionRecord:
-    if len(content) > _LARGEST:
+    if len(content) > _LARGEST_FILE:
         raise ValueError("it is too large")
     raw = json.loads(content.decode("utf-8", "surrogatepass"))
     if not isinstance(raw, dict) or raw.get("version") != VERSION:
@@ -250,7 +258,7 @@ def _parse(content: bytes) -> SessionRecord:
 
 
 def _reason(error: Exception) -> str:
-    """Without the contents, which may be secret."""
+    """What is wrong with a record, without its contents, which may be secret."""
     if isinstance(error, ValidationError):
         return f"{len(error.errors(include_input=False))} of its fields are not as they must be"
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
@@ -269,7 +277,7 @@ def _unreadable(session_id: str, why: str) -> RecordUnreadable:
 def _summary(path: str) -> Summary | None:
     try:
         with open(path, "rb") as file:
-            raw = json.loads(file.read(_LARGEST).decode("utf-8", "surrogatepass"))
+            raw = json.loads(file.read(_LARGEST_FILE).decode("utf-8", "surrogatepass"))
         if raw["version"] != VERSION or not isinstance(raw["owner"], str):
             return None
         ended = Outcome(OutcomeCode(raw["outcome"]["code"])).state if raw["outcome"] is not None else State.IDLE
@@ -280,44 +288,38 @@ def _summary(path: str) -> Summary | None:
         return None
 
 
+# -- files of both ------------------------------------------------------------------------------------------------
+
+
+def _files(directory: Path, suffix: str = "") -> list[tuple[str, os.DirEntry[str]]]:
+    """The files that are named after a session id, by that id."""
+    try:
+        with os.scandir(directory) as entries:
+            named = [(entry.name.removesuffix(suffix), entry) for entry in entries if entry.name.endswith(suffix)]
+    except OSError:
+        return []
+    return sorted(((name, entry) for name, entry in named if is_session_id(name)), key=lambda pair: pair[0])
+
+
+def _after(checked: str, files: list[tuple[str, os.DirEntry[str]]]) -> list[tuple[str, os.DirEntry[str]]]:
+    """The next files to look at in a clean-up that came as far as `checked`."""
+    return [file for file in files if file[0] > checked][:_CHECKED_AT_ONCE]
+
+
+def _remove_unfinished(directory: Path) -> None:
+    """Removes what a crash left half written."""
+    try:
+        with os.scandir(directory) as entries:
+            unfinished = [entry.path for entry in entries if entry.name.endswith(TEMPORARY)]
+    except OSError:
+        return
+    for path in unfinished:
+        if _older(path, _LEFT_BY_CRASH_AFTER):
+            Path(path).unlink(missing_ok=True)
+
+
 def _older(path: str, seconds: float) -> bool:
     try:
         return time.time() - os.stat(path).st_mtime > seconds
     except OSError:
         return False
-
-
-_LONGEST_WAY = 1000
-
-
-class Aliases:
-    """The pointers from old ids to new ones."""
-
-    def __init__(self, state_dir: Path) -> None:
-        self._directory = state_dir / "moved"
-
-    def point(self, old: str, new: str) -> None:
-        """From now on the old id means the session with the new one."""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = self._directory / f"{old}.{os.getpid()}.new"
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(new)
-        os.replace(fresh, self._directory / old)
-
-    def resolve(self, session_id: str) -> str:
-        """The id under which the session goes on; its own if it was never cleared."""
-        for _ in range(_LONGEST_WAY):
-            following = self._next(session_id)
-            if following is None:
-                break
-            session_id = following
-        return session_id
-
-    def _next(self, session_id: str) -> str | None:
-        if not is_session_id(session_id):
-            return None
-        try:
-            new = (self._directory / session_id).read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return None
-        return new if is_session_id(new) else None

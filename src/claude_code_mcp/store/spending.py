@@ -1,7 +1,7 @@
 """What callers have spent today (UTC), over restarts and over all servers that share a state directory.
 
 One file per day, to which every server appends a line per amount in a single write; a line that a crash cut off is
-passed over. Nothing is ever rewritten.
+passed over. No file is rewritten; those of more than a month ago are removed when a new day begins.
 """
 
 import json
@@ -15,41 +15,41 @@ from pathlib import Path
 
 from ..private_files import open_private, private_directory
 
-_KEPT = 31
+_DAYS_KEPT = 31
 
 
 class Spending:
-    """`note` and `today` only look at memory; `write` and `refresh` block on the disk. All may be called anywhere."""
+    """`note` and `today` use memory only; `write` and `refresh` block on the disk. All are thread-safe."""
 
     def __init__(self, state_dir: Path, clock: Callable[[], float] = time.time) -> None:
         self._directory = state_dir / "spending"
         self._clock = clock
-        self._id = uuid.uuid4().hex[:12]
+        self._server_id = uuid.uuid4().hex[:12]
         self._lock = threading.Lock()
         self._day = ""
         self._own: defaultdict[str, float] = defaultdict(float)
         self._others: defaultdict[str, float] = defaultdict(float)
-        self._read = 0
+        self._bytes_read = 0
 
     def today(self, who: str) -> float:
-        """What is known of today."""
+        """What the caller has spent today, as far as this server knows: `refresh` adds what others wrote."""
         with self._lock:
-            self._turn_page()
+            self._begin_day()
             return self._own[who] + self._others[who]
 
     def note(self, who: str, usd: float) -> None:
-        """Counts an amount from now on; `write` is to follow."""
+        """Counts an amount at once, before `write` has put it on the disk."""
         with self._lock:
-            self._turn_page()
+            self._begin_day()
             self._own[who] += usd
 
     def write(self, who: str, usd: float) -> None:
-        """Writes an amount down."""
+        """Appends an amount to today's file. OSError if that cannot be done."""
         # The line break before it keeps it apart from a line that was cut off.
-        line = "\n" + json.dumps({"who": who, "usd": usd, "by": self._id}) + "\n"
+        line = "\n" + json.dumps({"who": who, "usd": usd, "by": self._server_id}) + "\n"
         private_directory(self._directory)
         with self._lock:
-            self._turn_page()
+            self._begin_day()
             descriptor = open_private(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         try:
             os.write(descriptor, line.encode())
@@ -57,17 +57,17 @@ class Spending:
             os.close(descriptor)
 
     def refresh(self) -> None:
-        """Reads what others have written since."""
+        """Reads what other servers have written since the last call."""
         with self._lock:
-            self._turn_page()
+            self._begin_day()
             try:
                 with self._path.open("rb") as file:
-                    file.seek(self._read)
+                    file.seek(self._bytes_read)
                     new = file.read()
             except FileNotFoundError:
                 return
             whole = new[: new.rfind(b"\n") + 1]
-            self._read += len(whole)
+            self._bytes_read += len(whole)
             for line in whole.splitlines():
                 self._count(line)
 
@@ -77,25 +77,26 @@ class Spending:
             who, usd, by = str(entry["who"]), float(entry["usd"]), entry["by"]
         except (ValueError, KeyError, TypeError):
             return
-        if by != self._id and usd > 0:
+        if by != self._server_id and usd > 0:
             self._others[who] += usd
 
     @property
     def _path(self) -> Path:
         return self._directory / f"{self._day}.jsonl"
 
-    def _turn_page(self) -> None:
+    def _begin_day(self) -> None:
+        """Starts from zero if the day has changed since the last call; the caller holds the lock."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self._clock()))
         if day != self._day:
-            self._day, self._read = day, 0
+            self._day, self._bytes_read = day, 0
             self._own.clear()
             self._others.clear()
-            self._drop_old()
+            self._remove_old_files()
 
-    def _drop_old(self) -> None:
+    def _remove_old_files(self) -> None:
         try:
             names = sorted(name for name in os.listdir(self._directory) if name.endswith(".jsonl"))
         except FileNotFoundError:
             return
-        for name in names[:-_KEPT]:
+        for name in names[:-_DAYS_KEPT]:
             (self._directory / name).unlink(missing_ok=True)

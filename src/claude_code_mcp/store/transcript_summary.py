@@ -1,6 +1,8 @@
-"""What a listing tells about one transcript, from a bounded part of its beginning and of its end.
+"""What a listing shows of one transcript, read from a bounded part of its beginning and of its end.
 
-Claude Code writes the first prompt at the beginning, and repeats titles at the end when it exits.
+Claude Code writes the first prompt at the beginning, and repeats titles at the end when it exits. Prompts are shown
+as the person typed them (`typed`, `unwrapped`), without what the CLI wraps around them. Takes time linear in what is
+read, whatever is in it; most lines are looked at by patterns alone, since parsing them would take far longer.
 """
 
 import json
@@ -9,47 +11,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model.text import clip_line
 from .jsonl import clean, ends_of, parse
 
+LONGEST_TITLE = 200
+"""Characters of a title or first prompt."""
 _HEAD = 1 << 17
-
-
 _TAIL = 1 << 16
-
-
 _STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
-
-
 _CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
-
-
 _BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
-
-
 _SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
-
-
 _USER = re.compile(rb'"type": ?"user"')
-
-
 _PROMPT_LINE = re.compile(rb'"type": ?"(?:user|queue-operation)"')
-
-
 _CUT_PROMPT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL)
-
-
 _UUID = re.compile(rb'"uuid": ?"([^"\\]{1,200})"')
-
-
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
-
-
-_FOLDER_LONGEST = 200
+_LONGEST_FOLDER = 200
+_MACHINE_TAGS = (
+    "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
+    "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
+    "task-notification", "tick", "goal",
+)  # fmt: skip
+_MACHINE_TAG = re.compile(rf"<({'|'.join(_MACHINE_TAGS)})\b")
+_INTERRUPTED = "[Request interrupted by user"
+_NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """What a transcript tells about itself."""
+    """The part of a listing entry that comes from the transcript itself."""
 
     cwd: str
     title: str | None
@@ -58,7 +49,7 @@ class Heading:
 
 
 def read_heading(path: str, folder: str) -> Heading | None:
-    """None for what is no session: a damaged file, one without a message, a subagent's own transcript."""
+    """None for what is not a session: a damaged file, one without a message, a subagent's own transcript."""
     ends = ends_of(path, _HEAD, _TAIL)
     if ends is None:
         return None
@@ -68,7 +59,7 @@ def read_heading(path: str, folder: str) -> Heading | None:
     sidechain = _SIDECHAIN.search(head)
     if cwd is None or (sidechain and sidechain[1] == b"true"):
         return None
-    return Heading(cwd, _title(everything), _first_prompt(head, cut=bool(tail)), _branch(everything))
+    return Heading(cwd, _title(everything), _first_prompt(head, is_cut=bool(tail)), _branch(everything))
 
 
 def folder_of(directory: str) -> str:
@@ -77,12 +68,12 @@ def folder_of(directory: str) -> str:
     Different directories may share one. Longer names end in a hash, which is left out here.
     """
     name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
-    return name[:_FOLDER_LONGEST]
+    return name[:_LONGEST_FOLDER]
 
 
 def in_folder(directory: str, folder: str) -> bool:
     """Whether the transcripts of a directory would lie in a folder of this name."""
-    return folder_of(directory).casefold() == folder[:_FOLDER_LONGEST].casefold()
+    return folder_of(directory).casefold() == folder[:_LONGEST_FOLDER].casefold()
 
 
 def _cwd(everything: bytes, folder: str) -> str | None:
@@ -114,23 +105,23 @@ def _branch(everything: bytes) -> str | None:
 
 
 def _title(everything: bytes) -> str | None:
-    """The last one given by the person, else the last one made by the model, else a summary as of old."""
+    """The last title that the person set, else the last one that the model made, else a summary of older versions."""
     for kind, field in _TITLES:
-        given = next(_lines_of(everything, kind), {}).get(field)
-        if isinstance(given, str) and given.strip():
-            return shortened(clean(given))
+        title = next(_lines_of(everything, kind), {}).get(field)
+        if isinstance(title, str) and title.strip():
+            return clip_line(clean(title), LONGEST_TITLE)
     summary = next(_own_summaries(everything), {}).get("summary")
-    return shortened(clean(summary)) if isinstance(summary, str) and summary.strip() else None
+    return clip_line(clean(summary), LONGEST_TITLE) if isinstance(summary, str) and summary.strip() else None
 
 
 def _own_summaries(everything: bytes) -> Iterator[dict[str, Any]]:
-    """Old versions wrote summaries of other conversations too: the message that it ends with tells."""
-    ours: set[str] | None = None
+    """Old versions wrote summaries of other conversations too; ours is one whose last message is in this file."""
+    message_ids: set[str] | None = None
     for line in _lines_of(everything, "summary"):
-        if ours is None:
-            ours = {one.decode(errors="replace") for one in _UUID.findall(everything)}
+        if message_ids is None:
+            message_ids = {uuid.decode(errors="replace") for uuid in _UUID.findall(everything)}
         leaf = line.get("leafUuid")
-        if isinstance(leaf, str) and leaf in ours:
+        if isinstance(leaf, str) and leaf in message_ids:
             yield line
 
 
@@ -147,14 +138,15 @@ def _lines_of(everything: bytes, kind: str) -> Iterator[dict[str, Any]]:
         end = start
 
 
-def _first_prompt(head: bytes, *, cut: bool) -> str | None:
+def _first_prompt(head: bytes, *, is_cut: bool) -> str | None:
+    """The first prompt that is more than a bare command; such a command if there is nothing else."""
     lines = head.split(b"\n")
-    last = lines.pop() if cut else b""
+    last = lines.pop() if is_cut else b""
     command = None
     for line in lines:
         prompt = typed(parse(line) or {}) if _USER.search(line) else None
         if prompt and not is_bare_command(prompt):
-            return shortened(prompt)
+            return clip_line(prompt, LONGEST_TITLE)
         command = command or prompt
     return command or _cut_prompt(last)
 
@@ -167,27 +159,11 @@ def _cut_prompt(line: bytes) -> str | None:
         return None
     whole = re.sub(rb"\\u[0-9a-fA-F]{0,3}$", b"", found[1])
     prompt = unwrapped(_string(whole) or "")
-    return shortened(prompt) if prompt else None
-
-
-_OF_THE_MACHINE = (
-    "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
-    "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
-    "task-notification", "tick", "goal",
-)  # fmt: skip
-
-
-_OPENING = re.compile(rf"<({'|'.join(_OF_THE_MACHINE)})\b")
-
-
-_INTERRUPTED = "[Request interrupted by user"
-
-
-_NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
+    return clip_line(prompt, LONGEST_TITLE) if prompt else None
 
 
 def typed(line: Mapping[str, Any]) -> str | None:
-    """What a person typed in a line of a transcript; None if the line is none of theirs."""
+    """What a person typed in a line of a transcript; None if the line is not a prompt of theirs."""
     message = line.get("message")
     if line.get("type") != "user" or not isinstance(message, Mapping) or any(line.get(key) for key in _NOT_TYPED):
         return None
@@ -198,9 +174,9 @@ def _text_of(content: Any) -> str:
     if isinstance(content, str):
         return content
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-    words = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
-    pictures = "[image]" if any(block.get("type") == "image" for block in blocks) else ""
-    return "\n".join(words) or pictures
+    texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
+    has_image = any(block.get("type") == "image" for block in blocks)
+    return "\n".join(texts) or ("[image]" if has_image else "")
 
 
 def unwrapped(text: str) -> str | None:
@@ -210,21 +186,21 @@ def unwrapped(text: str) -> str | None:
         text = f"{command} {_inside(text, 'command-args') or ''}"
     elif shell is not None:
         text = f"! {shell}"
-    plain = clean(_without_the_machine(text)).strip()
+    plain = clean(_without_machine_tags(text)).strip()
     return plain if plain and not plain.startswith(_INTERRUPTED) else None
 
 
 def _inside(text: str, tag: str) -> str | None:
-    """What the first element of this name holds. If the first has no end, no later one has."""
+    """What the first element of this name holds; None if it is not closed, since then no later one can be."""
     _, opening, rest = text.partition(f"<{tag}>")
     inside, closing, _ = rest.partition(f"</{tag}>")
     return inside if opening and closing else None
 
 
-def _without_the_machine(text: str) -> str:
-    """The text without the machine's elements; one that is not closed reaches to the end. Each part is read once."""
+def _without_machine_tags(text: str) -> str:
+    """The text without the elements that the CLI adds; one that is not closed reaches to the end."""
     kept, reached = [], 0
-    while (found := _OPENING.search(text, reached)) is not None:
+    while (found := _MACHINE_TAG.search(text, reached)) is not None:
         opened = text.find(">", found.end())
         if opened < 0:
             break
@@ -236,11 +212,5 @@ def _without_the_machine(text: str) -> str:
 
 
 def is_bare_command(text: str) -> bool:
-    """Such as `/clear`: says nothing about what a conversation is about."""
+    """Such as `/clear`, which does not say what the conversation is about."""
     return text.startswith("/") and len(text.split()) == 1
-
-
-def shortened(text: str, longest: int = 200) -> str:
-    """On one line, and not too long."""
-    flat = " ".join(text[: 20 * longest].split())
-    return flat if len(flat) <= longest else flat[: longest - 1].rstrip() + "…"

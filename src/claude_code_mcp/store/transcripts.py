@@ -1,7 +1,7 @@
-"""Claude Code's own transcripts on disk: the truth about every session, ours or not. Read, never written.
+"""Claude Code's own transcripts on disk, the only store of conversations: where they lie and what costs they hold.
 
 `projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
-directory. All functions block on the disk: call them from a thread.
+directory. They are read and never written. All functions block on the disk: call them from a thread.
 """
 
 import re
@@ -19,18 +19,18 @@ _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORE
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What a transcript tells about its session."""
+    """A transcript and what it says of its session."""
 
     session_id: str
     path: Path
     cwd: str | None = None
     """The directory it works in."""
     usage: Usage = field(default_factory=Usage)
-    """The consumption that the CLI wrote down at its last clean exit."""
+    """As the CLI wrote it at its last clean exit."""
 
 
 def is_session_id(text: str) -> bool:
-    """Whether this can name a session at all; anything else must not come near a path."""
+    """Whether this has the form of a session id. Nothing else may be made part of a path."""
     return _SESSION_ID.fullmatch(text) is not None
 
 
@@ -42,7 +42,7 @@ class Transcripts:
 
     @property
     def available(self) -> bool:
-        """Whether there is a place for transcripts at all."""
+        """Whether the directory for transcripts exists."""
         return self._projects.is_dir()
 
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
@@ -56,7 +56,7 @@ class Transcripts:
         if cwd is not None and (expected := self._projects / folder_of(cwd) / name).is_file():
             return expected
         found = (path for path in self._projects.glob(f"*/{name}") if path.is_file())
-        return max(found, key=_last_written, default=None)
+        return max(found, key=_modified_at, default=None)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
@@ -64,29 +64,29 @@ class Transcripts:
         return path is not None and _has_message(path)
 
     def api_ms(self, session_id: str) -> int:
-        """The time with the API, in milliseconds, from which a resumed process counts on."""
+        """The time spent in API calls, in milliseconds, from which a resumed process counts on."""
         path = self.path_of(session_id)
         return 0 if path is None else int(read_number(_last_costs(path), "totalAPIDuration"))
 
     def read(self, session_id: str) -> Transcript | None:
-        """What the transcript tells; None if there is none that can be resumed."""
+        """The transcript of a session; None if there is none that can be resumed."""
         path = self.path_of(session_id)
         if path is None or not _has_message(path):
             return None
-        return Transcript(session_id, path, _directory(path), _last_usage(path))
+        return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
     def usage_of(self, session_id: str) -> Usage:
-        """The consumption that the CLI wrote down at its last clean exit; nothing if it never did."""
+        """The usage that the CLI wrote at its last clean exit; nothing if there was none."""
         path = self.path_of(session_id)
         return Usage() if path is None else _last_usage(path)
 
 
-def read_lines(path: Path, mentioning: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines, without the lines that are none or do not mention something."""
+def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read."""
     try:
         with path.open("rb") as file:
             for line in file:
-                parsed = parse(line) if mentioning in line else None
+                parsed = parse(line) if containing in line else None
                 if parsed is not None:
                     yield parsed
     except OSError:
@@ -97,14 +97,14 @@ def _has_message(path: Path) -> bool:
     return any(line.get("type") in ("user", "assistant") for line in read_lines(path))
 
 
-def _last_written(path: Path) -> float:
+def _modified_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _directory(path: Path) -> str | None:
+def _cwd(path: Path) -> str | None:
     """The directory that the folder is named after: a fork begins with lines of the session it comes from."""
     first = None
     for line in read_lines(path, b'"cwd"'):

@@ -9,13 +9,17 @@ from typing import Any
 
 from ...model.question import Answer, Choice, Question, QuestionKind, Scope
 from ...model.text import Page, page_of, visible
-from ...questions.presentation import FORM_PAGE, is_whole, told
+from ...questions.form_model import FieldKind, FormField, form_schema, options_of
+from ...questions.presentation import FORM_PAGE, full_text, is_whole
 
 CONFIRM = "confirm"
 _ONCE, _SESSION, _DENY = "Allow once", "Allow for this session", "Deny"
 _APPROVE, _FEEDBACK = "Approve the plan", "Send feedback"
 _APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
 _NEXT = "Show the next part"
+_REASON = FormField("reason", "Reason", "Told to Claude if you deny")
+_FEEDBACK_TEXT = FormField("feedback", "Feedback", "What should change, if you send feedback")
+_CONFIRMATION = FormField(CONFIRM, "Switch permission checks off", kind=FieldKind.BOOLEAN)
 
 
 def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
@@ -24,15 +28,15 @@ def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tupl
     Of what is too long for one form, this is the one that begins at `offset`.
     """
     if is_whole(question):
-        return told(question), _answer_schema(question, arrays)
-    page = page_of(told(question), offset, FORM_PAGE)
+        return full_text(question), _answer_schema(question, arrays)
+    page = page_of(full_text(question), offset, FORM_PAGE)
     schema = _answer_schema(question, arrays) if page.next_offset is None else _next_schema()
     return _page_message(page), schema
 
 
 def following(question: Question, offset: int) -> int | None:
     """Where the form behind the one at `offset` begins; None if that is the last."""
-    return None if is_whole(question) else page_of(told(question), offset, FORM_PAGE).next_offset
+    return None if is_whole(question) else page_of(full_text(question), offset, FORM_PAGE).next_offset
 
 
 def turns_page(action: str, content: Mapping[str, Any] | None) -> bool:
@@ -49,24 +53,22 @@ def _page_message(page: Page) -> str:
 
 
 def _next_schema() -> dict[str, Any]:
-    reason = _text("Reason", "Told to Claude if you deny")
-    return _schema({"decision": _enum("Decision", (_NEXT, _DENY)), "reason": reason}, ["decision"])
+    decision = _decision(_NEXT, _DENY)
+    return form_schema(decision, _REASON, required=(decision,))
 
 
 def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
     match question.kind:
         case QuestionKind.PERMISSION:
-            return _permission_schema(question)
+            decision = _decision(_ONCE, _SESSION, _DENY) if question.suggestions else _decision(_ONCE, _DENY)
+            return form_schema(decision, _REASON, required=(decision,))
         case QuestionKind.PLAN_REVIEW:
-            return _schema(
-                {
-                    "decision": _enum("Decision", _plan_choices(question)),
-                    "feedback": _text("Feedback", "What should change, if you send feedback"),
-                },
-                ["decision"],
-            )
+            edits = (_APPROVE_EDITS,) if _EDITS in question.modes else ()
+            decision = _decision(_APPROVE, *edits, _FEEDBACK)
+            return form_schema(decision, _FEEDBACK_TEXT, required=(decision,))
         case QuestionKind.USER_QUESTION:
-            return _question_schema(question, arrays)
+            fields = (_choice_fields(number, choice, arrays) for number, choice in enumerate(question.choices, 1))
+            return form_schema(*(field for pair in fields for field in pair))
 
 
 def answer_of(
@@ -76,17 +78,17 @@ def answer_of(
     it can only be denied."""
     filled = content or {}
     if action == "decline" or (action == "accept" and filled.get("decision") == _DENY):
-        return Answer(allow=False, message=str(filled.get("reason") or "") or None)
+        return Answer(allow=False, message=_REASON.entered_text(filled))
     if action != "accept" or not all_shown:
         return None
     match question.kind:
         case QuestionKind.PERMISSION:
             return _permission_answer(filled)
         case QuestionKind.PLAN_REVIEW:
-            feedback = str(filled.get("feedback") or "") or None
             decision = filled.get("decision")
             mode = _EDITS if decision == _APPROVE_EDITS else None
-            return Answer(decision in (_APPROVE, _APPROVE_EDITS), message=feedback, mode=mode)
+            approved = decision in (_APPROVE, _APPROVE_EDITS)
+            return Answer(approved, message=_FEEDBACK_TEXT.entered_text(filled), mode=mode)
         case QuestionKind.USER_QUESTION:
             return _question_answer(question, filled)
 
@@ -97,67 +99,42 @@ def confirmation() -> tuple[str, dict[str, Any]]:
         "A caller wants to switch permission checks off: Claude Code sessions could then run every command and change "
         "every file without asking. Allow that?"
     )
-    return message, _schema({"confirm": {"type": "boolean", "title": "Switch permission checks off"}}, ["confirm"])
+    return message, form_schema(_CONFIRMATION, required=(_CONFIRMATION,))
 
 
 def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
     """Whether the person said yes."""
-    return action == "accept" and bool((content or {}).get("confirm"))
+    return action == "accept" and bool((content or {}).get(CONFIRM))
 
 
-def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _enum(title: str, values: tuple[str, ...]) -> dict[str, Any]:
-    return {"type": "string", "title": title, "enum": list(values)}
-
-
-def _text(title: str, description: str) -> dict[str, Any]:
-    return {"type": "string", "title": title, "description": description}
-
-
-def _permission_schema(question: Question) -> dict[str, Any]:
-    choices = (_ONCE, _SESSION, _DENY) if question.suggestions else (_ONCE, _DENY)
-    reason = _text("Reason", "Told to Claude if you deny")
-    return _schema({"decision": _enum("Decision", choices), "reason": reason}, ["decision"])
+def _decision(*labels: str) -> FormField:
+    return FormField("decision", "Decision", options=options_of(*labels))
 
 
 def _permission_answer(filled: Mapping[str, Any]) -> Answer:
     decision = filled.get("decision")
     if decision not in (_ONCE, _SESSION):
-        return Answer(allow=False, message=str(filled.get("reason") or "") or None)
+        return Answer(allow=False, message=_REASON.entered_text(filled))
     return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
 
 
-def _plan_choices(question: Question) -> tuple[str, ...]:
-    return (_APPROVE, _APPROVE_EDITS, _FEEDBACK) if _EDITS in question.modes else (_APPROVE, _FEEDBACK)
-
-
-def _question_schema(question: Question, arrays: bool) -> dict[str, Any]:
-    properties: dict[str, Any] = {}
-    for number, choice in enumerate(question.choices, 1):
-        properties[f"answer{number}"] = _choice_schema(choice, arrays)
-        properties[f"other{number}"] = _text("Something else", "Your own answer instead")
-    return _schema(properties, [])
-
-
-def _choice_schema(choice: Choice, arrays: bool) -> dict[str, Any]:
+def _choice_fields(number: int, choice: Choice, arrays: bool = True) -> tuple[FormField, FormField]:
+    """One part of a user question: the choice among what Claude offers, and a text to answer instead."""
     title, asked = visible(choice.header or choice.question), visible(choice.question)
-    about = {"description": asked}
-    if not choice.labels:
-        return _text(title, asked)
-    if choice.several and arrays:
-        return {"type": "array", "title": title, **about, "items": {"type": "string", "enum": list(choice.labels)}}
-    if choice.several:
-        return _text(title, f"{asked} (one or more of: {', '.join(choice.labels)})")
-    return {**_enum(title, choice.labels), **about}
+    kind, options = FieldKind.STRING, options_of(*choice.labels)
+    if choice.several and options and arrays:
+        kind = FieldKind.ARRAY
+    elif choice.several and options:
+        asked, options = f"{asked} (one or more of: {', '.join(choice.labels)})", {}
+    answer = FormField(f"answer{number}", title, asked, kind, options)
+    return answer, FormField(f"other{number}", "Something else", "Your own answer instead")
 
 
 def _question_answer(question: Question, filled: Mapping[str, Any]) -> Answer:
     answers: dict[str, str | list[str]] = {}
     for number, choice in enumerate(question.choices, 1):
-        given = filled.get(f"other{number}") or filled.get(f"answer{number}")
-        if given:
-            answers[choice.question] = [str(one) for one in given] if isinstance(given, list) else str(given)
+        answer, other = _choice_fields(number, choice)
+        entered = other.entered(filled) or answer.entered(filled)
+        if entered is not None:
+            answers[choice.question] = entered
     return Answer(allow=True, answers=answers)

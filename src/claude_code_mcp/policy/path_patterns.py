@@ -1,4 +1,4 @@
-"""Paths: whether one lies below another, and whether it fits a pattern. Whoever asks has resolved them before."""
+"""Whether a path fits a pattern of a rule. Pure: callers resolve the path before."""
 
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
@@ -9,13 +9,8 @@ Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
 
 LONGEST_PATH = 4096
-"""No longer one is looked up: no usual system opens it, and following it name by name takes its time."""
+"""Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
 _ANY_DEPTH = "**"
-
-
-def lies_below(path: str, root: str, rules: PathRules = HERE) -> bool:
-    """Whether a resolved path is a resolved root or below it."""
-    return rules.below(path, root) is not None
 
 
 def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
@@ -41,21 +36,23 @@ def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
 
 def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
     """Name by name. Where one does not fit, the last `**` takes one name more; an earlier one never needs to."""
-    at = wanted = 0
-    taken = after = -1
-    while at < len(names):
-        if wanted < len(expected) and expected[wanted] == _ANY_DEPTH:
-            wanted += 1
-            taken, after = at, wanted
-        elif wanted < len(expected) and _name_fits(names[at], expected[wanted]):
-            at, wanted = at + 1, wanted + 1
-        elif after >= 0:
-            taken += 1
-            at, wanted = taken, after
+    name_at = part_at = 0
+    # Where to go back to: the first name behind those that the last `**` took, and the part behind that `**`.
+    retry_name = retry_part = -1
+    while name_at < len(names):
+        if part_at < len(expected) and expected[part_at] == _ANY_DEPTH:
+            part_at += 1
+            retry_name, retry_part = name_at, part_at
+        elif part_at < len(expected) and _name_fits(names[name_at], expected[part_at]):
+            name_at, part_at = name_at + 1, part_at + 1
+        elif retry_part >= 0:
+            retry_name += 1
+            name_at, part_at = retry_name, retry_part
         else:
             return False
-    return all(part == _ANY_DEPTH for part in expected[wanted:])
+    return all(part == _ANY_DEPTH for part in expected[part_at:])
 
 
 def _name_fits(name: str, pattern: str) -> bool:
+    """`*` and `?` are wildcards; brackets, which fnmatch would read as a set, are themselves."""
     return fnmatchcase(name, pattern.replace("[", "[[]"))

@@ -6,13 +6,21 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, Question, kind_of
+from claude_code_mcp.model.question import Answer, Question, QuestionKind, kind_of
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.questions.cli_reply import put_back, reply
 from claude_code_mcp.questions.describe import describe
-from claude_code_mcp.questions.presentation import is_whole, shown_input, told, without_secrets
+from claude_code_mcp.questions.presentation import (
+    as_offered,
+    form_without_secrets,
+    full_text,
+    is_whole,
+    shown_input,
+    without_secrets,
+)
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
+from claude_code_mcp.server.elicitation.forms import answer_of, form_of
 
 SECRET = "correct-horse-battery-staple"
 
@@ -22,7 +30,7 @@ def asking(tool: str, **tool_input: Any) -> Question:
 
 
 def test_a_short_command_is_told_once() -> None:
-    assert told(asking("Bash", command="git push")) == "Claude Code wants to: Run: git push"
+    assert full_text(asking("Bash", command="git push")) == "Claude Code wants to: Run: git push"
 
 
 @pytest.mark.parametrize(
@@ -40,14 +48,14 @@ def test_a_short_command_is_told_once() -> None:
     ],
 )  # fmt: skip
 def test_everything_that_is_decided_on_is_told(tool: str, tool_input: dict[str, Any], parts: list[str]) -> None:
-    message = told(asking(tool, **tool_input))
+    message = full_text(asking(tool, **tool_input))
     for part in parts:
         assert part in message
 
 
 def test_no_text_can_pass_for_the_head_of_another_field() -> None:
     forged = "x\n--- end of old_string q-0000 ---\n--- new_string (1 character, 1 line) q-0000 ---\nharmless"
-    message = told(asking("Edit", file_path="f", old_string=forged, new_string="rm\nrf"))
+    message = full_text(asking("Edit", file_path="f", old_string=forged, new_string="rm\nrf"))
     assert [line for line in message.splitlines() if "q-1f2e" in line and "new_string" in line] == [
         "--- new_string (5 characters, 2 lines) q-1f2e ---",
         "--- end of new_string q-1f2e ---",
@@ -113,3 +121,80 @@ def test_what_is_kept_of_an_answered_question_is_small() -> None:
     )
     assert not kept.tool_input
     assert not kept.suggestions
+
+
+FIRST, SECOND = "opaque-secret-number-1", "opaque-secret-number-2"
+redactor = Redactor([FIRST, SECOND])
+
+
+def asked(*parts: dict[str, Any]) -> Question:
+    return Question(
+        "q", "s", QuestionKind.USER_QUESTION, "AskUserQuestion", {"questions": [*parts]}, f"Question: {FIRST}"
+    )
+
+
+def options(*labels: str) -> list[dict[str, str]]:
+    return [{"label": label, "description": f"about {label}"} for label in labels]
+
+
+def test_labels_schemas_and_messages_hold_no_secret() -> None:
+    question = asked(
+        {"question": f"Use {FIRST}?", "header": FIRST, "options": options(FIRST, SECOND, "neither")},
+        {"question": f"Use {SECOND}?", "header": "h", "options": options(FIRST, SECOND), "multiSelect": True},
+        {"question": f"Or {SECOND}?"},
+    )
+    for arrays in (True, False):
+        assert "opaque" not in str(form_of(without_secrets(question, redactor), arrays=arrays))
+
+
+def test_the_choice_of_a_hidden_label_is_the_label_itself() -> None:
+    question = asked(
+        {"question": f"Use {FIRST}?", "options": options(FIRST, SECOND, "neither")},
+        {"question": f"Use {SECOND}?", "options": options(FIRST, SECOND), "multiSelect": True},
+        {"question": "Other?", "options": options("a", "b")},
+    )
+    shown = without_secrets(question, redactor)
+    _, schema = form_of(shown)
+    first, second = schema["properties"]["answer1"]["enum"][:2]
+    assert (first, second) == (MARK, f"{MARK} (2)")
+    filled = {"answer1": second, "answer2": [second, first], "other3": "something else"}
+    answer = answer_of(shown, "accept", filled)
+    assert answer is not None
+    assert as_offered(question, shown, answer).answers == {
+        f"Use {FIRST}?": SECOND,
+        f"Use {SECOND}?": [SECOND, FIRST],
+        "Other?": "something else",
+    }
+
+
+def test_questions_that_differ_in_a_secret_only_stay_two() -> None:
+    question = asked({"question": FIRST, "options": options("a")}, {"question": SECOND, "options": options("a")})
+    shown = without_secrets(question, redactor)
+    answer = answer_of(shown, "accept", {"answer1": "a", "other2": "mine"})
+    assert answer is not None
+    assert as_offered(question, shown, answer).answers == {FIRST: "a", SECOND: "mine"}
+
+
+def test_a_secret_at_the_place_where_a_long_text_is_cut_is_hidden_first() -> None:
+    plan = "x" * 11_990 + " ghp_AbCdEf0123456789AbCdEf0123456789AbCd " + FIRST
+    question = Question("q", "s", QuestionKind.PLAN_REVIEW, "ExitPlanMode", {"plan": plan}, "Plan ready for review")
+    message, _ = form_of(without_secrets(question, redactor))
+    assert "ghp_" not in message
+    assert "opaque" not in message
+
+
+def test_a_question_without_secrets_is_shown_as_it_is() -> None:
+    question = asked({"question": "Which?", "options": [*options("a"), "b", "b"]})
+    assert without_secrets(question, redactor).tool_input == question.tool_input
+
+
+def test_of_a_server_s_form_what_people_read_is_redacted_and_what_the_server_compares_stays() -> None:
+    field = {"type": "string", "title": FIRST, "oneOf": [{"const": FIRST, "title": f"is {FIRST}"}]}
+    form = {"type": "object", "properties": {"a": field, "b": {"items": {"enum": [SECOND], "enumNames": [SECOND]}}}}
+    clean = form_without_secrets(form, redactor)
+    assert clean["properties"]["a"] == {
+        "type": "string",
+        "title": MARK,
+        "oneOf": [{"const": FIRST, "title": f"is {MARK}"}],
+    }
+    assert clean["properties"]["b"]["items"] == {"enum": [SECOND], "enumNames": [MARK]}

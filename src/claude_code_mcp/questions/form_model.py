@@ -1,0 +1,122 @@
+"""The fields of a form in the restricted JSON Schema of MCP's elicitation. Pure.
+
+One model for both directions: a question of a session that is put to a client as a form (`FormField.schema`, `entered`
+and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels` and
+`value_of`). What a form says and which answers it leads to is decided by those who use this.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+YES, NO = "Yes", "No"
+_TRUE_WORDS = ("true", "yes", "y", "1")
+
+
+class FieldKind(StrEnum):
+    """The type of a field as JSON Schema has it; an array is a choice of several from a list."""
+
+    STRING = "string"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    NUMBER = "number"
+    ARRAY = "array"
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field. `options` maps the labels that a person reads to the values that stand for them; empty is free."""
+
+    name: str
+    title: str = ""
+    description: str = ""
+    kind: FieldKind = FieldKind.STRING
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def labels(self) -> list[str]:
+        return list(self.options)
+
+    def schema(self) -> dict[str, Any]:
+        """The field as a property of a form's schema."""
+        schema: dict[str, Any] = {"type": str(self.kind), "title": self.title}
+        if self.description:
+            schema["description"] = self.description
+        if self.kind is FieldKind.ARRAY:
+            schema["items"] = {"type": "string", "enum": list(self.options.values())}
+        elif self.kind is FieldKind.STRING and self.options:
+            schema["enum"] = list(self.options.values())
+        return schema
+
+    def entered(self, content: Mapping[str, Any]) -> str | list[str] | None:
+        """What a person entered into this field of a form; None if that is nothing."""
+        value = content.get(self.name)
+        return [str(item) for item in value] if isinstance(value, list) and value else self.entered_text(content)
+
+    def entered_text(self, content: Mapping[str, Any]) -> str | None:
+        """The same as one text."""
+        return str(content.get(self.name) or "") or None
+
+    def value_of(self, answer: str) -> Any:
+        """The value that an answer stands for: a label, several separated by commas, or free text.
+
+        An answer that fits neither a label nor the type stays the text that it is; the server may refuse it.
+        """
+        match self.kind:
+            case FieldKind.ARRAY:
+                return [self.options.get(part.strip(), part.strip()) for part in answer.split(", ")]
+            case FieldKind.BOOLEAN:
+                return self.options.get(answer, answer.strip().lower() in _TRUE_WORDS)
+            case FieldKind.INTEGER | FieldKind.NUMBER:
+                return _number(answer)
+        return self.options.get(answer, answer)
+
+
+def form_schema(*fields: FormField, required: tuple[FormField, ...] = ()) -> dict[str, Any]:
+    """The schema of a form with these fields."""
+    properties = {each.name: each.schema() for each in fields}
+    return {"type": "object", "properties": properties, "required": [each.name for each in required]}
+
+
+def options_of(*labels: str) -> dict[str, str]:
+    """Options whose labels are their values."""
+    return {label: label for label in labels}
+
+
+def read_fields(schema: object) -> list[FormField]:
+    """The fields of a form by its schema, whoever wrote it; what is not of the expected shape is passed over."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return [_read_field(name, raw) for name, raw in (properties or {}).items() if isinstance(raw, Mapping)]
+
+
+def _read_field(name: str, raw: Mapping[str, Any]) -> FormField:
+    kind = next((kind for kind in FieldKind if kind == raw.get("type")), FieldKind.STRING)
+    title, description = str(raw.get("title") or ""), str(raw.get("description") or "")
+    return FormField(name, title, description, kind, _read_options(kind, raw))
+
+
+def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """From label to value, for a field with fixed values: `enum` with or without names, or titled constants."""
+    if kind is FieldKind.BOOLEAN:
+        return {YES: True, NO: False}
+    items = raw.get("items") if kind is FieldKind.ARRAY else raw
+    source = items if isinstance(items, Mapping) else {}
+    titled = source.get("oneOf") or source.get("anyOf")
+    if isinstance(titled, list):
+        constants = [entry for entry in titled if isinstance(entry, Mapping)]
+        return {str(entry.get("title", entry.get("const"))): entry.get("const") for entry in constants}
+    values, names = source.get("enum"), source.get("enumNames")
+    if not isinstance(values, list):
+        return {}
+    labels = names if isinstance(names, list) and len(names) == len(values) else values
+    return {str(label): value for label, value in zip(labels, values, strict=True)}
+
+
+def _number(text: str) -> Any:
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
