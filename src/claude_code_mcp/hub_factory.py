@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from .claude.user_config import build_environment, config_directory
+from .claude.user_config import config_directory
 from .config import Settings
 from .hub.config_files import HubConfig, Places, bar_address, read_configuration
 from .hub.dependencies import HubDeps, Notified, hear_nothing
 from .hub.hub import Hub
-from .processes.environment import DEPTH, depth
+from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.launcher import own_directory
 
