@@ -1,4 +1,5 @@
-"""The entry point. Serving on stdio takes the fast way in; every other command is loaded only when it is called."""
+"""The entry point. Serving on stdio begins with the greeting, which imports next to nothing; every other command is
+loaded only when it is called."""
 
 import os
 import sys
@@ -17,16 +18,17 @@ def main() -> int:
         from .greeting.nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
-    if not argv or (argv[0] == "serve" and not any(one.startswith(("-h", "--h")) for one in argv)):
-        from .greeting.loop import greet  # noqa: PLC0415 - the fast way in imports next to nothing
+    if not argv or (argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv)):
+        from .greeting.loop import greet  # noqa: PLC0415 - a command does not need it
 
         return greet(argv or ["serve"], _load)
-    from .commands.parser import run  # noqa: PLC0415 - and nobody should pay for what another command needs
+    from .commands.parser import run  # noqa: PLC0415 - the greeting must not wait for it
 
     return run(argv)
 
 
 def _load() -> "Serve":
+    """Imports all that serving on stdio needs, so that nothing is left to import when it begins."""
     from . import app  # noqa: F401, PLC0415 - loaded before it is needed
     from .commands.parser import run  # noqa: PLC0415
     from .greeting import build  # noqa: F401, PLC0415
