@@ -38,6 +38,7 @@ conformance: setup
 
 soak: setup
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.containment
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 
 # What the server says first, renewed after a change to a tool, the instructions or the SDK.

@@ -138,6 +138,23 @@ async def test_supervisor_and_keeper_killed_together_leave_the_rest_to_the_sweep
     await gone(left)
 
 
+async def test_a_killed_keeper_leaves_nothing_even_without_its_mark(
+    supervisor: supervision._Supervisor, tmp_path: Path
+) -> None:
+    """The children of a child that dies during the search come to the supervisor only afterwards."""
+    leave = "\n".join(
+        f"env -i setsid sh -c 'echo $$ > {tmp_path / str(number)}; exec sleep 600' &" for number in range(8)
+    )
+    for _ in range(5):
+        child, _ = await run(f"{leave}\nread line")
+        left = [await number_in(tmp_path / str(number)) for number in range(8)]
+        os.kill(psutil.Process(child.pid).ppid(), signal.SIGKILL)
+        await asyncio.wait_for(child.cleaned.wait(), PATIENCE)
+        await gone(child.pid, *left)
+        for number in range(8):
+            (tmp_path / str(number)).unlink()
+
+
 # -- descriptors ----------------------------------------------------------------------------------------------------
 
 

@@ -58,7 +58,7 @@ def _namespace() -> int:
 
 
 def scratch_path(mark: str) -> Path:
-    """Where the private directory of the child with this mark belongs; whoever needs one makes it."""
+    """Where the private directory of the child with this mark belongs. It is not made here: most need none."""
     return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
 
 

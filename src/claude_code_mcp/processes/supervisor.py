@@ -65,11 +65,15 @@ def main() -> None:
 def _serve(requests: socket.socket) -> None:
     child_ended = _watch_children()
     keepers: set[int] = set()
+    orphans_until: float | None = None
     while True:
-        ready, _, _ = select.select([requests.fileno(), child_ended], [], [])
+        ready, _, _ = select.select([requests.fileno(), child_ended], [], [], None if orphans_until is None else _PAUSE)
         if child_ended in ready:
             os.read(child_ended, 4096)
-            _reap_keepers(keepers)
+        if _reap_keepers(keepers):
+            orphans_until = time.monotonic() + _LIMIT
+        if orphans_until is not None and (not _kill_orphans(keepers) or time.monotonic() > orphans_until):
+            orphans_until = None
         if requests.fileno() in ready:
             request = _receive(requests)
             if request is None:
@@ -95,16 +99,25 @@ def _watch_children() -> int:
     return reader
 
 
-def _reap_keepers(keepers: set[int]) -> None:
-    """Forgets keepers that ended; one that was killed has left its descendants to us."""
+def _reap_keepers(keepers: set[int]) -> bool:
+    """Forgets keepers that ended; returns whether one was killed, and has left its descendants to us."""
     orphaned = False
     while (ended := _reap_one()) is not None:
         pid, status = ended
         if pid in keepers:
             keepers.discard(pid)
             orphaned = orphaned or os.WIFSIGNALED(status)
-    if orphaned:
-        _kill_all([pid for pid in _children_of([os.getpid()]) if pid not in keepers])
+    return orphaned
+
+
+def _kill_orphans(keepers: set[int]) -> bool:
+    """Kills what a killed keeper has left; returns whether there was anything.
+
+    Once is not enough: a process that dies in the middle of the search hands its own children over to us only then.
+    """
+    orphans = [pid for pid in _children_of([os.getpid()]) if pid not in keepers]
+    _kill_all(orphans)
+    return bool(orphans)
 
 
 def _reap_one() -> tuple[int, int] | None:
