@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import platformdirs
 from pydantic import (
@@ -38,8 +38,11 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 Toolset = Literal["sessions", "code", "query", "hub", "hub-tools"]
-ALL_TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query", "hub", "hub-tools")
+ALL_TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
+"""Those that are offered by default."""
+
+OnDisconnect = Literal["keep", "interrupt", "stop"]
 
 
 _ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token")
@@ -105,7 +108,7 @@ class Settings(BaseModel):
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )
     """Where sessions work that name no directory; unset, where the server was started."""
-    on_disconnect: Literal["keep", "interrupt", "stop"] | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
+    on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
     processes too. Unset: `stop` on stdio, `keep` on HTTP."""
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")

@@ -5,9 +5,9 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from ..config import TOOLSETS, load_settings
+from ..config import ALL_TOOLSETS, TOOLSETS, OnDisconnect, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
 
@@ -17,18 +17,20 @@ def add_to(commands: Any) -> None:
         "serve",
         help="serve MCP on stdio (the default) or over HTTP",
         description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
-        "bearer token is required unless it listens on loopback only: set CLAUDE_CODE_MCP_TOKEN, or "
-        "CLAUDE_CODE_MCP_TOKENS_FILE for several callers.",
+        f"bearer token is required unless it listens on loopback only: set {variable_of('http_token')}, or "
+        f"{variable_of('http_tokens_file')} for several callers.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
     parser.add_argument("--config", type=Path, metavar="FILE", help="a TOML file with settings")
     parser.add_argument(
         "--on-disconnect",
-        choices=("keep", "interrupt", "stop"),
+        choices=get_args(OnDisconnect),
         help="what becomes of a client's running turns when it goes away (default: stop on stdio, keep over HTTP)",
     )
     parser.add_argument(
-        "--toolsets", metavar="NAMES", help=f"the families of tools to offer, of {','.join(TOOLSETS)} (default: all)"
+        "--toolsets",
+        metavar="NAMES",
+        help=f"the families of tools to offer, of {','.join(ALL_TOOLSETS)} (default: {','.join(TOOLSETS)})",
     )
     parser.set_defaults(run=_run)
 
