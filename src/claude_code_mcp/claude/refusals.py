@@ -67,7 +67,7 @@ def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
     """InvalidArgument if the reply to `initialize` lists agents, and not those that the options define or name."""
     listed = reply.get("agents")
     if not isinstance(listed, list):
-        return  # an early version, which does not tell
+        return  # an early version, which does not list them
     names = [str(agent.get("name")) for agent in listed if isinstance(agent, Mapping)]
     for name in options.agents or {}:
         if name not in names:

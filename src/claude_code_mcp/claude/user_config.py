@@ -25,14 +25,19 @@ def config_directory(environment: Mapping[str, str]) -> str:
     return os.path.join(home, ".claude")
 
 
+def user_file_directory(environment: Mapping[str, str]) -> Path:
+    """Where the CLI keeps `.claude.json`: beside its configuration directory, or in it if that was set explicitly."""
+    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
+    return Path(home or Path.home())
+
+
 def own_registrations(environment: Mapping[str, str], cwd: str) -> _Commands:
     """The command lines, as they are configured, that would start this server in a session in `cwd`.
 
     Read are `.claude.json` of the user and `.mcp.json` of the directory and all above it; a file that is missing or
     malformed has none. Blocks on the disk.
     """
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    files = [Path(home or Path.home()) / ".claude.json"]
+    files = [user_file_directory(environment) / ".claude.json"]
     files += [directory / ".mcp.json" for directory in (Path(cwd), *Path(cwd).parents)]
     return tuple(dict.fromkeys(command for file in files for command in _registered_in(str(file))))
 
