@@ -41,6 +41,7 @@ conformance: setup  ## the official MCP suite in both eras; needs Node
 
 soak: setup  ## 200 randomised trials, and the contract on more versions of the CLI
 	$(BIN)/python -m benchmarks.soak
+	$(BIN)/python -m benchmarks.containment
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 

@@ -2,11 +2,20 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from claude_code_mcp.config import CONFIG_FILE_VARIABLE, Settings, load_settings, variable_of
+from claude_code_mcp.commands.parser import run
+from claude_code_mcp.config import (
+    ALL_TOOLSETS,
+    CONFIG_FILE_VARIABLE,
+    TOOLSETS,
+    OnDisconnect,
+    Settings,
+    load_settings,
+    variable_of,
+)
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.testing.script import script, text
@@ -194,3 +203,19 @@ def test_settings_do_not_change() -> None:
     settings = load_settings({})
     with pytest.raises(ValueError, match="frozen"):
         setattr(settings, "max_sessions", 5)  # noqa: B010 - the type checker forbids the plain form
+
+
+def test_the_help_of_serve_names_what_the_settings_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(["serve", "--help"])
+    help_text = "".join(capsys.readouterr().out.split())
+    assert f"of{','.join(ALL_TOOLSETS)}(default:{','.join(TOOLSETS)})" in help_text
+    assert f"{{{','.join(get_args(OnDisconnect))}}}" in help_text
+    for field in ("http_token", "http_tokens_file"):
+        assert variable_of(field) in help_text
+
+
+def test_the_description_of_a_setting_names_all_its_choices() -> None:
+    for field, choices in (("toolsets", ALL_TOOLSETS), ("on_disconnect", get_args(OnDisconnect))):
+        described = Settings.model_fields[field].description or ""
+        assert all(f"`{choice}`" in described for choice in choices)

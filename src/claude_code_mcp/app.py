@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 _LEVELS = {"warn": "WARNING"}
 _redactor = Redactor()
-"""The one of this process: what any part of it learns must not be in the log either."""
+"""One for the process: a secret that any part of it learns must not appear in the log either."""
 
 
 def log_to_stderr(settings: Settings) -> None:
@@ -43,63 +43,66 @@ def log_to_stderr(settings: Settings) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _redactor))
     logging.basicConfig(level=level, handlers=[handler])
-    for chatty in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
-        logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))
+    for name in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-async def run_stdio(settings: Settings, heard: GreetedInput | None = None) -> None:
-    """Serves one client on stdin and stdout until it goes away or a signal comes; `heard` is what went before."""
+async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> None:
+    """Serves one client on stdin and stdout until it goes away or a signal comes; `greeted` is what it sent before."""
     from .greeting.build import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
-    heard, serving = heard or GreetedInput(), anyio.CancelScope()
+    greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
     with _on_signals(serving.cancel):
-        async with _service(settings, "local", None) as (service, hub), stdio_streams(heard) as (inbox, outbox):
+        async with _service(settings, "local", None) as (service, hub), stdio_streams(greeted) as (inbox, outbox):
             server = McpServer(service, "keep", hub).server()  # the server ends with its one client: see below
-            if heard.leave_manifest is not None:
-                service.start_task(leave_manifest(server, heard.leave_manifest))
+            if greeted.leave_manifest is not None:
+                service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
-                await _after_the_client(service, settings.on_disconnect or "stop")
+                await _on_disconnect(service, settings.on_disconnect or "stop")
 
 
-async def refuse_stdio(problem: ClaudeCodeError, heard: GreetedInput) -> None:
-    """Tells the client on stdin and stdout with every call why there is no server, until it goes away or a signal
-    comes."""
+async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
+    """Answers every call of the client on stdin and stdout with the reason why there is no server, until it goes away
+    or a signal comes."""
     from .server.refusing_server import refusing_server  # noqa: PLC0415
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
     server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()
     with _on_signals(serving.cancel):
-        async with stdio_streams(heard) as (inbox, outbox):
+        async with stdio_streams(greeted) as (inbox, outbox):
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
 
 
-async def _after_the_client(service: Service, wish: str) -> None:
-    """Turns may come to their end, or are interrupted; the service then closes in any case."""
+async def _on_disconnect(service: Service, action: str) -> None:
+    """The one client is gone: turns may finish (`keep`), or are interrupted; the service then closes in any case."""
     running = [session for session in service.sessions(owner=None) if session.busy]
-    if wish == "keep":
+    if action == "keep":
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
-    elif wish == "interrupt":
+    elif action == "interrupt":
         await asyncio.gather(*(session.interrupt() for session in running))
 
 
-async def run_http(settings: Settings, where: str) -> None:
+async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
 
-    asked_to_end, address = asyncio.Event(), read_address(where)
-    at, trail = (address.host, address.port), settings.state_dir / "audit.jsonl"
-    with _on_signals(asked_to_end.set):
-        async with _service(settings, "remote", trail, at) as (service, hub):
+    stop_requested, bind = asyncio.Event(), read_address(address)
+    audit_file = settings.state_dir / "audit.jsonl"
+    with _on_signals(stop_requested.set):
+        async with _service(settings, "remote", audit_file, (bind.host, bind.port)) as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
-            surface = McpServer(service, settings.on_disconnect or "keep", hub)
-            server = HttpServer(surface, settings, address, metrics.render)
+            mcp_server = McpServer(service, settings.on_disconnect or "keep", hub)
+            server = HttpServer(mcp_server, settings, bind, metrics.render)
             service.own_addresses.extend(server.own_addresses)
-            tasks = [service.start_task(metrics.watch_the_loop()), service.start_task(_stop(server, asked_to_end))]
+            tasks = [
+                service.start_task(metrics.watch_the_loop()),
+                service.start_task(_stop_when_requested(server, stop_requested)),
+            ]
             try:
                 await server.serve()
             finally:
@@ -107,8 +110,8 @@ async def run_http(settings: Settings, where: str) -> None:
                     task.cancel()
 
 
-async def _stop(server: "HttpServer", asked_to_end: asyncio.Event) -> None:
-    await asked_to_end.wait()
+async def _stop_when_requested(server: "HttpServer", stop_requested: asyncio.Event) -> None:
+    await stop_requested.wait()
     server.stop()
 
 
@@ -127,9 +130,9 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
 async def _hub(
     settings: Settings, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
-    """The hub and what its servers may say to sessions; nothing where no server is configured."""
-    wanted = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
-    if settings.hub == "off" or not wanted:
+    """The hub and the relay for what its servers send to sessions; None where no server is configured."""
+    is_used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
+    if settings.hub == "off" or not is_used:
         yield None
         return
     from .channel_relay import ChannelRelay  # noqa: PLC0415
@@ -150,8 +153,8 @@ async def _service(
     settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
     """A service with its hub, its policy and its audit trail, which is closed last and then complete."""
-    async with _hub(settings, serving_at) as hosted:
-        hub, relay = hosted or (None, None)
+    async with _hub(settings, serving_at) as opened:
+        hub, relay = opened or (None, None)
         async with _audited(settings, profile, audit_file, hub) as service:
             if hub is not None and relay is not None:
                 relay.connect(service, hub)

@@ -1,4 +1,5 @@
-"""The entry point. Serving on stdio takes the fast way in; every other command is loaded only when it is called."""
+"""The entry point. Serving on stdio begins with the greeting, which imports next to nothing; every other command is
+loaded only when it is called."""
 
 import os
 import sys
@@ -20,10 +21,10 @@ def main() -> int:
 
         return serve_nothing(argv)
     if argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv):
-        from .greeting.loop import greet  # noqa: PLC0415 - the fast way in imports next to nothing
+        from .greeting.loop import greet  # noqa: PLC0415 - a command does not need it
 
         return greet(argv, _load)
-    from .commands.parser import run  # noqa: PLC0415 - and nobody should pay for what another command needs
+    from .commands.parser import run  # noqa: PLC0415 - the greeting must not wait for it
 
     return run(argv)
 
@@ -34,6 +35,7 @@ def _is_for_all_commands(flag: str) -> bool:
 
 
 def _load() -> "Serve":
+    """Imports all that serving on stdio needs, so that nothing is left to import when it begins."""
     from . import app  # noqa: F401, PLC0415 - loaded before it is needed
     from .commands.parser import run  # noqa: PLC0415
     from .greeting import build  # noqa: F401, PLC0415

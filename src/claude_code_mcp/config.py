@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import platformdirs
 from pydantic import (
@@ -38,12 +38,15 @@ UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 Toolset = Literal["sessions", "code", "query", "hub", "hub-tools"]
-ALL_TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query", "hub", "hub-tools")
+ALL_TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
+"""Those that are offered by default."""
+
+OnDisconnect = Literal["keep", "interrupt", "stop"]
 
 
-_DOORS = ("http_token", "http_tokens_file", "metrics_token")
-"""Settings that keep people out."""
+_ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token")
+"""Settings that keep callers out; one that is set but empty is refused."""
 
 
 class Settings(BaseModel):
@@ -105,7 +108,7 @@ class Settings(BaseModel):
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )
     """Where sessions work that name no directory; unset, where the server was started."""
-    on_disconnect: Literal["keep", "interrupt", "stop"] | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
+    on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
     processes too. Unset: `stop` on stdio, `keep` on HTTP."""
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
@@ -159,10 +162,10 @@ class Settings(BaseModel):
     query_allowed_tools: tuple[str, ...] = Field((), validation_alias="CLAUDE_CODE_ALLOWED_TOOLS")
     """Tools that `claude_code_query` allows without asking, separated by commas; case does not matter."""
 
-    @field_validator(*_DOORS, mode="before")
+    @field_validator(*_ACCESS_CONTROL, mode="before")
     @classmethod
     def _not_blank(cls, value: object) -> object:
-        """What guards a door and is empty must not count as not set: the door would stand open."""
+        """An empty token must not count as none: the server would let everybody in."""
         if isinstance(value, str) and not value.strip():
             raise ValueError("it is set, but empty; give it a value, or unset it")
         return value
@@ -224,13 +227,13 @@ def variable_of(field: str) -> str:
     return alias
 
 
-def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **given: Any) -> Settings:
+def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **arguments: Any) -> Settings:
     """Settings from a TOML file (`file`, or the one CLAUDE_CODE_MCP_CONFIG names), the environment, arguments.
 
     Raises InvalidArgument with one line that names what does not parse.
     """
     environment = os.environ if environment is None else environment
-    values = {**_from_file(_config_file(environment, file)), **_from_environment(environment), **given}
+    values = {**_from_file(_config_file(environment, file)), **_from_environment(environment), **arguments}
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -258,7 +261,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     named = ((field, environment.get(variable_of(field))) for field in Settings.model_fields)
-    return {field: value for field, value in named if value or (value is not None and field in _DOORS)}
+    return {field: value for field, value in named if value or (value is not None and field in _ACCESS_CONTROL)}
 
 
 def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgument:
@@ -266,9 +269,9 @@ def _readable(error: ValidationError, values: Mapping[str, Any]) -> InvalidArgum
     field = str(first["loc"][0]) if first["loc"] else "settings"
     if first["type"] == "extra_forbidden":
         return InvalidArgument(f"There is no setting named {field!r}.", field=field)
-    given = "" if _is_secret(field) else f"={values.get(field)!r}"
+    value = "" if _is_secret(field) else f"={values.get(field)!r}"
     return InvalidArgument(
-        f"{variable_of(field)}{given} is not valid: {first['msg'].removeprefix('Value error, ')}.", field=field
+        f"{variable_of(field)}{value} is not valid: {first['msg'].removeprefix('Value error, ')}.", field=field
     )
 
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from .claude.user_config import build_environment, config_directory
+from .claude.user_config import config_directory, user_file_directory
 from .config import Settings
 from .hub.config_files import HubConfig, Places, bar_address, read_configuration
 from .hub.dependencies import HubDeps, Notified, hear_nothing
 from .hub.hub import Hub
-from .processes.environment import DEPTH, depth
+from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.launcher import own_directory
 
@@ -32,8 +32,7 @@ def _configured(settings: Settings, environment: Mapping[str, str], project: str
         return HubConfig()
     if settings.hub == "own":
         return read_configuration(Places(settings.hub_file), environment)
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    places = Places.usual(Path(home or Path.home()), Path(project or own_directory()), settings.hub_file)
+    places = Places.usual(user_file_directory(environment), Path(project or own_directory()), settings.hub_file)
     return read_configuration(places, environment)
 
 

@@ -18,17 +18,17 @@ def private_directory(path: Path) -> Path:
     """The directory, made if it is missing, with all that is missing above it; each of those for us alone. Raises
     OSError."""
     missing = []
-    place = path
-    while not place.exists() and place != place.parent:
-        missing.append(place)
-        place = place.parent
-    for one in reversed(missing):
+    ancestor = path
+    while not ancestor.exists() and ancestor != ancestor.parent:
+        missing.append(ancestor)
+        ancestor = ancestor.parent
+    for directory in reversed(missing):
         try:
-            one.mkdir(mode=DIRECTORY)
+            directory.mkdir(mode=DIRECTORY)
         except FileExistsError:
             continue  # another server was faster, and made it the same way
         if sys.platform != "win32":
-            one.chmod(DIRECTORY)  # the umask may have taken away what we need ourselves
+            directory.chmod(DIRECTORY)  # the umask may have taken away what we need ourselves
     if not path.is_dir():
         raise NotADirectoryError(20, "Not a directory", str(path))
     return path
@@ -43,7 +43,7 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Gives the file this content, durably. Whoever reads it meanwhile, or after a crash, has the old or the new one.
+    """Gives the file this content, durably. A reader meanwhile, or after a crash, finds the old or the new content.
 
     The mode is 0600 whatever the umask is. On failure (OSError) the old file is untouched and nothing is left behind.
     """

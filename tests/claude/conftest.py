@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,9 +16,9 @@ from claude_code_mcp.claude.command_line import ConversationStart, prepare_comma
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.claude.frames import ControlRequest, Frame, Result
 from claude_code_mcp.claude.process import ClaudeProcess
-from claude_code_mcp.claude.user_config import build_environment
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
+from claude_code_mcp.processes.environment import build_environment
 from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 
@@ -131,6 +133,12 @@ async def start_real(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIter
 
     yield start
     await asyncio.gather(*(process.stop(3.0) for process in running))
+
+
+def mark_of_a_dead_server() -> str:
+    """A mark whose owner has ended."""
+    code = "from claude_code_mcp.processes.leftovers import new_mark; print(new_mark())"
+    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 
 async def gone(*pids: int) -> None:

@@ -12,7 +12,7 @@ from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.greeting.build import ask
+from claude_code_mcp.greeting.build import first_answers
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
@@ -66,7 +66,7 @@ async def test_greeted_answers_are_those_of_the_server(environment: dict[str, st
     chosen = {**environment, **settings}
     if not is_greeted(chosen):
         wait_for_a_manifest(chosen)
-    expected, otherwise = await ask(McpServer(Service(load_settings(settings))).server())
+    expected, otherwise = await first_answers(McpServer(Service(load_settings(settings))).server())
     for version in [*LEGACY, "2099-01-01"]:
         spoken = version if version in LEGACY else otherwise
         with Client({**chosen, **BROKEN}) as client:

@@ -29,8 +29,8 @@ def talk(*chunks: bytes) -> tuple[list[Message], bytes, frozenset[int | str]]:
     """What is answered, what the server has to read, and what of it is answered already."""
     greeting = Greeting(MANIFEST)
     said = b"".join(greeting.receive(chunk) for chunk in chunks)
-    heard = greeting.heard()
-    return [json.loads(line) for line in said.splitlines()], heard.unread, heard.answered
+    handover = greeting.handover()
+    return [json.loads(line) for line in said.splitlines()], handover.unread, handover.answered
 
 
 def answered(*messages: Message) -> list[Any]:

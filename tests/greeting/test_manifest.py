@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting import manifest
-from claude_code_mcp.greeting.build import ask, leave_manifest
+from claude_code_mcp.greeting.build import first_answers, leave_manifest
 from claude_code_mcp.greeting.manifest import SHIPPED, find, read, read_json, write
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
@@ -30,7 +30,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_the_shipped_manifest_is_what_the_server_says() -> None:
     shipped = read(SHIPPED)
     assert shipped is not None, "the SDK has changed: run `make manifest`"
-    answers, otherwise = await ask(McpServer(Service(load_settings({}))).server())
+    answers, otherwise = await first_answers(McpServer(Service(load_settings({}))).server())
     told = {
         method: {version: json.loads(line) for version, line in by.items()} for method, by in shipped.results.items()
     }

@@ -12,8 +12,7 @@ import pytest
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import end_stale, new_mark, sweep, sweep_stale
 
-from ..claude.conftest import gone, runs
-from ..claude.test_scratch import mark_of_a_dead_server
+from ..claude.conftest import gone, mark_of_a_dead_server, runs
 
 Leave = Callable[[str | None], int]
 

@@ -1,26 +1,27 @@
-"""Options → command line. Pure: says which files are wanted, writes none.
+"""The command line of a Claude Code process, made from the options of its session.
 
 Values that may be long or secret (prompts, agents, MCP servers, settings) go through files, because a command
 line is limited in length and visible to everyone. Every value is attached to its flag with `=`, so that none can
 pass for a flag of its own.
+
+`build_command` is pure: it names the files and their contents, and writes none. `prepare_command` writes them into a
+private directory, which `ChildProcess` removes when the process has ended.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
-from ..processes.leftovers import scratch_directory
+from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
-
-
+"""Bytes of JSON that may stand on the command line itself."""
 _STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose")
 
 
@@ -77,12 +78,45 @@ def build_command(
     _add_tools(command, options)
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
-    _add_surroundings(command, options, directory)
+    _add_session_setup(command, options, directory)
     _add_settings(command, options, rules or {}, left_out, directory)
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
     return command
+
+
+def prepare_command(
+    options: SessionOptions,
+    opening: ConversationStart,
+    mark: str,
+    *,
+    budget: float | None = None,
+    rules: Mapping[str, Sequence[str]] | None = None,
+    left_out: Sequence[Mapping[str, Any]] = (),
+) -> tuple[Command, Path | None]:
+    """The command with its files written, and the directory that holds them; None when it needs none.
+
+    If a file cannot be written (OSError), none of them is left. Blocks on the disk.
+    """
+    directory = scratch_path(mark)
+    command = build_command(options, opening, directory, budget=budget, rules=rules, left_out=left_out)
+    if not command.files:
+        return command, None
+    directory.mkdir(mode=0o700)
+    try:
+        for path, content in command.files.items():
+            _write_private(path, content)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    return command, directory
+
+
+def _write_private(path: Path, content: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(content.encode("utf-8", "replace"))
 
 
 def _add_opening(command: Command, opening: ConversationStart) -> None:
@@ -156,7 +190,7 @@ def _add_prompts(command: Command, options: SessionOptions, directory: Path) -> 
         command.file("agents", directory / "agents.json", json.dumps(options.agents))
 
 
-def _add_surroundings(command: Command, options: SessionOptions, directory: Path) -> None:
+def _add_session_setup(command: Command, options: SessionOptions, directory: Path) -> None:
     if options.mcp_servers is not None:
         servers = {"mcpServers": options.mcp_servers}
         command.file("mcp-config", directory / "mcp.json", json.dumps(servers))
@@ -190,7 +224,7 @@ def _add_settings(
         # As a list, which no character in a rule can split, unlike the flags.
         settings["permissions"] = {behaviour: list(listed) for behaviour, listed in rules.items()}
     if left_out:
-        settings["deniedMcpServers"] = [dict(one) for one in left_out]
+        settings["deniedMcpServers"] = [dict(server) for server in left_out]
     if settings:
         command.file("settings", directory / "settings.json", json.dumps(settings))
 
@@ -200,74 +234,3 @@ def _inline(name: str, value: Mapping[str, Any]) -> str:
     if len(text.encode()) > _MAX_INLINE:
         raise InvalidArgument(f"{name} is longer than {_MAX_INLINE} bytes.", field=name)
     return text
-
-
-def prepare_command(
-    options: SessionOptions,
-    opening: ConversationStart,
-    mark: str,
-    *,
-    budget: float | None = None,
-    rules: Mapping[str, Sequence[str]] | None = None,
-    left_out: Sequence[Mapping[str, Any]] = (),
-) -> tuple[Command, Path | None]:
-    """The command with its files written, and the directory that holds them; None when it needs none. Blocks."""
-    build = partial(build_command, options, opening, budget=budget, rules=rules, left_out=left_out)
-    command = build(Path())
-    if not command.files:
-        return command, None
-    directory = scratch_directory(mark)
-    try:
-        command = build(directory)
-        for path, content in command.files.items():
-            _write_private(path, content)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
-    return command, directory
-
-
-def _write_private(path: Path, content: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(content.encode("utf-8", "replace"))
-
-
-_BEHAVIOURS = ("allow", "deny", "ask")
-
-
-def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The rules in permission updates, as settings files write them, by what they do."""
-    rules: dict[str, list[str]] = {}
-    for grant in grants:
-        behaviour = grant.get("behavior", "allow")
-        if grant.get("type") == "addRules" and behaviour in _BEHAVIOURS:
-            written = (text for rule in _listed(grant.get("rules")) if (text := _written(rule)) is not None)
-            rules.setdefault(behaviour, []).extend(written)
-    return {behaviour: list(dict.fromkeys(listed)) for behaviour, listed in rules.items() if listed}
-
-
-def with_grants(options: SessionOptions, grants: Sequence[Mapping[str, Any]]) -> SessionOptions:
-    """The options with the mode and the directories in permission updates; the last mode counts."""
-    mode, directories = options.permission_mode, list(options.additional_directories)
-    for grant in grants:
-        if grant.get("type") == "setMode" and isinstance(grant.get("mode"), str):
-            mode = grant["mode"]
-        elif grant.get("type") == "addDirectories":
-            directories.extend(one for one in _listed(grant.get("directories")) if isinstance(one, str))
-    changes = {"permission_mode": mode, "additional_directories": tuple(dict.fromkeys(directories))}
-    return options.model_copy(update=changes)
-
-
-def _written(rule: object) -> str | None:
-    if not isinstance(rule, Mapping) or not isinstance(rule.get("toolName"), str):
-        return None
-    name, content = rule["toolName"], rule.get("ruleContent")
-    if content is None:
-        return str(name)
-    escaped = str(content).replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
-    return f"{name}({escaped})"
-
-
-def _listed(value: object) -> Iterable[Any]:
-    return value if isinstance(value, list | tuple) else ()

@@ -1,30 +1,33 @@
-"""Where the Claude Code executable is, found without importing anything of it."""
+"""Where the Claude Code executable is: named explicitly, on PATH, or inside the wheel that carries it.
 
-import asyncio
+The wheel is never imported, which would take most of a second: only its directory is looked up.
+"""
+
 import importlib.util
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ExecutableNotFound, InvalidArgument
-from ..model.options import SessionOptions
-from ..processes.environment import child_environment
+from ..errors import ExecutableNotFound
 
 _CARRIER = "claude_agent_sdk"
-
-
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
 
 
 def find_executable(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> str:
-    """The explicit path if given, else `claude` on PATH, else the bundled one."""
+    """The absolute path of the explicit one if that is named, else of `claude` on PATH, else of the bundled one.
+
+    Raises ExecutableNotFound, also for an explicit one that is no executable file: it is not passed over.
+    """
     if explicit:
-        return _explicit(explicit, environment)
+        found = _on_path(os.path.expanduser(explicit), environment)
+        if found is None:
+            raise ExecutableNotFound(
+                f"CLAUDE_CODE_PATH names {explicit!r}, which is not an executable file. {_INSTALL}"
+            )
+        return found
     found = _on_path("claude", environment) or bundled_executable()
     if found is None:
         raise ExecutableNotFound(f"No Claude Code executable was found on PATH or bundled. {_INSTALL}")
@@ -41,124 +44,6 @@ def bundled_executable() -> str | None:
     return str(candidate) if os.access(candidate, os.X_OK) else None
 
 
-def _explicit(given: str, environment: Mapping[str, str] | None) -> str:
-    found = _on_path(os.path.expanduser(given), environment)
-    if found is None:
-        raise ExecutableNotFound(f"CLAUDE_CODE_PATH names {given!r}, which is not an executable file. {_INSTALL}")
-    return found
-
-
 def _on_path(name: str, environment: Mapping[str, str] | None) -> str | None:
     found = shutil.which(name, path=None if environment is None else environment.get("PATH", os.defpath))
     return os.path.abspath(found) if found else None  # it will be run in another directory
-
-
-MINIMUM_VERSION = (2, 1, 0)
-
-
-"""The oldest version that the contract tests run on."""
-
-
-TESTED_VERSION = (2, 1, 325)
-
-
-"""The version that all other tests run on: the one that the extra `cli` brings."""
-
-
-_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-
-
-def read_version(text: str) -> tuple[int, int, int] | None:
-    """The version in what `claude --version` prints, such as `2.1.325 (Claude Code)`; None if there is none."""
-    found = _VERSION.match(text.strip())
-    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
-
-
-def version_text(version: tuple[int, int, int]) -> str:
-    """The version as it is written."""
-    return ".".join(map(str, version))
-
-
-_HELP_TIMEOUT = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class CliChoices:
-    """What one CLI accepts."""
-
-    permission_modes: tuple[str, ...]
-    efforts: tuple[str, ...]
-    setting_sources: tuple[str, ...] = ("user", "project", "local")
-    betas: tuple[str, ...] = ("context-1m-2025-08-07",)
-
-
-TESTED = CliChoices(
-    permission_modes=("acceptEdits", "auto", "bypassPermissions", "default", "dontAsk", "manual", "plan"),
-    efforts=("low", "medium", "high", "xhigh", "max"),
-)
-
-
-async def check_values(options: SessionOptions, executable: str, environment: Mapping[str, str]) -> None:
-    """Raises InvalidArgument for a value that this executable does not know."""
-    try:
-        check_against(options, TESTED)
-    except InvalidArgument:
-        check_against(options, read_help(await _help_text(executable, environment)))
-
-
-def check_against(options: SessionOptions, dialect: CliChoices) -> None:
-    """Raises InvalidArgument for the first value outside the dialect."""
-    _check("permission_mode", options.permission_mode, dialect.permission_modes)
-    _check("effort", options.effort, dialect.efforts)
-    for source in options.setting_sources or ():
-        _check("setting_sources", source, dialect.setting_sources)
-    for beta in options.betas:
-        _check("betas", beta, dialect.betas)
-
-
-def _check(field: str, value: str | None, choices: tuple[str, ...]) -> None:
-    if value is not None and value not in choices:
-        raise InvalidArgument(
-            f"{field} {value!r} is not known to this Claude Code; it takes {', '.join(choices)}.",
-            field=field,
-            choices=list(choices),
-        )
-
-
-def read_help(text: str) -> CliChoices:
-    """The dialect that a `--help` text describes; what it does not tell is taken from the tested one."""
-    flat = re.sub(r"\s+", " ", text)
-    modes = _quoted(flat, r"--permission-mode <mode>.*?\(choices: ([^)]*)\)")
-    efforts = re.search(r"--effort <level>.*?\(([a-z, ]+)\)", flat)
-    return CliChoices(
-        permission_modes=tuple(sorted({*modes, "default"})) if modes else TESTED.permission_modes,
-        efforts=tuple(efforts.group(1).replace(" ", "").split(",")) if efforts else TESTED.efforts,
-    )
-
-
-def _quoted(text: str, pattern: str) -> list[str]:
-    found = re.search(pattern, text)
-    return re.findall(r'"([^"]+)"', found.group(1)) if found else []
-
-
-async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
-    """Empty if it does not tell; then what is known of the tested one must do."""
-    try:
-        return await asyncio.to_thread(_ask_for_help, executable, environment)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-def _ask_for_help(executable: str, environment: Mapping[str, str]) -> str:
-    # In a thread and not on the loop: a caller who is cancelled must not leave a process behind.
-    command, quiet = [executable, "--help"], subprocess.DEVNULL
-    answer = subprocess.run(
-        command,
-        stdin=quiet,
-        stdout=subprocess.PIPE,
-        stderr=quiet,
-        env=child_environment(environment),
-        timeout=_HELP_TIMEOUT,
-        check=False,
-    )
-    return answer.stdout.decode("utf-8", "replace")

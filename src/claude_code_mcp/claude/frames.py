@@ -49,7 +49,7 @@ class Conversation:
 
 @dataclass(slots=True)
 class Result:
-    """The end of a turn. `usage` is what it used, once whoever knows the process's totals has told."""
+    """The end of a turn. `usage` is what the turn used; it is filled in later, from the totals of the process."""
 
     raw: Raw
     size: int
@@ -59,7 +59,7 @@ class Result:
     def message_ids(self) -> list[str]:
         """The user messages that this result answers."""
         ids = self.raw.get("user_message_uuids")
-        return [str(one) for one in ids] if isinstance(ids, list) else []
+        return [str(message_id) for message_id in ids] if isinstance(ids, list) else []
 
     @property
     def unasked(self) -> bool:
@@ -163,8 +163,9 @@ _CONTENT_FRAMES: dict[str, type[StreamEvent | Conversation | Result | Lifecycle 
 # json.loads guesses the encoding and looks for white space with a regular expression, which on short lines costs
 # as much as the parsing itself. The CLI writes UTF-8, one value per line.
 _read_value = json.JSONDecoder().raw_decode
-_WORD = 100
-_HALVES = b"\\ud"
+_MAX_LOGGED = 100
+"""Characters of a name or an id in the log."""
+_ESCAPED_SURROGATE = b"\\ud"
 """How the CLI writes half a surrogate pair, such as a fragment of text that ends within an emoji."""
 
 
@@ -174,8 +175,8 @@ def parse_frame(line: bytes) -> Frame:
     try:
         text = line.decode("utf-8", "replace").strip()
         raw, end = _read_value(text)
-        if _HALVES in line:
-            raw = _whole(raw)
+        if _ESCAPED_SURROGATE in line:
+            raw = _without_surrogates(raw)
     except (ValueError, RecursionError):
         return _garbage(line)
     if raw.__class__ is not dict or end != len(text):
@@ -187,13 +188,13 @@ def parse_frame(line: bytes) -> Frame:
     return _parse_control(raw, size) if isinstance(kind, str) and kind.startswith("control_") else Other(raw, size)
 
 
-def _whole(value: Any) -> Any:
+def _without_surrogates(value: Any) -> Any:
     """The value with no half of a surrogate pair in its texts: no client could be sent one."""
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return json_text.sound_text(value)
     if isinstance(value, dict):
-        return {_whole(key): _whole(part) for key, part in value.items()}
-    return [_whole(part) for part in value] if isinstance(value, list) else value
+        return {_without_surrogates(key): _without_surrogates(part) for key, part in value.items()}
+    return [_without_surrogates(part) for part in value] if isinstance(value, list) else value
 
 
 def _garbage(line: bytes) -> Garbage:
@@ -225,16 +226,16 @@ def describe(frame: Frame) -> str:
     """A frame for the log: its type, subtype, id and size where it has them, and nothing of its contents."""
     match frame:
         case ControlRequest():
-            return f"control_request/{frame.subtype[:_WORD]} id {frame.id[:_WORD]}"
+            return f"control_request/{frame.subtype[:_MAX_LOGGED]} id {frame.id[:_MAX_LOGGED]}"
         case ControlCancel():
-            return f"control_cancel_request id {frame.id[:_WORD]}"
+            return f"control_cancel_request id {frame.id[:_MAX_LOGGED]}"
         case ControlResponse():
-            return f"control_response/{'success' if frame.error is None else 'error'} id {frame.id[:_WORD]}"
+            return f"control_response/{'success' if frame.error is None else 'error'} id {frame.id[:_MAX_LOGGED]}"
         case Garbage():
             return f"no frame {frame.size} bytes"
     raw = frame.raw
-    kind = "/".join(str(raw[name])[:_WORD] for name in ("type", "subtype") if name in raw)
-    known = f" id {str(raw['uuid'])[:_WORD]}" if "uuid" in raw else ""
+    kind = "/".join(str(raw[name])[:_MAX_LOGGED] for name in ("type", "subtype") if name in raw)
+    known = f" id {str(raw['uuid'])[:_MAX_LOGGED]}" if "uuid" in raw else ""
     return f"{kind}{known} {frame.size} bytes"
 
 

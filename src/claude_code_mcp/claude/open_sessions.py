@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from ..processes.leftovers import started_at
+
 _CLOCK_SLACK = 5.0
 """Seconds by which a process may seem to be younger than what it wrote: clocks are set."""
 
@@ -21,48 +23,47 @@ _CLOCK_SLACK = 5.0
 def process_with(session_id: str, config_dir: str) -> int | None:
     """The number of a living process that has this session open, None if there is none."""
     for path in Path(config_dir, "sessions").glob("*.json"):
-        told = _read(path)
-        pid = told.get("pid")
-        if told.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, told):
+        entry = _read(path)
+        pid = entry.get("pid")
+        if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
             return pid
     return None
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        entry = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):  # it has just gone, or is being written
         return {}
-    return told if isinstance(told, dict) else {}
+    return entry if isinstance(entry, dict) else {}
 
 
-def _is_alive(pid: int, told: Mapping[str, Any]) -> bool:
+def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
     """Whether the process that wrote this lives. One in another container cannot be seen and does not count."""
-    if not _is_of_this_space(told.get("pidDomain")):
+    if not _is_in_our_pid_namespace(entry.get("pidDomain")):
         return False
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
-        written = told.get("startedAt")
+        written = entry.get("startedAt")
         if isinstance(written, int | float) and process.create_time() > written / 1000 + _CLOCK_SLACK:
             return False
-        return _born_then(pid, told.get("procStart"))
+        return _started_then(pid, entry.get("procStart"))
     except (psutil.NoSuchProcess, OSError, ValueError, OverflowError):
         return False
     except psutil.Error:
         return True  # it is there, and no more can be seen of it
 
 
-def _born_then(pid: int, start: object) -> bool:
+def _started_then(pid: int, start: object) -> bool:
     """On Linux the CLI notes the kernel's own count, which no change of the clock moves."""
     if sys.platform != "linux" or not (isinstance(start, str) and start.isascii() and start.isdigit()):
         return True
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[19] == start.encode()
+    return started_at(pid) == int(start)
 
 
-def _is_of_this_space(domain: object) -> bool:
+def _is_in_our_pid_namespace(domain: object) -> bool:
     if sys.platform != "linux" or not isinstance(domain, str) or ":pid:[" not in domain:
         return True
     return domain.endswith(os.readlink("/proc/self/ns/pid"))

@@ -2,19 +2,17 @@
 
 Claude Code drops some of what it cannot use without a word, and ends because of the rest, which of them depends on
 its version. So what is certainly wrong is refused here, before anything is started, with the path to the part that
-is wrong. What only a certain version knows better is left to that version: see `refusals`.
+is wrong. What only a certain version knows better is left to that version: see `refusals.py`.
 """
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ..errors import InvalidArgument
 from ..model.options import SessionOptions
 
 _Check = Callable[[Any], bool]
-
 
 _REMOTE = {
     "http": ("http", "https"),
@@ -22,26 +20,14 @@ _REMOTE = {
     "sse": ("http", "https"),
     "ws": ("ws", "wss"),
 }
-
-
-_OF_THE_CLI = ("sse-ide", "ws-ide", "claudeai-proxy")
-
-
+"""Types of MCP servers that have an address, and the schemes that it may have."""
+_INTERNAL_TYPES = ("sse-ide", "ws-ide", "claudeai-proxy")
 """Types that Claude Code has for itself; it knows what they need."""
 
-
 _DEEPEST = 100
-
-
 _SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-
-
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-
-
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-
-
 _SCHEMA_PARTS = ("not", "if", "then", "else", "contains", "propertyNames", "additionalProperties", "items")
 
 
@@ -55,7 +41,7 @@ def check_definitions(options: SessionOptions) -> None:
         _check_schema("output_schema", options.output_schema)
 
 
-def _refuse(field: str, why: str) -> InvalidArgument:
+def _invalid(field: str, why: str) -> InvalidArgument:
     return InvalidArgument(f"{field}: {why}.", field=field)
 
 
@@ -68,11 +54,11 @@ def _is_some_text(value: Any) -> bool:
 
 
 def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 def _is_text_map(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, str) for one in value.values())
+    return isinstance(value, Mapping) and all(isinstance(item, str) for item in value.values())
 
 
 def _is_count(value: Any) -> bool:
@@ -94,46 +80,43 @@ _AGENT_FIELDS: Mapping[str, tuple[_Check, str]] = {
 }
 
 
-_AGENT_NEEDS = ("description", "prompt")
+_TEXTS = (_is_text_map, "must be an object of texts")
 
 
 def _check_agent(field: str, agent: Any) -> None:
     if not isinstance(agent, Mapping):
-        raise _refuse(field, "must be an object")
-    for name in _AGENT_NEEDS:
+        raise _invalid(field, "must be an object")
+    for name in ("description", "prompt"):
         if agent.get(name) is None:
-            raise _refuse(f"{field}.{name}", "required")
-    for name, (fits, what) in _AGENT_FIELDS.items():
-        if agent.get(name) is not None and not fits(agent[name]):
-            raise _refuse(f"{field}.{name}", what)
+            raise _invalid(f"{field}.{name}", "required")
+    for name, (is_valid, requirement) in _AGENT_FIELDS.items():
+        if agent.get(name) is not None and not is_valid(agent[name]):
+            raise _invalid(f"{field}.{name}", requirement)
 
 
 def _check_server(field: str, name: str, server: Any) -> None:
     if not name.strip():
-        raise _refuse(field, "a server needs a name")
+        raise _invalid(field, "a server needs a name")
     if not isinstance(server, Mapping):
-        raise _refuse(field, "must be an object")
+        raise _invalid(field, "must be an object")
     kind = server.get("type", "stdio")
     if kind == "stdio":
         _check_parts(field, server, "command", {"args": (_is_text_list, "must be a list of texts"), "env": _TEXTS})
     elif kind in _REMOTE:
         _check_parts(field, server, "url", {"headers": _TEXTS})
         _check_address(f"{field}.url", server["url"], _REMOTE[kind])
-    elif kind not in (*_OF_THE_CLI, "sdk"):
-        raise _refuse(f"{field}.type", "must be stdio, http, sse or ws")
-
-
-_TEXTS = (_is_text_map, "must be an object of texts")
+    elif kind not in (*_INTERNAL_TYPES, "sdk"):
+        raise _invalid(f"{field}.type", "must be stdio, http, sse or ws")
 
 
 def _check_parts(field: str, server: Mapping[str, Any], needed: str, others: Mapping[str, tuple[_Check, str]]) -> None:
     if server.get(needed) is None:
-        raise _refuse(f"{field}.{needed}", "required")
+        raise _invalid(f"{field}.{needed}", "required")
     if not _is_some_text(server[needed]):
-        raise _refuse(f"{field}.{needed}", "must be a text that is not empty")
-    for name, (fits, what) in others.items():
-        if name in server and not fits(server[name]):
-            raise _refuse(f"{field}.{name}", what)
+        raise _invalid(f"{field}.{needed}", "must be a text that is not empty")
+    for name, (is_valid, requirement) in others.items():
+        if name in server and not is_valid(server[name]):
+            raise _invalid(f"{field}.{name}", requirement)
 
 
 def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
@@ -141,46 +124,48 @@ def _check_address(field: str, url: str, schemes: tuple[str, ...]) -> None:
         return  # Claude Code puts the value of a variable there
     try:
         parts = urlsplit(url)
-        whole = parts.scheme in schemes and bool(parts.hostname)
+        is_valid = parts.scheme in schemes and bool(parts.hostname)
     except ValueError:
-        whole = False
-    if not whole:
-        raise _refuse(field, f"must be an address that begins with {' or '.join(f'{one}://' for one in schemes)}")
+        is_valid = False
+    if not is_valid:
+        raise _invalid(
+            field, f"must be an address that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+        )
 
 
 def _check_schema(field: str, schema: Any) -> None:
     """Looks at every part of the schema once. A list and no recursion: a schema may come nested to any depth."""
-    left = [(field, schema, 0)]
-    while left:
-        path, part, depth = left.pop()
+    unchecked = [(field, schema, 0)]
+    while unchecked:
+        path, part, depth = unchecked.pop()
         if depth > _DEEPEST:
-            raise _refuse(field, f"is nested more than {_DEEPEST} schemas deep")
+            raise _invalid(field, f"is nested more than {_DEEPEST} schemas deep")
         if isinstance(part, bool) and path != field:
             continue
         if not isinstance(part, Mapping):
-            raise _refuse(path, "must be a JSON schema, which is an object")
+            raise _invalid(path, "must be a JSON schema, which is an object")
         _check_keywords(path, part)
-        left.extend((inner_path, inner, depth + 1) for inner_path, inner in _inner(path, part))
+        unchecked.extend((inner_path, inner, depth + 1) for inner_path, inner in _subschemas(path, part))
 
 
 def _check_keywords(path: str, part: Mapping[str, Any]) -> None:
     kinds = part.get("type", ())
     for kind in [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list | tuple) else [None]:
         if kind not in _SCHEMA_TYPES:
-            raise _refuse(f"{path}.type", f"must be one of {', '.join(_SCHEMA_TYPES)}, or a list of these")
+            raise _invalid(f"{path}.type", f"must be one of {', '.join(_SCHEMA_TYPES)}, or a list of these")
     if "required" in part and not _is_text_list(part["required"]):
-        raise _refuse(f"{path}.required", "must be a list of names")
+        raise _invalid(f"{path}.required", "must be a list of names")
     if "enum" in part and not (isinstance(part["enum"], list) and part["enum"]):
-        raise _refuse(f"{path}.enum", "must be a list that is not empty")
+        raise _invalid(f"{path}.enum", "must be a list that is not empty")
     for name in _SCHEMA_MAPS:
         if name in part and not isinstance(part[name], Mapping):
-            raise _refuse(f"{path}.{name}", "must be an object of schemas")
+            raise _invalid(f"{path}.{name}", "must be an object of schemas")
     for name in _SCHEMA_LISTS:
         if name in part and not (isinstance(part[name], list) and part[name]):
-            raise _refuse(f"{path}.{name}", "must be a list of schemas that is not empty")
+            raise _invalid(f"{path}.{name}", "must be a list of schemas that is not empty")
 
 
-def _inner(path: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _subschemas(path: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for keyword in _SCHEMA_MAPS:
         for name, inner in part.get(keyword, {}).items():
             yield f"{path}.{keyword}.{name}", inner
@@ -189,119 +174,7 @@ def _inner(path: str, part: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield f"{path}.{keyword}.{number}", inner
     for keyword in _SCHEMA_PARTS:
         inner = part.get(keyword)
-        for number, one in enumerate(inner if isinstance(inner, list) else ()):  # items of an earlier draft
-            yield f"{path}.{keyword}.{number}", one
+        for number, item in enumerate(inner if isinstance(inner, list) else ()):  # items of an earlier draft
+            yield f"{path}.{keyword}.{number}", item
         if inner is not None and not isinstance(inner, list):
             yield f"{path}.{keyword}", inner
-
-
-_LONGEST = 500
-
-
-_OPTIONS = {
-    "add-dir": "additional_directories",
-    "agents": "agents",
-    "agent": "agent",
-    "betas": "betas",
-    "effort": "effort",
-    "fallback-model": "fallback_model",
-    "json-schema": "output_schema",
-    "max-budget-usd": "max_budget_usd",
-    "max-thinking-tokens": "thinking",
-    "max-turns": "max_turns",
-    "mcp-config": "mcp_servers",
-    "model": "model",
-    "permission-mode": "permission_mode",
-    "setting-sources": "setting_sources",
-    "strict-mcp-config": "strict_mcp_config",
-    "thinking": "thinking",
-    "tools": "tools",
-}
-
-
-"""Flags and the options that they come from."""
-
-
-_SCHEMA = "--json-schema is not a valid JSON Schema: "
-
-
-_AGENTS = "Invalid --agents configuration:"
-
-
-_SERVERS = "Invalid MCP configuration:"
-
-
-_UNKNOWN = re.compile(r"error: unknown option '--([a-z-]{1,40})")
-
-
-def refused_argument(stderr: str) -> InvalidArgument | None:
-    """The option that a process complained about before it ended, if it was one."""
-    for line, following in _pairs(stderr):
-        if _SCHEMA in line:
-            return _refusal("output_schema", line.partition(_SCHEMA)[2])
-        if line.endswith(_AGENTS):
-            where, _, why = following.partition(": ")
-            return _refusal(f"agents.{where}" if why else "agents", why or where)
-        if line.endswith(_SERVERS) and following.startswith("mcpServers"):
-            where, _, why = following.partition(": ")
-            field = where.replace("mcpServers", "mcp_servers", 1)
-            return _refusal(field if why else "mcp_servers", why or where)
-        unknown = _UNKNOWN.search(line)
-        if unknown is not None and unknown[1] in _OPTIONS:
-            return _refusal(_OPTIONS[unknown[1]], f"this version of Claude Code has no --{unknown[1]}")
-    return None
-
-
-def _pairs(text: str) -> list[tuple[str, str]]:
-    """Each line with the next one that is not empty."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return list(zip(lines, [*lines[1:], ""], strict=False))
-
-
-def _refusal(field: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"{field}: {why[:_LONGEST].rstrip('.')}.", field=field)
-
-
-def check_agents(options: SessionOptions, reply: Mapping[str, Any]) -> None:
-    """InvalidArgument if the reply to `initialize` lists agents, and not those that the options define or name."""
-    listed = reply.get("agents")
-    if not isinstance(listed, list):
-        return  # an early version, which does not tell
-    names = [str(one.get("name")) for one in listed if isinstance(one, Mapping)]
-    for name in options.agents or {}:
-        if name not in names:
-            raise _refusal(f"agents.{name}", "Claude Code does not accept this definition")
-    if options.agent is not None and options.agent not in names:
-        raise _refusal("agent", f"there is no agent {options.agent!r}; there is {', '.join(names)}")
-
-
-def check_servers(options: SessionOptions, status: Collection[Mapping[str, Any]], *, last: bool) -> bool:
-    """Whether all servers of the session are settled as far as they need to be.
-
-    InvalidArgument for one that Claude Code does not have at all, and, if servers are to be taken strictly,
-    UpstreamUnavailable for one that is not connected. With `last` there is no waiting for either any more.
-    """
-    by_name = {str(one.get("name")): one for one in status}
-    settled = True
-    for name, server in (options.mcp_servers or {}).items():
-        if server.get("type") == "sdk":
-            continue  # it is reached through us, and not listed
-        problem = _problem(name, by_name.get(name), strict=options.strict_mcp_config)
-        waits = name not in by_name or by_name[name].get("status") == "pending"
-        if problem is not None and (last or not waits):
-            raise problem
-        settled = settled and problem is None
-    return settled
-
-
-def _problem(name: str, told: Mapping[str, Any] | None, *, strict: bool) -> ClaudeCodeError | None:
-    field = f"mcp_servers.{name}"
-    if told is None:
-        return _refusal(field, "Claude Code does not accept this server")
-    state = str(told.get("status"))
-    if not strict or state == "connected":
-        return None
-    reason = str(told.get("error") or {"needs-auth": "it wants somebody to sign in"}.get(state, state))
-    return UpstreamUnavailable(
-        f"{field}: the server did not connect: {reason[:_LONGEST].rstrip('.')}.", field=field, state=state
-    )

@@ -20,12 +20,13 @@ from .protocol import ControlProtocol
 
 log = logging.getLogger(__name__)
 
-_DRAIN = 1.0
+_ENDING = 1.0
+"""Seconds that a process that closed its input may take to end, before it is terminated and then killed."""
 _MAX_UNSENT = 64 << 20
 
 
 class ProcessListener(Interface):
-    """Whoever listens to a process. Both calls come from the event loop and must not block."""
+    """The owner of a process. Both calls come from the event loop and must not block."""
 
     def frame_received(self, frame: Frame) -> None: ...
 
@@ -96,7 +97,7 @@ class ClaudeProcess:
         try:
             reply = self.ask(subtype, **fields)
         except ProcessFailed:
-            await asyncio.wait([self.exited], timeout=_DRAIN)  # it is about to end, which tells more
+            await asyncio.wait([self.exited], timeout=_ENDING)  # it is about to end, which tells more
             if self.exited.done():
                 raise ProcessFailed(self.exited.result().reason) from None
             raise
@@ -106,7 +107,7 @@ class ClaudeProcess:
             raise ProcessFailed(f"Claude Code did not answer {subtype!r} within {timeout:g} s.") from None
 
     def ask(self, subtype: str, **fields: Any) -> "asyncio.Future[Raw]":
-        """Asks the CLI before this call returns, so that whatever is sent next comes behind it."""
+        """Writes a request before this call returns, so that whatever is sent next comes behind it."""
         request_id, data = self._protocol.request(subtype, fields)
         self._write(data, f"control_request/{subtype}", request_id)
         reply: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
@@ -135,7 +136,7 @@ class ClaudeProcess:
         if not self._child.input_open:
             if self._child.stopping:
                 raise ProcessFailed("Claude Code is being stopped.")
-            return  # it is about to end, and will say why
+            return  # it is about to end, and its end is reported with the reason
         if self._child.unsent > _MAX_UNSENT:
             raise ProcessFailed("Claude Code does not read what it is sent.")
         self._child.write(data)
@@ -177,13 +178,14 @@ class ClaudeProcess:
             self._deliver(frame)
 
     def input_closed(self) -> None:
-        """It can no longer be spoken to. As a rule it is ending; one that is not would never hear of anything."""
+        """The process has closed its stdin. As a rule it is ending; if not it is ended: nothing can reach it."""
         loop = asyncio.get_running_loop()
-        loop.call_later(_DRAIN, self._child.terminate)
-        loop.call_later(2 * _DRAIN, self._child.kill)
+        loop.call_later(_ENDING, self._child.terminate)
+        loop.call_later(2 * _ENDING, self._child.kill)
 
     def child_ended(self, exit_: Exit) -> None:
-        """It is gone. Whoever waits for an answer of its hears that there will be none."""
+        """The process is gone: what it wrote last is delivered first, then all open requests fail, then the owner is
+        told of the end."""
         self.output_ended()
         self._settled.set()
         for reply in self._replies.values():
@@ -192,7 +194,7 @@ class ClaudeProcess:
         self._owner.process_ended(exit_)
 
     async def settled(self, timeout: float) -> bool:
-        """Waits until no user message is unfinished; tells whether that came about."""
+        """Waits until no user message is unfinished; returns False if that takes longer than `timeout`."""
         self._settled.clear()
         if not self._protocol.unfinished or self.exited.done():
             return True
@@ -205,21 +207,20 @@ class ClaudeProcess:
 
         Each step waits `timeout` at most. Cancelling the caller does not stop it half way.
         """
-        exit_ = await self._child.stop(timeout, partial(self._may_close_input, timeout))
+        exit_ = await self._child.stop(timeout, partial(self._interrupt_turn, timeout))
         if exit_ is None:
             raise ProcessFailed(f"Process {self.pid} survived SIGKILL.")
         return exit_
 
-    async def _may_close_input(self, timeout: float) -> bool:
-        """Interrupts the turn. With a question open the input must stay open: the model would be told that the stream
-        closed, and carry on."""
-        return await self._interrupt_quietly(timeout) and not self._protocol.owed
+    async def _interrupt_turn(self, timeout: float) -> bool:
+        """The first step of the ladder; returns whether the input may be closed next.
 
-    async def _interrupt_quietly(self, timeout: float) -> bool:
+        With a question open it must stay open: the model would be told that the stream closed, and carry on.
+        """
         if self.exited.done() or not (self._protocol.unfinished or self._protocol.owed):
             return True
         try:
             await self.request("interrupt", timeout=timeout, cancel_queued=True)
         except ProcessFailed:
             return False
-        return await self.settled(timeout)
+        return await self.settled(timeout) and not self._protocol.owed

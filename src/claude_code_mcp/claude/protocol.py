@@ -42,7 +42,7 @@ class ControlProtocol:
         self._follows_messages = False
 
     def receive(self, data: bytes) -> Iterator[Frame]:
-        """The frames that this data completes, in order, each noted only when it is taken."""
+        """The frames that this data completes, in order, each tracked only when it is taken."""
         frame = self._frame
         for line in self._lines.feed(data):
             yield frame(line)
@@ -57,21 +57,21 @@ class ControlProtocol:
             return Garbage(line.head.decode("utf-8", "replace"), line.length)
         frame = parse_frame(line)  # type: ignore[arg-type]  # an exact class check is cheaper than isinstance here
         if frame.__class__ is not StreamEvent:
-            self._note(frame)
+            self._track(frame)
         return frame
 
-    def _note(self, frame: Frame) -> None:
+    def _track(self, frame: Frame) -> None:
         match frame:
             case ControlRequest():
                 self.owed.add(frame.id)
             case ControlCancel():
                 self.owed.discard(frame.id)
             case Lifecycle():
-                self._note_lifecycle(frame)
+                self._track_lifecycle(frame)
             case Result():
-                self._note_result(frame)
+                self._track_result(frame)
 
-    def _note_lifecycle(self, frame: Lifecycle) -> None:
+    def _track_lifecycle(self, frame: Lifecycle) -> None:
         self._follows_messages = True
         if frame.state == "started":
             self._started.add(frame.message_id)
@@ -79,13 +79,13 @@ class ControlProtocol:
             self._started.discard(frame.message_id)
             self.unfinished.discard(frame.message_id)
 
-    def _note_result(self, result: Result) -> None:
+    def _track_result(self, result: Result) -> None:
         """A result that names no message may belong to a turn that began by itself, beside a message on its way."""
-        answered = set(result.message_ids) or self._meant(result)
+        answered = set(result.message_ids) or self._messages_meant_by(result)
         self.unfinished -= answered
         self._started -= answered
 
-    def _meant(self, result: Result) -> set[str]:
+    def _messages_meant_by(self, result: Result) -> set[str]:
         if result.unasked:
             return set()
         if self._follows_messages:
@@ -104,13 +104,13 @@ class ControlProtocol:
 
     def answer(self, request_id: str, response: Raw) -> bytes | None:
         """Our answer to a request of the CLI, or None when it no longer wants one."""
-        return self._settle(request_id, control_success(request_id, response))
+        return self._settle_request(request_id, control_success(request_id, response))
 
     def refuse(self, request_id: str, error: str) -> bytes | None:
         """Our refusal of a request of the CLI, or None when it no longer wants an answer."""
-        return self._settle(request_id, control_error(request_id, error))
+        return self._settle_request(request_id, control_error(request_id, error))
 
-    def _settle(self, request_id: str, frame: Raw) -> bytes | None:
+    def _settle_request(self, request_id: str, frame: Raw) -> bytes | None:
         if request_id not in self.owed:
             return None
         data = encode(frame)  # first: an answer that cannot be written leaves us owing one

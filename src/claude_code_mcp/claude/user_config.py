@@ -1,4 +1,5 @@
-"""The environment of a Claude Code process, and the mark that finds whatever it leaves behind."""
+"""What the user has configured for Claude Code, as far as this server must know it: where its files are, and whether
+this server is registered with it as an MCP server."""
 
 import json
 import os
@@ -8,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..model.own_server import is_this_server
-from ..processes.environment import DEPTH, MARK, child_environment
 
+_Commands = tuple[tuple[str, ...], ...]
 
-def build_environment(base: Mapping[str, str], extra: Mapping[str, str], mark: str) -> dict[str, str]:
-    """What any child may have of the base, plus the caller's own, plus the mark and the depth, which nobody can set."""
-    clean = child_environment(base)
-    return {**clean, **extra, MARK: mark, DEPTH: clean[DEPTH]}
+_MAX_BYTES = 64 << 20
+"""A larger file is not read."""
 
 
 def config_directory(environment: Mapping[str, str]) -> str:
@@ -26,31 +25,34 @@ def config_directory(environment: Mapping[str, str]) -> str:
     return os.path.join(home, ".claude")
 
 
-_Commands = tuple[tuple[str, ...], ...]
-
-
-_LARGEST = 64 << 20
+def user_file_directory(environment: Mapping[str, str]) -> Path:
+    """Where the CLI keeps `.claude.json`: beside its configuration directory, or in it if that was set explicitly."""
+    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
+    return Path(home or Path.home())
 
 
 def own_registrations(environment: Mapping[str, str], cwd: str) -> _Commands:
-    """The command lines that would start our server in a session there, as they are written. Blocks on the disk."""
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    files = [Path(home or Path.home()) / ".claude.json"]
+    """The command lines, as they are configured, that would start this server in a session in `cwd`.
+
+    Read are `.claude.json` of the user and `.mcp.json` of the directory and all above it; a file that is missing or
+    malformed has none. Blocks on the disk.
+    """
+    files = [user_file_directory(environment) / ".claude.json"]
     files += [directory / ".mcp.json" for directory in (Path(cwd), *Path(cwd).parents)]
     return tuple(dict.fromkeys(command for file in files for command in _registered_in(str(file))))
 
 
 def _registered_in(file: str) -> _Commands:
     try:
-        now = os.stat(file)
+        facts = os.stat(file)
     except (OSError, ValueError):
         return ()
-    return _read(file, now.st_mtime_ns, now.st_size) if now.st_size < _LARGEST else ()
+    return _read_commands(file, facts.st_mtime_ns, facts.st_size) if facts.st_size < _MAX_BYTES else ()
 
 
 @lru_cache(maxsize=256)
-def _read(file: str, changed: int, size: int) -> _Commands:
-    """Read once for each state of the file: `.claude.json` can be large, and is asked for at every start."""
+def _read_commands(file: str, changed: int, size: int) -> _Commands:
+    """Cached by time and size of the file: `.claude.json` can be large, and is needed at every start of a process."""
     try:
         with open(file, "rb") as opened:
             content = json.loads(opened.read())
@@ -61,18 +63,14 @@ def _read(file: str, changed: int, size: int) -> _Commands:
 
 def _own_commands(content: object) -> Iterator[tuple[str, ...]]:
     projects = _mapping(_mapping(content).get("projects"))
-    for holder in (content, *projects.values()):
-        for entry in _mapping(_mapping(holder).get("mcpServers")).values():
-            words = _words(_mapping(entry))
-            if words and is_this_server(words[0], words[1:]):
-                yield words
-
-
-def _words(entry: Mapping[str, Any]) -> tuple[str, ...]:
-    arguments = entry.get("args") or []
-    if not isinstance(entry.get("command"), str) or not isinstance(arguments, list):
-        return ()
-    return (entry["command"], *map(str, arguments))
+    for scope in (content, *projects.values()):
+        for entry in _mapping(_mapping(scope).get("mcpServers")).values():
+            command, arguments = _mapping(entry).get("command"), _mapping(entry).get("args") or []
+            if not isinstance(command, str) or not isinstance(arguments, list):
+                continue
+            argv = (command, *map(str, arguments))
+            if is_this_server(argv[0], argv[1:]):
+                yield argv
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -20,8 +20,8 @@ def add_to(commands: Any) -> None:
         "serve",
         help="serve MCP on stdio (the default) or over HTTP",
         description="Serves MCP on standard input and output, or with --http over Streamable HTTP. Over HTTP a "
-        "bearer token is required unless it listens on loopback only: set CLAUDE_CODE_MCP_TOKEN, or "
-        "CLAUDE_CODE_MCP_TOKENS_FILE for several callers.",
+        f"bearer token is required unless it listens on loopback only: set {variable_of('http_token')}, or "
+        f"{variable_of('http_tokens_file')} for several callers.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
     add_config_file(parser)

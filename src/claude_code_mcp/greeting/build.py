@@ -1,4 +1,4 @@
-"""What a server says first, asked of it in memory. Run as a module, this renews the manifest that is shipped."""
+"""Builds a manifest: asks a real server in memory for its first answers. Run as a module, it renews the shipped one."""
 
 import asyncio
 import importlib.metadata
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 Answers = dict[str, dict[str, dict[str, Any]]]
 
-_CLIENT = {"name": "manifest", "version": "1"}
+_CLIENT_INFO = {"name": "manifest", "version": "1"}
 
 
 async def leave_manifest(server: Server[Any], file: str) -> None:
-    """Writes the manifest for the next start, if it can."""
-    answers, otherwise = await ask(server)
+    """Writes the manifest for the next start; a file that cannot be written is only logged."""
+    answers, otherwise = await first_answers(server)
     results = {
         method: {version: _compact(result) for version, result in by_version.items()}
         for method, by_version in answers.items()
@@ -41,7 +41,7 @@ async def leave_manifest(server: Server[Any], file: str) -> None:
         log.debug("the next start will be no faster: %s", error)
 
 
-async def ask(server: Server[Any]) -> tuple[Answers, str]:
+async def first_answers(server: Server[Any]) -> tuple[Answers, str]:
     """The first answers of this server by method and version, and the version for clients of unknown ones."""
     answers: Answers = {"initialize": {}, "server/discover": {}, "tools/list": {}}
     for version in HANDSHAKE_PROTOCOL_VERSIONS:
@@ -58,7 +58,7 @@ async def ask(server: Server[Any]) -> tuple[Answers, str]:
 
 
 def _handshake(version: str) -> dict[str, Any]:
-    return {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT}
+    return {"protocolVersion": version, "capabilities": {}, "clientInfo": _CLIENT_INFO}
 
 
 def _envelope(version: str) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _envelope(version: str) -> dict[str, Any]:
         "_meta": {
             types.PROTOCOL_VERSION_META_KEY: version,
             types.CLIENT_CAPABILITIES_META_KEY: {},
-            types.CLIENT_INFO_META_KEY: _CLIENT,
+            types.CLIENT_INFO_META_KEY: _CLIENT_INFO,
         }
     }
 
@@ -76,26 +76,26 @@ def _compact(result: dict[str, Any]) -> bytes:
 
 
 class _Client:
-    """The least that can ask: one request at a time."""
+    """A client that sends one request at a time and understands nothing else."""
 
-    def __init__(self, inbox: Any, outbox: Any) -> None:
-        self._inbox, self._outbox = inbox, outbox
+    def __init__(self, to_server: Any, from_server: Any) -> None:
+        self._to_server, self._from_server = to_server, from_server
 
     async def request(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
         request = types.JSONRPCRequest(jsonrpc="2.0", id=1, method=method, params=params)
-        await self._inbox.send(SessionMessage(request))
-        reply = (await self._outbox.receive()).message
+        await self._to_server.send(SessionMessage(request))
+        reply = (await self._from_server.receive()).message
         assert isinstance(reply, types.JSONRPCResponse), reply
         return reply.result
 
 
 @asynccontextmanager
 async def _connection(server: Server[Any]) -> AsyncIterator[_Client]:
-    inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
-    outbox, outbox_out = create_context_streams[SessionMessage](0)
-    async with anyio.create_task_group() as tasks, inbox_in, outbox_out:
+    to_server, inbox = create_context_streams[SessionMessage | Exception](0)
+    outbox, from_server = create_context_streams[SessionMessage](0)
+    async with anyio.create_task_group() as tasks, to_server, from_server:
         tasks.start_soon(server.run, inbox, outbox, server.create_initialization_options())
-        yield _Client(inbox_in, outbox_out)
+        yield _Client(to_server, from_server)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,8 @@
-"""The fast way in: talks to the client on stdin and stdout until the server is loaded, then makes room for it."""
+"""The start on stdio: answers the client's first requests from a manifest while a thread imports the server.
+
+Importing this module must stay cheap (a few built-in modules; a test counts them), since it comes before the first
+answer. The server takes over when it is loaded: it gets every byte that was not answered, see `GreetedInput`.
+"""
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself takes a while to import
 import os
@@ -19,26 +23,30 @@ if TYPE_CHECKING:
 SWITCH = "CLAUDE_CODE_MCP_GREETING"
 """The variable that turns the greeting off: the server then loads first and speaks later."""
 
-FOR_PEOPLE = b"""\
+_TERMINAL_HINT = b"""\
 claude-code-mcp waits for an MCP client on standard input; a client starts it by itself.
 To register it with one: claude-code-mcp config CLIENT. Ctrl-C ends it.
 """
-"""What a person is told who starts the server in a terminal."""
+"""Written to stderr when the server is started in a terminal."""
 
 _QUIET_MS = 20
 """How long the client must be silent before loading may take the processor away from it."""
-_TURN = 0.0005
-"""Seconds that the loading thread keeps the interpreter when the client has something to say."""
+_SWITCH_INTERVAL = 0.0005
+"""Seconds that the loading thread keeps the interpreter while the main thread has a request to answer."""
 
 
 def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
-    """Serves MCP on stdio. `load` imports the server and returns the function that runs it, in this thread."""
-    _fill_gaps()
+    """Serves MCP on stdio; the value is the exit code. `load` imports the server and returns the function that runs it.
+
+    `load` is called in a thread while requests are answered here, and again in this thread to get its result: an
+    import that failed is repeated, and raises here. Without pipes or a manifest the server is loaded first.
+    """
+    _open_missing_streams()
     if sys.platform != "win32":
-        _signal.signal(_signal.SIGINT, _leave_at_once)
+        _signal.signal(_signal.SIGINT, _exit_on_interrupt)
     if os.environ.get(SWITCH) == "off" or not on_pipes():
-        if os.isatty(0) and not any(one.startswith("--ht") for one in argv):
-            os.write(2, FOR_PEOPLE)
+        if os.isatty(0) and not any(argument.startswith("--ht") for argument in argv):
+            os.write(2, _TERMINAL_HINT)
         return load()(argv, GreetedInput())
     manifest, leave_manifest = find(argv)
     if manifest is None:
@@ -46,20 +54,20 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     greeting = Greeting(manifest)
     with _Loading(load) as loading:
         try:
-            _converse(greeting, loading)
+            _answer_until_loaded(greeting, loading)
         except (BrokenPipeError, ConnectionError):
-            loading.leave(0)
-    return load()(argv, greeting.heard())
+            loading.exit(0)
+    return load()(argv, greeting.handover())
 
 
-def _leave_at_once(*_: object) -> "NoReturn":
-    """Ctrl-C until the server has signals in hand: nothing is there yet that would have to be closed. A
-    KeyboardInterrupt can be lost in callbacks that may not raise, such as those of the import system."""
+def _exit_on_interrupt(*_: object) -> "NoReturn":
+    """Handles Ctrl-C until the server installs its own handler: nothing needs to be closed yet. A KeyboardInterrupt
+    could be lost in callbacks that may not raise, such as those of the import system."""
     os._exit(130)
 
 
-def _fill_gaps() -> None:
-    """A standard descriptor that is closed would soon be somebody else's file: nothing is put there instead."""
+def _open_missing_streams() -> None:
+    """Opens the null device in place of a standard stream that is closed: else the next file would take its number."""
     for fd in (0, 1, 2):
         try:
             os.fstat(fd)
@@ -68,15 +76,16 @@ def _fill_gaps() -> None:
 
 
 def on_pipes() -> bool:
-    """Whether a client is at the other end of two pipes: not a terminal, a file, or one socket for both ways."""
+    """Whether stdin and stdout are two pipes: not a terminal, not a file, not one socket for both directions."""
     if sys.platform == "win32":
         return False
     try:
-        ways = os.fstat(0), os.fstat(1)
+        stdin, stdout = os.fstat(0), os.fstat(1)
     except OSError:
         return False
-    same = (ways[0].st_dev, ways[0].st_ino) == (ways[1].st_dev, ways[1].st_ino)
-    return not same and all(S_ISFIFO(way.st_mode) or S_ISSOCK(way.st_mode) for way in ways)
+    if (stdin.st_dev, stdin.st_ino) == (stdout.st_dev, stdout.st_ino):
+        return False
+    return all(S_ISFIFO(stream.st_mode) or S_ISSOCK(stream.st_mode) for stream in (stdin, stdout))
 
 
 class _Loading:
@@ -105,27 +114,30 @@ class _Loading:
         import threading  # noqa: PLC0415 - not before the first answer
 
         self.started = True
-        sys.setswitchinterval(_TURN)
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._load()
-        except BaseException:  # noqa: S110 - the main thread repeats the import, and meets it there
+        except BaseException:  # noqa: S110 - the main thread repeats the import, and it is raised there
             pass
         finally:
             os.write(self._done, b".")
 
-    def leave(self, code: int) -> "NoReturn":
+    def exit(self, code: int) -> "NoReturn":
         """Ends the process: there is nothing to clean up, and a thread in mid-import would not survive a usual end."""
         if self.started:
             os._exit(code)
         sys.exit(code)
 
 
-def _converse(greeting: Greeting, loading: _Loading) -> None:
-    """Answers until the server is loaded, or ends the process when the client leaves with nothing to wait for."""
+def _answer_until_loaded(greeting: Greeting, loading: _Loading) -> None:
+    """Answers until the server is loaded; ends the process if the client closes its end with all requests answered.
+
+    Loading begins when the client has been quiet for a moment, has the list of tools, or waits for the server.
+    """
     sources = select.poll()
     sources.register(0, select.POLLIN)
     sources.register(loading.fd, select.POLLIN)
@@ -133,17 +145,17 @@ def _converse(greeting: Greeting, loading: _Loading) -> None:
         ready = [fd for fd, _ in sources.poll(None if loading.started else _QUIET_MS)]
         if loading.fd in ready:
             return
-        if 0 in ready and not _listen(greeting):
+        if 0 in ready and not _read_and_answer(greeting):
             if greeting.satisfied:
-                loading.leave(0)
+                loading.exit(0)
             sources.unregister(0)
             loading.start()
         if not ready or greeting.waiting or greeting.listed:
             loading.start()
 
 
-def _listen(greeting: Greeting) -> bool:
-    """Reads and answers once; whether there is more to read."""
+def _read_and_answer(greeting: Greeting) -> bool:
+    """Reads once and writes the answers; returns whether there may be more to read here."""
     try:
         data = os.read(0, 1 << 16)
     except BlockingIOError:

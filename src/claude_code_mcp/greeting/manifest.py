@@ -1,8 +1,8 @@
-"""What the server says first, written down, so that it can be said before the server is loaded.
+"""The first answers of the server in a file, so that they can be given before the server is loaded.
 
 A manifest is a file of lines: a heading, then one JSON result per line. The one beside this module is for the default
 settings; where a setting changes an answer, or the SDK is another one, the server leaves a manifest in the user's cache
-directory for the next start. Everything here is read on the fast way in: it imports next to nothing.
+directory for the next start. The module is imported before the first answer, so it imports only built-in modules.
 """
 
 import _json
@@ -19,8 +19,8 @@ ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (
 )
 """The settings that change an answer, each as its flag, empty where it has none, and its variable."""
 
-CHANGING = "hub-tools"
-"""With this toolset the list of tools is never the same for long."""
+_VOLATILE_TOOLSET = "hub-tools"
+"""With this toolset the list of tools changes too often to be written down."""
 
 MADE_WITH = ("mcp", "mcp_types", "pydantic")
 """The distributions that have a say in the answers: with another version of one, a manifest does not count."""
@@ -87,28 +87,28 @@ def read_json(data: bytes) -> object:
 
 def find(argv: list[str]) -> tuple[Manifest | None, str | None]:
     """The manifest for these arguments and this environment; when there is none, where the server should leave one."""
-    own = _peculiarities(argv)
-    if CHANGING in own or CHANGING.encode().hex() in own:
+    deviation = _deviation(argv)
+    if _VOLATILE_TOOLSET in deviation or _VOLATILE_TOOLSET.encode().hex() in deviation:
         return None, None
-    manifest = None if own else read(SHIPPED)
+    manifest = None if deviation else read(SHIPPED)
     if manifest is not None:
         return manifest, None
-    cached = cache_file(own)
+    cached = cache_file(deviation)
     manifest = read(cached, only_ours=True)
     return manifest, None if manifest is not None else cached
 
 
 def read(file: str, *, only_ours: bool = False) -> Manifest | None:
     """The manifest in a file; nothing when it is missing, damaged or made with another SDK. With `only_ours` also when
-    somebody else could have written it: whoever writes the list of tools speaks to the model in our name."""
+    another user could have written it: the list of tools is text that the model trusts."""
     try:
-        # Not to be held up by a pipe either.
-        way = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
-        with open(os.open(file, way | getattr(os, "O_BINARY", 0)), "rb") as opened:
+        # Non-blocking, since opening a named pipe would wait for its writer.
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) if only_ours else os.O_RDONLY
+        with open(os.open(file, flags | getattr(os, "O_BINARY", 0)), "rb") as opened:
             if only_ours and not _is_ours(os.fstat(opened.fileno())):
                 return None
             heading, _, body = opened.read().partition(b"\n")
-        return _understand(read_json(heading), body)
+        return _parse(read_json(heading), body)
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
         return None
 
@@ -119,7 +119,7 @@ def _is_ours(opened: os.stat_result) -> bool:
     return sys.platform == "win32" or (opened.st_uid == os.geteuid() and not opened.st_mode & 0o022)
 
 
-def _understand(heading: object, body: bytes) -> Manifest | None:
+def _parse(heading: object, body: bytes) -> Manifest | None:
     if not isinstance(heading, dict) or heading["crc32"] != crc32(body):
         return None
     if not all(_is_installed(name, version) for name, version in heading["made_with"].items()):
@@ -137,33 +137,33 @@ def _is_installed(name: str, version: str) -> bool:
     return any(os.path.isdir(os.path.join(place, f"{name}-{version}.dist-info")) for place in sys.path)
 
 
-def _peculiarities(argv: list[str]) -> str:
+def _deviation(argv: list[str]) -> str:
     """What sets these settings apart from the defaults as far as the answers go; empty for the defaults."""
     if not ANSWERS_DEPEND_ON:
         return ""
-    given = [f"{variable}={value}" for flag, variable in ANSWERS_DEPEND_ON if (value := _given(argv, flag, variable))]
-    file = _given(argv, *_CONFIG_FILE)
+    parts = [f"{variable}={value}" for flag, variable in ANSWERS_DEPEND_ON if (value := _value(argv, flag, variable))]
+    file = _value(argv, *_CONFIG_FILE)
     if file:
         try:
             with open(file, "rb") as opened:
-                given.append(opened.read().hex())
+                parts.append(opened.read().hex())
         except OSError:
-            given.append(file)
-    return "\n".join(given)
+            parts.append(file)
+    return "\n".join(parts)
 
 
-def _given(argv: list[str], flag: str, variable: str) -> str:
+def _value(argv: list[str], flag: str, variable: str) -> str:
     """The value of a setting from the arguments, where a flag may be shortened, or else from the environment."""
-    for place, argument in enumerate(argv):
+    for index, argument in enumerate(argv):
         name, joined, value = argument.partition("=")
         if len(name) > 2 and flag.startswith(name):
-            return value if joined else "".join(argv[place + 1 : place + 2])
+            return value if joined else "".join(argv[index + 1 : index + 2])
     return os.environ.get(variable, "")
 
 
 def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]) -> None:
     """Leaves a manifest, whole or not at all. Raises OSError where nothing can be written."""
-    import json  # noqa: PLC0415 - the fast way in never writes
+    import json  # noqa: PLC0415 - not before the first answer
 
     lines = sorted({line for by_version in results.values() for line in by_version.values()})
     body = b"".join(line + b"\n" for line in lines)
@@ -173,22 +173,22 @@ def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]
     }
     heading = {"made_with": made_with, "otherwise": otherwise, "results": numbers, "crc32": crc32(body)}
     os.makedirs(os.path.dirname(file), mode=0o700, exist_ok=True)
-    passing = f"{file}.{os.getpid()}"
+    temporary = f"{file}.{os.getpid()}"
     try:
-        if os.path.lexists(passing):
-            os.unlink(passing)  # of a process that had our number
+        if os.path.lexists(temporary):
+            os.unlink(temporary)  # of a process that had our number
         # The one that is shipped is for everybody to read; what is in it is no secret.
-        way = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        with open(os.open(passing, way, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        with open(os.open(temporary, flags, 0o644 if file == SHIPPED else 0o600), "wb") as opened:
             opened.write(json.dumps(heading).encode() + b"\n" + body)
-        os.replace(passing, file)
+        os.replace(temporary, file)
     except OSError:
-        if os.path.exists(passing):
-            os.unlink(passing)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
         raise
 
 
-def cache_file(own: str) -> str:
+def cache_file(deviation: str) -> str:
     """Where the manifest for such settings is kept: in the directory that `platformdirs` would name.
 
     The shipped one has a say in its name: it changes with every change to a tool, even between two versions.
@@ -197,7 +197,7 @@ def cache_file(own: str) -> str:
 
     default = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
     base = os.environ.get("XDG_CACHE_HOME", "").strip() or os.path.expanduser(default)
-    digest = hashlib.sha256(own.encode(errors="surrogateescape"))
+    digest = hashlib.sha256(deviation.encode(errors="surrogateescape"))
     try:
         with open(SHIPPED, "rb") as opened:
             digest.update(opened.read())

@@ -1,4 +1,4 @@
-"""A server that was started inside a session of this server, where none is wanted: it offers nothing, at once.
+"""The server when it is started inside a session of this server and may not run there: it offers no tools.
 
 Claude Code starts every MCP server that it has registered, so each session would start another copy of us, whose
 sessions would do the same. Such a copy knows itself by its environment. It answers as a server without tools, so that
@@ -27,10 +27,10 @@ _LISTS = {
 
 def serve_nothing(argv: list[str]) -> int:
     """Serves nothing on stdio until the client leaves; over HTTP it refuses to start. The value is the exit code."""
-    here = depth(os.environ)
+    nesting = depth(os.environ)
     sys.stderr.write(
-        f"claude-code-mcp: started inside a session of claude-code-mcp (depth {here}): it offers no tools there. "
-        f"{MAX_DEPTH}={here} for the outermost server allows it.\n"
+        f"claude-code-mcp: started inside a session of claude-code-mcp (depth {nesting}): it offers no tools there. "
+        f"{MAX_DEPTH}={nesting} for the outermost server allows it.\n"
     )
     if any(argument.startswith("--ht") for argument in argv):
         return 2
@@ -60,7 +60,7 @@ def _answers(lines: "Iterable[bytes]") -> "Iterable[bytes]":
 def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
     method, params = message["method"], message.get("params")
     if method == "initialize":
-        return {"result": _introduction(params)}
+        return {"result": _initialize_result(params)}
     if method == "ping":
         return {"result": {}}
     if method in _LISTS:
@@ -69,13 +69,13 @@ def _answer(message: "Mapping[str, Any]") -> "dict[str, Any]":
     return {"error": {"code": _UNKNOWN_METHOD, "message": "This server offers nothing inside its own sessions."}}
 
 
-def _introduction(params: object) -> "dict[str, Any]":
+def _initialize_result(params: object) -> "dict[str, Any]":
     from .. import __version__  # noqa: PLC0415
 
-    asked = params.get("protocolVersion") if isinstance(params, dict) else None
-    known = isinstance(asked, str) and "2024-11-05" <= asked <= _LATEST_HANDSHAKE
+    requested = params.get("protocolVersion") if isinstance(params, dict) else None
+    known = isinstance(requested, str) and "2024-11-05" <= requested <= _LATEST_HANDSHAKE
     return {
-        "protocolVersion": asked if known else _LATEST_HANDSHAKE,
+        "protocolVersion": requested if known else _LATEST_HANDSHAKE,
         "capabilities": {"tools": {}},
         "serverInfo": {"name": "claude-code-mcp", "version": __version__},
         "instructions": "Offers no tools: it runs inside a session that another claude-code-mcp has started.",

@@ -1,17 +1,17 @@
-"""The instant greeting: a client's first questions are answered from a manifest while the server is still loading.
+"""The greeting without I/O: a client's first requests are answered from a manifest while the server is loading.
 
-Only what is beyond doubt is answered here. Everything else waits for the server, which then takes over the pipe: it is
-given every byte that was not answered, and the request that opened the connection once more, because that decides how
-it serves the rest; its second answer to that one is not sent. This module does no I/O, knows nothing of the server,
-and imports next to nothing.
+Only a request that the server would certainly answer with the same result is answered here. Everything else is kept for
+the server, which takes over the pipe: it gets every byte that was not answered, and the request that opened the
+connection once more, because that decides how it serves the rest; its second answer to that one is not sent. This
+module knows nothing of the server and imports only the manifest.
 """
 
 from .manifest import Manifest, encode_string, read_json
 
-_ENOUGH = 1 << 20
+_MAX_KEPT = 1 << 20
 """Bytes that are kept for the server; what comes after stays in the pipe."""
-_DEEPEST = 100
-"""Brackets in a request; with more of them it might be nested deeper than the server reads."""
+_MAX_BRACKETS = 100
+"""A request with more of them might be nested deeper than the server reads, and is left to it."""
 
 _RESERVED = "io.modelcontextprotocol/"
 _VERSION = f"{_RESERVED}protocolVersion"
@@ -20,7 +20,7 @@ _CLIENT = f"{_RESERVED}clientInfo"
 
 
 class GreetedInput:
-    """What came to pass before the server was there."""
+    """What the server takes over from the greeting; empty if there was none."""
 
     def __init__(
         self, unread: bytes = b"", answered: "frozenset[str | int]" = frozenset(), leave_manifest: str | None = None
@@ -58,10 +58,10 @@ class Greeting:
     @property
     def full(self) -> bool:
         """Whether no more should be read here."""
-        return self._kept_bytes + len(self._partial) > _ENOUGH
+        return self._kept_bytes + len(self._partial) > _MAX_KEPT
 
-    def heard(self) -> GreetedInput:
-        """What the server has to know."""
+    def handover(self) -> GreetedInput:
+        """What the server has to read, and which of it is answered already."""
         return GreetedInput(b"".join(self._kept) + bytes(self._partial), frozenset(self._opening))
 
     def receive(self, data: bytes) -> bytes:
@@ -84,9 +84,9 @@ class Greeting:
     def _take(self, line: bytes) -> bytes:
         if not line.strip():
             return b""
-        message = _understand(line) if self._can_answer else None
+        message = _parse_message(line) if self._can_answer else None
         if message is None:
-            self._give_up()
+            self._stop_answering()
         elif "method" in message and "id" in message:
             return self._request(line, message)
         elif self._is_late_cancellation(message):
@@ -101,7 +101,7 @@ class Greeting:
         result = self._result(method, message.get("params"))
         if result is None:
             if opening or method == "initialize":
-                self._give_up()
+                self._stop_answering()
             self.waiting = True
             self._keep(line)
             return b""
@@ -110,17 +110,17 @@ class Greeting:
             self._keep(line)
         self._answered.add(request_id)
         self.listed = self.listed or method == "tools/list"
-        told = encode_string(request_id) if isinstance(request_id, str) else str(request_id)
-        return b'{"jsonrpc":"2.0","id":' + told.encode() + b',"result":' + result + b"}\n"
+        encoded_id = encode_string(request_id) if isinstance(request_id, str) else str(request_id)
+        return b'{"jsonrpc":"2.0","id":' + encoded_id.encode() + b',"result":' + result + b"}\n"
 
     def _result(self, method: str, params: object) -> bytes | None:
         """The result, and with the first one the version that the connection speaks."""
         if self._version is None:
             version = self._opening_version(method, params)
         elif self._manifest.has_handshake(self._version):
-            version = self._version if method != "initialize" and _is_plain(params) else None
+            version = self._version if method != "initialize" and _is_empty(params) else None
         else:
-            version = self._version if _envelope(params) == self._version else None
+            version = self._version if _envelope_version(params) == self._version else None
         result = self._manifest.result(method, version) if version is not None else None
         if result is not None:
             self._version = version
@@ -128,13 +128,13 @@ class Greeting:
 
     def _opening_version(self, method: str, params: object) -> str | None:
         if method == "initialize":
-            version = _handshake(params)
+            version = _handshake_version(params)
             return self._manifest.negotiated(version) if version is not None else None
-        version = _envelope(params)
+        version = _envelope_version(params)
         return None if version is None or self._manifest.has_handshake(version) else version
 
     def _is_late_cancellation(self, message: "dict[str, object]") -> bool:
-        """Whether a request is called off that is answered: the server must not take it for its own copy."""
+        """Whether this cancels a request that is answered: the server must not take it for the copy that it gets."""
         params = message.get("params")
         return (
             message.get("method") == "notifications/cancelled"
@@ -143,7 +143,8 @@ class Greeting:
             and params["requestId"] in self._answered
         )
 
-    def _give_up(self) -> None:
+    def _stop_answering(self) -> None:
+        """From here on the order of answers is the server's business."""
         self._can_answer = False
         self.waiting = True
 
@@ -152,9 +153,9 @@ class Greeting:
         self._kept_bytes += len(line)
 
 
-def _understand(line: bytes) -> "dict[str, object] | None":
-    """A message that the SDK surely reads the same way."""
-    if line.count(b"{") + line.count(b"[") > _DEEPEST or b"\\ud" in line.lower():
+def _parse_message(line: bytes) -> "dict[str, object] | None":
+    """The message on a line; None if the server might read it in another way, or refuse it."""
+    if line.count(b"{") + line.count(b"[") > _MAX_BRACKETS or b"\\ud" in line.lower():
         return None
     try:
         message = read_json(line)
@@ -176,11 +177,11 @@ def _is_call(message: "dict[str, object]") -> bool:
     )
 
 
-def _handshake(params: object) -> str | None:
+def _handshake_version(params: object) -> str | None:
     """The version that an `initialize` asks for, if there is nothing to refuse in it."""
     if not isinstance(params, dict) or not params.keys() <= {"protocolVersion", "capabilities", "clientInfo", "_meta"}:
         return None
-    if not _is_plain({"_meta": params.get("_meta", {})}):
+    if not _is_empty({"_meta": params.get("_meta", {})}):
         return None
     if not _is_client(params.get("clientInfo")) or not _are_capabilities(params.get("capabilities")):
         return None
@@ -188,20 +189,20 @@ def _handshake(params: object) -> str | None:
     return version if isinstance(version, str) else None
 
 
-def _is_plain(params: object) -> bool:
-    """Whether the parameters of a request say nothing."""
+def _is_empty(params: object) -> bool:
+    """Whether the parameters of a request hold nothing but metadata without a meaning for the result."""
     if params is None or params == {}:
         return True
     if not isinstance(params, dict) or params.keys() != {"_meta"}:
         return False
     meta = params["_meta"]
-    return isinstance(meta, dict) and _has_a_sound_token(meta) and not any(map(_is_reserved, meta))
+    return isinstance(meta, dict) and _has_valid_token(meta) and not any(map(_is_reserved, meta))
 
 
-def _envelope(params: object) -> str | None:
+def _envelope_version(params: object) -> str | None:
     """The version in the envelope that every request of a modern client carries, if it holds nothing else."""
     meta = params.get("_meta") if isinstance(params, dict) and len(params) == 1 else None
-    if not isinstance(meta, dict) or not _has_a_sound_token(meta):
+    if not isinstance(meta, dict) or not _has_valid_token(meta):
         return None
     if not set(filter(_is_reserved, meta)) <= {_VERSION, _CAPABILITIES, _CLIENT}:
         return None
@@ -215,7 +216,7 @@ def _is_reserved(key: str) -> bool:
     return key.startswith(_RESERVED)
 
 
-def _has_a_sound_token(meta: "dict[str, object]") -> bool:
+def _has_valid_token(meta: "dict[str, object]") -> bool:
     return type(meta.get("progressToken", 0)) in (int, str)
 
 
@@ -234,14 +235,14 @@ def _are_capabilities(capabilities: object) -> bool:
             return False
         for key, value in capability.items():
             is_switch = name == "roots" and key == "listChanged"
-            if not (isinstance(value, bool) if is_switch else _is_sound_detail(name, value)):
+            if not (isinstance(value, bool) if is_switch else _is_valid_detail(name, value)):
                 return False
     return True
 
 
-def _is_sound_detail(name: str, value: object) -> bool:
+def _is_valid_detail(name: str, value: object) -> bool:
     if not isinstance(value, dict):
         return False
     if name in ("experimental", "extensions"):
         return True
-    return all(_is_sound_detail(name, inner) or isinstance(inner, bool) for inner in value.values())
+    return all(_is_valid_detail(name, inner) or isinstance(inner, bool) for inner in value.values())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .leftovers import sweep
-from .spawn import containment, kill, spawn, terminate
+from .spawn import kill, needs_sweep, spawn, terminate
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ def _signal_name(number: int) -> str:
 
 
 class ChildListener(Protocol):
-    """Whoever runs a child. Calls come from the event loop and must not block; what they raise is logged."""
+    """The owner of a child. Calls come from the event loop and must not block; what they raise is logged."""
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of stdout."""
@@ -85,21 +85,21 @@ class ChildProcess:
         self._transport: asyncio.SubprocessTransport | None = None
         self._cleanup: asyncio.Task[None] | None = None
         self._ladder: asyncio.Task[Exit | None] | None = None
-        self._lost = asyncio.Event()
+        self._pipes_lost = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self.stopping = False
-        """Whether somebody has called `stop`."""
+        """Whether `stop` was called."""
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         """Done once the child is gone and everything it wrote was handed over."""
         self.cleaned = asyncio.Event()
         """Set once its descendants and its scratch directory are gone too."""
 
     async def start(self, argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]) -> None:
-        """Starts it; OSError or ValueError if that fails, and then nothing of it is left."""
+        """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
         try:
             await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment)
-        except (OSError, ValueError):
+        except BaseException:
             await self._remove_scratch()
             raise
 
@@ -165,21 +165,21 @@ class ChildProcess:
         """
         if self._ladder is None:
             self.stopping = True
-            self._ladder = asyncio.get_running_loop().create_task(self._climb_down(timeout, first))
+            self._ladder = asyncio.get_running_loop().create_task(self._run_ladder(timeout, first))
         return await asyncio.shield(self._ladder)
 
-    async def _climb_down(self, timeout: float, first: Callable[[], Awaitable[bool]] | None) -> Exit | None:
+    async def _run_ladder(self, timeout: float, first: Callable[[], Awaitable[bool]] | None) -> Exit | None:
         close_input = await first() if first is not None else True
         self.pause_reading(False)  # a child that is stuck writing would never see its input end
         if close_input:
-            await self._ended_by(self.close_input, timeout)
-        await self._ended_by(self.terminate, timeout)
-        await self._ended_by(self.kill, timeout)
+            await self._try_step(self.close_input, timeout)
+        await self._try_step(self.terminate, timeout)
+        await self._try_step(self.kill, timeout)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.cleaned.wait(), 2 * timeout + _DRAIN)
         return self.exited.result() if self.exited.done() else None
 
-    async def _ended_by(self, step: Callable[[], None], timeout: float) -> None:
+    async def _try_step(self, step: Callable[[], None], timeout: float) -> None:
         if not self.exited.done():
             step()
             await asyncio.wait([self.exited], timeout=timeout)
@@ -218,9 +218,9 @@ class ChildProcess:
         if fd == 0:
             self._writable.set()
             if not self.stopping:
-                self._tell(self._listener.input_closed)
+                self._notify(self._listener.input_closed)
         elif fd == 1:
-            self._tell(self._listener.output_ended)
+            self._notify(self._listener.output_ended)
 
     def writing_paused(self, paused: bool) -> None:
         (self._writable.clear if paused else self._writable.set)()
@@ -232,23 +232,29 @@ class ChildProcess:
 
     def pipes_closed(self) -> None:
         """Everything that it wrote has arrived."""
-        self._lost.set()
+        self._pipes_lost.set()
         if not self.exited.done():
             code = self.returncode
             assert code is not None
             exit_ = Exit(code, self.stderr, self._program)
             self.exited.set_result(exit_)
-            self._tell(lambda: self._listener.child_ended(exit_))
+            self._notify(lambda: self._listener.child_ended(exit_))
 
     async def _clean_up(self) -> None:
+        """Runs once the child has ended: its descendants, then the rest of its output, then the report of its end.
+
+        The end is reported and `cleaned` is set in any case, even if the descendants cannot be looked for.
+        """
         assert self._transport is not None
         try:
-            if containment() == "marks":
-                if self._mark:
+            swept = needs_sweep(self._transport)
+            if swept and self._mark:
+                try:
                     await sweep(self._mark)  # first, since a descendant may hold the pipes open
-                await self._pipes_gone(_DRAIN)
-            else:
-                await self._pipes_gone(_DESCENDANTS)
+                except Exception:
+                    log.exception("what %s left behind could not be looked for", self._program)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.pipes_closed()
             self._transport.close()
             await self._remove_scratch()
@@ -259,11 +265,7 @@ class ChildProcess:
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 
-    async def _pipes_gone(self, timeout: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._lost.wait(), timeout)
-
-    def _tell(self, call: Callable[[], None]) -> None:
+    def _notify(self, call: Callable[[], None]) -> None:
         try:
             call()
         except Exception:

@@ -1,11 +1,11 @@
-"""What every child process gets as its environment. Everything that starts a program asks here, and only here.
+"""The environment of every child process: whatever starts a program builds it here, and only here.
 
 Our own variables hold secrets (tokens) and the places of secrets, so no child gets any of them: not a session, not a
 server of the hub, not a helper. Two tie a child to us and are no secret: the mark by which leftovers are found, and
-the depth of nesting. A session that may have a server of ours inside is told two more: how deep that may go, and the
+the depth of nesting. A session that may have a server of ours inside gets two more: how deep that may go, and the
 state directory, which all servers of one user must share.
 
-This module is on the fast way in: it imports next to nothing.
+The start on stdio imports this module before its first answer, so it imports nothing itself.
 """
 
 TYPE_CHECKING = False
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 OWN_PREFIX = "CLAUDE_CODE_MCP_"
 MARK = f"{OWN_PREFIX}MARK"
-"""Set for every child; says which of our processes it belongs to. See `claude/leftovers.py`."""
+"""Set for every child; says which of our processes it belongs to. See `leftovers.py`."""
 DEPTH = f"{OWN_PREFIX}DEPTH"
 """Set for every child: how many of our servers stand between it and the person."""
 MAX_DEPTH = f"{OWN_PREFIX}MAX_DEPTH"
 """How many servers may run inside one another's sessions."""
 STATE_DIR = f"{OWN_PREFIX}STATE_DIR"
 
-_KEPT = frozenset({MARK, DEPTH})
+_INHERITED = frozenset({MARK, DEPTH})
 
-_OF_AN_OUTER_SESSION = frozenset(
+_OUTER_SESSION = frozenset(
     {
         "CLAUDECODE",
         "CLAUDE_CODE_ENTRYPOINT",
@@ -43,14 +43,20 @@ _OF_AN_OUTER_SESSION = frozenset(
 def child_environment(base: "Mapping[str, str]") -> dict[str, str]:
     """The base without our own variables and without what an outer Claude Code session set for itself. The depth is
     one more than ours, whatever the base says."""
-    kept = {name: value for name, value in base.items() if not is_own(name) and name not in _OF_AN_OUTER_SESSION}
+    kept = {name: value for name, value in base.items() if not is_own(name) and name not in _OUTER_SESSION}
     return {**kept, DEPTH: str(depth(base) + 1)}
+
+
+def build_environment(base: "Mapping[str, str]", extra: "Mapping[str, str]", mark: str) -> dict[str, str]:
+    """What any child may have of the base, plus the caller's own, plus the mark and the depth, which nobody can set."""
+    clean = child_environment(base)
+    return {**clean, **extra, MARK: mark, DEPTH: clean[DEPTH]}
 
 
 def is_own(name: str) -> bool:
     """Whether a variable is one of ours that no child may get. On Windows names have no case, so none counts."""
     name = name.upper()
-    return name.startswith(OWN_PREFIX) and name not in _KEPT
+    return name.startswith(OWN_PREFIX) and name not in _INHERITED
 
 
 def for_nested_servers(base: "Mapping[str, str]", max_depth: int, state_dir: str) -> dict[str, str]:
@@ -60,13 +66,16 @@ def for_nested_servers(base: "Mapping[str, str]", max_depth: int, state_dir: str
 
 def depth(environment: "Mapping[str, str]") -> int:
     """How deep this process is nested: 0 when a person or a client started it. What is no number counts as nested."""
-    told = environment.get(DEPTH, "")
-    if told:
-        return int(told) if told.isascii() and told.isdigit() and len(told) < 4 else 1
+    value = environment.get(DEPTH, "")
+    if value:
+        return _small_number(value, otherwise=1)
     return 1 if environment.get(MARK) else 0
 
 
 def too_deep(environment: "Mapping[str, str]") -> bool:
     """Whether a server that is started here must offer nothing."""
-    allowed = environment.get(MAX_DEPTH, "")
-    return depth(environment) > (int(allowed) if allowed.isascii() and allowed.isdigit() and len(allowed) < 4 else 0)
+    return depth(environment) > _small_number(environment.get(MAX_DEPTH, ""), otherwise=0)
+
+
+def _small_number(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else otherwise

@@ -1,8 +1,11 @@
-"""Finds and ends what a Claude Code process leaves behind, by the mark in its environment and by nothing else.
+"""Finds and ends what a child leaves behind, by the mark in its environment and by nothing else.
 
-A mark is `owner.born.space.unique`: the process that started it, when that one was born, in which space of process
-ids these numbers count, and one process of the CLI. Children inherit it. Whatever carries the mark of an owner that
-no longer lives may be ended by anyone in the same space.
+A mark is `owner.start.namespace.unique`: the server process that started the child, when that one was started, the
+namespace in which these process ids count, and an id of the child. Descendants inherit it with the environment. What
+carries the mark of an owner that no longer lives may be ended by any server in the same namespace.
+
+Where the supervisor contains children this is the second line: it finds what is left when supervisor and keeper were
+killed together. Elsewhere it is the only one; see `spawn.py`.
 """
 
 import asyncio
@@ -20,21 +23,28 @@ import psutil
 
 from .environment import MARK
 
-_PATIENCE = 5.0
+_SWEEP_TIMEOUT = 5.0
+"""Seconds after which processes that cannot be killed are given up."""
 _PAUSE = 0.01
 _YOUNG = 2.0
+"""Seconds after its start in which a process may still be in the middle of `exec`."""
 _KERNEL_THREADS = 2
-_SAME_MOMENT = 2
-_PREFIX = "claude-code-mcp-"
+"""The parent of all threads of the Linux kernel."""
+_START_TOLERANCE = 2
+"""By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
+_SCRATCH_PREFIX = "claude-code-mcp-"
 
 
 def new_mark() -> str:
     """A mark for one new process of this owner."""
-    return f"{os.getpid()}.{_born(os.getpid())}.{_space()}.{uuid.uuid4().hex}"
+    return f"{os.getpid()}.{started_at(os.getpid())}.{_namespace()}.{uuid.uuid4().hex}"
 
 
-def _born(pid: int) -> int:
-    """When a process was born, in a count that no later change of the clock moves."""
+def started_at(pid: int) -> int:
+    """When a process was started: on Linux in the kernel's own count, which no change of the clock moves.
+
+    Raises OSError or psutil.Error if there is no such process.
+    """
     if sys.platform == "linux":
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])
@@ -42,18 +52,18 @@ def _born(pid: int) -> int:
         return int(psutil.Process(pid).create_time())
 
 
-def _space() -> int:
+def _namespace() -> int:
     """The namespace of process ids: what runs in a container has an owner that cannot be seen from outside."""
     return os.stat("/proc/self/ns/pid").st_ino if sys.platform == "linux" else 0
 
 
-def scratch_directory(mark: str) -> Path:
-    """A fresh private directory for the files of the process with this mark."""
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{mark}-"))
+def scratch_path(mark: str) -> Path:
+    """Where the private directory of the child with this mark belongs. It is not made here: most need none."""
+    return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
 
 
 async def sweep(mark: str) -> int:
-    """Ends everything that carries this mark; tells how many processes that were."""
+    """Ends everything that carries this mark; returns how many processes that were."""
     return await asyncio.to_thread(_end_all, lambda found: found == mark)
 
 
@@ -75,15 +85,15 @@ def end_stale(pid: int) -> None:
 def _end_all(wanted: Callable[[str], bool]) -> int:
     """Looks again until nothing is found: what is ended may have started something in the meantime."""
     ended: set[int] = set()
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _SWEEP_TIMEOUT
     while time.monotonic() < until:
-        look = [(process, mark) for process in psutil.process_iter() if (mark := _mark_of(process)) is not None]
-        found = [process for process, mark in look if mark and wanted(mark)]
+        marked = [(process, mark) for process in psutil.process_iter() if (mark := _mark_of(process)) is not None]
+        found = [process for process, mark in marked if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         ended.update(process.pid for process in found)
-        if not found and all(mark for _, mark in look):
+        if not found and all(mark for _, mark in marked):
             break
         time.sleep(_PAUSE)
     return len(ended)
@@ -95,29 +105,30 @@ def _mark_of(process: psutil.Process) -> str | None:
         environment = process.environ()
         if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
             return None
-        return environment.get(MARK) or None if environment else _not_yet(process)
+        return environment.get(MARK) or None if environment else _unreadable_mark(process)
     except (psutil.Error, OSError):
         return None
 
 
-def _not_yet(process: psutil.Process) -> str | None:
-    """In the middle of `exec` a process shows no environment. Those of the kernel and of old never do."""
+def _unreadable_mark(process: psutil.Process) -> str | None:
+    """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
+    thread of the kernel, or a process that has cleared it."""
     young = time.time() - process.create_time() < _YOUNG
     return "" if young and process.ppid() != _KERNEL_THREADS else None
 
 
 def _sweep_stale() -> int:
     ended = _end_all(_owner_is_gone)
-    for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.*.*.*-*"):
-        if _owner_is_gone(directory.name.removeprefix(_PREFIX)):
+    for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*.*.*.*-*"):
+        if _owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
             shutil.rmtree(directory, ignore_errors=True)
     return ended
 
 
 def _owner_is_gone(mark: str) -> bool:
     try:
-        pid, born, space, _ = mark.split(".", 3)
-        return int(space) == _space() and abs(_born(int(pid)) - int(born)) > _SAME_MOMENT
+        pid, start, namespace, _ = mark.split(".", 3)
+        return int(namespace) == _namespace() and abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (ValueError, OSError, psutil.Error):

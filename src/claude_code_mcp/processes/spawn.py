@@ -3,7 +3,7 @@
 | containment  | where | what holds |
 | ------------ | ----- | ---------- |
 | `supervisor` | Linux | everything that a child starts ends with it, whatever it does to its session, name or environment, also when this process is killed with SIGKILL |
-| `marks`      | elsewhere | a child's process group is signalled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
+| `marks`      | elsewhere, and on Linux where the supervisor does not start | a child's process group is signalled; what has left the group is found by the mark in its environment, when the child ends or when the next server starts |
 """  # noqa: E501 - a table
 
 import asyncio
@@ -22,10 +22,17 @@ log = logging.getLogger(__name__)
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
+_fallback_logged = False
+
 
 def containment() -> str:
-    """The name of the containment that children get: `supervisor` or `marks`."""
+    """The name of the containment that this platform has: `supervisor` or `marks`."""
     return "supervisor" if supervision.available() else "marks"
+
+
+def needs_sweep(transport: asyncio.SubprocessTransport) -> bool:
+    """Whether what this child left behind, now that it has ended, must be looked for by its mark."""
+    return not isinstance(transport, supervision.SupervisedTransport) or transport.keeper_lost
 
 
 async def prepare() -> None:
@@ -40,10 +47,21 @@ async def spawn(
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
     """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it.
 
-    `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs.
+    `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
+    does not work, the child is started without it: the log says so once, and the next child tries it again.
     """
+    global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
     if supervision.available():
-        return await supervision.spawn(factory, argv, cwd=cwd, environment=environment)
+        try:
+            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment)
+        except supervision.SupervisorFailed as error:
+            if not _fallback_logged:
+                _fallback_logged = True
+                log.warning(
+                    "the supervisor of child processes does not work (%s): children run without it, and what they "
+                    "leave behind is found only by its mark",
+                    error,
+                )
     loop = asyncio.get_running_loop()
     return await loop.subprocess_exec(factory, *argv, cwd=cwd, env=dict(environment), **_own_group())
 
@@ -66,7 +84,7 @@ def kill(transport: asyncio.SubprocessTransport) -> None:
 
 def _signal(transport: asyncio.SubprocessTransport, name: str) -> None:
     if transport.get_returncode() is not None:
-        return  # only its pipes are left, and its number may belong to somebody else by now
+        return  # only its pipes are left, and its number may belong to another process by now
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if sys.platform == "win32" or isinstance(transport, supervision.SupervisedTransport):
             (transport.terminate if name == "SIGTERM" else transport.kill)()

@@ -3,12 +3,17 @@
 There is one supervisor per process, started on first use (or ahead of it by `prepare`) and started anew if it has died.
 Spawning blocks for about a millisecond, so it happens in a thread; what comes back is a transport of the same shape
 as that of `loop.subprocess_exec`.
+
+Failures. A program that cannot be executed is an OSError with its reason, as from `subprocess_exec`. A supervisor that
+cannot be started, or that loses two requests in a row, is a SupervisorFailed: then nothing of the child runs, and it
+can be started in another way. One that does not answer at all (it was stopped, or the directory hangs) is a
+TimeoutError after `_START_TIMEOUT`.
 """
 
 import asyncio
 import atexit
 import contextlib
-import logging
+import errno
 import os
 import socket
 import struct
@@ -19,17 +24,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-log = logging.getLogger(__name__)
+from .lines import LineSplitter
 
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
 _KILLED = -9
+_START_TIMEOUT = 60.0
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
 
+class SupervisorFailed(OSError):
+    """The supervisor could not be started or has lost the request; the child was not started."""
+
+
 def available() -> bool:
-    """Whether this platform has what the supervisor needs."""
-    return sys.platform == "linux" and bool(sys.executable) and os.path.isdir("/proc/self")
+    """Whether this platform has what the supervisor needs: /proc, and an interpreter that runs scripts."""
+    has_interpreter = bool(sys.executable) and not getattr(sys, "frozen", False)
+    return sys.platform == "linux" and has_interpreter and os.path.isdir("/proc/self")
 
 
 class _Supervisor:
@@ -39,52 +50,84 @@ class _Supervisor:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._pid = 0
+        self._unreaped: list[int] = []
 
     def prepare(self) -> None:
-        """Starts the supervisor unless it runs."""
+        """Starts the supervisor unless it runs; SupervisorFailed if that is not possible."""
         with self._lock:
-            self._connected()
+            self._connect()
 
     def send(self, descriptors: Sequence[int], payload: bytes) -> None:
-        """Hands a request over; to a new supervisor if the old one has died. Raises OSError if that fails too."""
+        """Hands a request over; to a new supervisor if the old one has died. SupervisorFailed if that fails too."""
         with self._lock:
             try:
                 self._send(descriptors, payload)
-            except OSError:
-                self._forget()
-                self._send(descriptors, payload)
+            except (BrokenPipeError, ConnectionResetError):
+                self._disconnect()
+                self._send_to_new(descriptors, payload)
+            except TimeoutError:
+                self._disconnect()  # half of the request may have been sent, so no other can follow it
+                raise
+
+    def close(self) -> None:
+        """Tells the supervisor that this process ends."""
+        with self._lock:
+            self._disconnect()
+
+    def _send_to_new(self, descriptors: Sequence[int], payload: bytes) -> None:
+        try:
+            self._send(descriptors, payload)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._disconnect()
+            raise SupervisorFailed(error.errno, "the supervisor ends as soon as it is started") from None
 
     def _send(self, descriptors: Sequence[int], payload: bytes) -> None:
-        connection = self._connected()
+        connection = self._connect()
         socket.send_fds(connection, [struct.pack("!I", len(payload))], descriptors)
         connection.sendall(payload)
 
-    def _connected(self) -> socket.socket:
+    def _connect(self) -> socket.socket:
         if self._socket is None:
+            self._reap()
             ours, theirs = socket.socketpair()
             with theirs:
-                os.set_inheritable(theirs.fileno(), True)
-                argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno())]
-                # No environment: the supervisor outlives us for a moment, and must hold no secret.
-                self._pid = os.posix_spawn(sys.executable, argv, {}, file_actions=_silent())
+                try:
+                    os.set_inheritable(theirs.fileno(), True)
+                    argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno())]
+                    # No environment: the supervisor outlives us for a moment, and must hold no secret.
+                    self._pid = os.posix_spawn(sys.executable, argv, {}, file_actions=_null_streams())
+                except OSError as error:
+                    ours.close()
+                    raise SupervisorFailed(error.errno, f"it cannot be started: {error.strerror}") from None
+            ours.settimeout(_START_TIMEOUT)
             self._socket = ours
-            atexit.register(ours.close)
         return self._socket
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, os.WNOHANG)
+            self._unreaped.append(self._pid)
+            self._reap()
+
+    def _reap(self) -> None:
+        """Its socket is closed a moment before it can be waited for, so one that died is reaped here or later."""
+        for pid in list(self._unreaped):
+            try:
+                ended = os.waitpid(pid, os.WNOHANG)[0]
+            except ChildProcessError:
+                ended = pid
+            if ended:
+                self._unreaped.remove(pid)
 
 
-def _silent() -> list[tuple[int, int, str, int, int]]:
+def _null_streams() -> list[tuple[int, int, str, int, int]]:
     """The supervisor keeps none of our standard streams open: stdout is the protocol, and its end must be seen."""
     return [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(3)]
 
 
 _supervisor = _Supervisor()
+atexit.register(_supervisor.close)
 
 
 async def prepare() -> None:
@@ -97,18 +140,33 @@ async def spawn(
 ) -> "tuple[SupervisedTransport, ProtocolT]":
     """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it.
 
-    `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte.
+    `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
+    SupervisorFailed if it was not tried at all.
     """
     payload = _payload(argv, cwd, environment)
-    transport = SupervisedTransport(asyncio.get_running_loop())
     try:
-        await transport.start(payload, argv[0], cwd)
+        transport = await _start(payload, argv[0], cwd)
+    except SupervisorFailed:
+        # The supervisor or the keeper was killed before the child ran: with a new one there is no reason to fail.
+        transport = await _start(payload, argv[0], cwd)
+    try:
         protocol = factory()
         await transport.connect(protocol)
     except BaseException:
         transport.close()
         raise
     return transport, protocol
+
+
+async def _start(payload: bytes, program: str, cwd: str | None) -> "SupervisedTransport":
+    transport = SupervisedTransport(asyncio.get_running_loop())
+    try:
+        async with asyncio.timeout(_START_TIMEOUT):
+            await transport.start(payload, program, cwd)
+    except BaseException:
+        transport.close()
+        raise
+    return transport
 
 
 def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str]) -> bytes:
@@ -133,62 +191,83 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         self._protocol: asyncio.SubprocessProtocol | None = None
         self._pid = 0
         self._returncode: int | None = None
-        self._ours: list[int] = []
+        self._descriptors: list[int] = []
+        """Our ends of the pipes that have no transport yet, to be closed if they never get one."""
         self._control: socket.socket | None = None
-        self._reports = b""
+        self._watches_control = False
+        self._report_lines = LineSplitter()
+        self._early_reports: list[bytes] = []
+        """Reports that came before there was a protocol to call."""
         self._pipes: dict[int, asyncio.BaseTransport] = {}
         self._open = {0, 1, 2}
-        self._gone = False
+        self._keeper_gone = False
         self._finished = False
+        self.keeper_lost = False
+        """Whether the keeper was killed: the child is dead too, but not all that it started needs to be."""
 
     # -- starting -----------------------------------------------------------------------------------------------
 
     async def start(self, payload: bytes, program: str, cwd: str | None) -> None:
         """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
-        control, keeper_end = socket.socketpair()
-        self._control = control
-        control.setblocking(False)
-        (child_in, our_in), (our_out, child_out), (our_err, child_err) = os.pipe(), os.pipe(), os.pipe()
-        self._ours = [our_in, our_out, our_err]
-        theirs = [child_in, child_out, child_err, keeper_end.detach()]
+        theirs = self._open_channels()
         sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, payload))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
             await asyncio.wait([sending])  # the descriptors must not be closed under the thread
             raise
-        report = await self._first_report(control)
-        kind, _, number = report.partition(b" ")
+        kind, _, number = (await self._first_report()).partition(b" ")
         if kind == b"F":
+            code = int(number)
             missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else program
-            raise OSError(int(number), os.strerror(int(number)), missing)
+            raise OSError(code, os.strerror(code), missing)
         if kind != b"S":
-            raise OSError("the supervisor died while it started a child")
+            raise SupervisorFailed(errno.EPIPE, "it ended before it had started the child")
         self._pid = int(number)
 
-    async def _first_report(self, control: socket.socket) -> bytes:
-        while b"\n" not in self._reports:
-            data = await self._loop.sock_recv(control, 256)
+    def _open_channels(self) -> list[int]:
+        """Opens the pipes and the control socket; returns the ends that are for the keeper. All or none are open."""
+        control, keeper_end = socket.socketpair()
+        self._control = control
+        control.setblocking(False)
+        theirs: list[int] = [keeper_end.detach()]
+        try:
+            for ours_writes in (True, False, False):
+                reader, writer = os.pipe()
+                self._descriptors.append(writer if ours_writes else reader)
+                theirs.insert(-1, reader if ours_writes else writer)
+        except OSError:  # too many are open; `close` closes ours
+            for descriptor in theirs:
+                os.close(descriptor)
+            raise
+        return theirs
+
+    async def _first_report(self) -> bytes:
+        assert self._control is not None
+        while not self._early_reports:
+            data = await self._loop.sock_recv(self._control, 256)
             if not data:
                 return b""
-            self._reports += data
-        line, _, self._reports = self._reports.partition(b"\n")
-        return line
+            self._early_reports += self._reports_in(data)
+        return self._early_reports.pop(0)
+
+    def _reports_in(self, data: bytes) -> list[bytes]:
+        return [line for line in self._report_lines.feed(data) if isinstance(line, bytes)]
 
     async def connect(self, protocol: asyncio.SubprocessProtocol) -> None:
         """Connects the pipes; from then on the protocol is called."""
         self._protocol = protocol
-        our_in, our_out, our_err = self._ours
-        self._ours = []
-        writer = os.fdopen(our_in, "wb", buffering=0)
+        # Each descriptor leaves the list as its file takes it over: a cancelled caller must leave none open.
+        writer = os.fdopen(self._descriptors.pop(0), "wb", buffering=0)
         self._pipes[0], _ = await self._loop.connect_write_pipe(lambda: _Pipe(self, 0), writer)
         protocol.connection_made(self)
-        for number, descriptor in ((1, our_out), (2, our_err)):
-            reader = os.fdopen(descriptor, "rb", buffering=0)
+        for number in (1, 2):
+            reader = os.fdopen(self._descriptors.pop(0), "rb", buffering=0)
             self._pipes[number], _ = await self._loop.connect_read_pipe(partial(_Pipe, self, number), reader)
         assert self._control is not None
         self._loop.add_reader(self._control.fileno(), self._read_reports)
-        self._take_reports()
+        self._watches_control = True
+        self._take_reports(self._early_reports)
 
     # -- what the keeper reports --------------------------------------------------------------------------------
 
@@ -201,20 +280,19 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         except OSError:
             data = b""
         if data:
-            self._reports += data
-            self._take_reports()
+            self._take_reports(self._reports_in(data))
             return
-        self._loop.remove_reader(self._control.fileno())
-        self._control.close()
-        self._control = None
-        self._gone = True
-        self._exited(_KILLED)  # only counts if no report came: the keeper was killed, and its child with it
+        # The end of the socket: the keeper has ended, after all descendants or because it was killed.
+        self._close_control()
+        self._keeper_gone = True
+        if self._returncode is None:
+            self.keeper_lost = True
+            self._exited(_KILLED)  # the kernel has killed the child with its keeper
         self._finish_if_done()
 
-    def _take_reports(self) -> None:
-        while b"\n" in self._reports:
-            line, _, self._reports = self._reports.partition(b"\n")
-            kind, _, number = line.partition(b" ")
+    def _take_reports(self, reports: Sequence[bytes]) -> None:
+        for report in reports:
+            kind, _, number = report.partition(b" ")
             if kind == b"X":
                 self._exited(int(number))
 
@@ -245,8 +323,8 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             self._protocol.resume_writing()
 
     def _finish_if_done(self) -> None:
-        # Its stdin may stay open until somebody closes it: nobody reads it any more.
-        if self._gone and not self._open & {1, 2} and not self._finished:
+        # Its stdin does not count: it stays open on our side until we close it, though nobody reads it any more.
+        if self._keeper_gone and not self._open & {1, 2} and not self._finished:
             self._finished = True
             assert self._protocol is not None
             self._loop.call_soon(self._protocol.connection_lost, None)
@@ -284,17 +362,22 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     def close(self) -> None:
         """Closes everything of ours; the keeper then ends whatever still runs."""
-        for descriptor in self._ours:
+        for descriptor in self._descriptors:
             os.close(descriptor)
-        self._ours = []
+        self._descriptors = []
         for pipe in self._pipes.values():
             pipe.close()
-        if self._control is not None and not self._gone:
-            if self._protocol is not None:
-                self._order(b"K")  # its end is still reported, and the reader stays until then
-            else:
-                self._control.close()
-                self._control = None
+        self._order(b"K")  # without it the keeper would give the child time to end
+        if not self._watches_control:  # otherwise the end is still reported, and the socket is read until then
+            self._close_control()
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            if self._watches_control:
+                self._loop.remove_reader(self._control.fileno())
+                self._watches_control = False
+            self._control.close()
+            self._control = None
 
 
 def _hand_over(theirs: Sequence[int], payload: bytes) -> None:

@@ -12,8 +12,8 @@ child starts ends with it* hold by construction instead of by searching:
   and no keeper is left.
 
 A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
-given up after `_LIMIT` seconds. Whoever kills supervisor and keeper at once leaves the descendants to the sweep by
-mark in `leftovers.py`.
+given up after `_LIMIT` seconds. If supervisor and keeper are killed together, the kernel kills the child, and its
+descendants are left to the sweep by mark in `leftovers.py`.
 
 Wire format. On the main socket, per child: four bytes of length with four descriptors attached (the child's stdin,
 stdout and stderr, and the keeper's end of a control socket), then the NUL-separated payload: directory, number of
@@ -53,8 +53,10 @@ def main() -> None:
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     descriptor = int(sys.argv[1])
-    os.closerange(3, descriptor)  # whatever the server left open for its children is not for ours
-    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX") if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+    for other in map(int, os.listdir("/proc/self/fd")):
+        if other > 2 and other != descriptor:  # whatever the server left open for its children is not for ours
+            with contextlib.suppress(OSError):
+                os.close(other)
     with socket.socket(fileno=descriptor) as requests:
         os.set_inheritable(descriptor, False)
         _serve(requests)
@@ -63,16 +65,22 @@ def main() -> None:
 def _serve(requests: socket.socket) -> None:
     child_ended = _watch_children()
     keepers: set[int] = set()
+    orphans_until: float | None = None
     while True:
-        ready, _, _ = select.select([requests.fileno(), child_ended], [], [])
+        ready, _, _ = select.select([requests.fileno(), child_ended], [], [], None if orphans_until is None else _PAUSE)
         if child_ended in ready:
             os.read(child_ended, 4096)
-            _reap_keepers(keepers)
+        if _reap_keepers(keepers):
+            orphans_until = time.monotonic() + _LIMIT
+        if orphans_until is not None and (not _kill_orphans(keepers) or time.monotonic() > orphans_until):
+            orphans_until = None
         if requests.fileno() in ready:
             request = _receive(requests)
             if request is None:
                 break
-            keepers.add(_fork_keeper(requests, *request))
+            keeper = _fork_keeper(requests, *request)
+            if keeper is not None:
+                keepers.add(keeper)
     # Each keeper has seen the end of its own socket by now; what outlives all of them is killed here.
     until = time.monotonic() + _GRACE + 2 * _LIMIT
     while keepers and time.monotonic() < until:
@@ -91,16 +99,25 @@ def _watch_children() -> int:
     return reader
 
 
-def _reap_keepers(keepers: set[int]) -> None:
-    """Forgets keepers that ended; one that was killed has left its descendants to us."""
+def _reap_keepers(keepers: set[int]) -> bool:
+    """Forgets keepers that ended; returns whether one was killed, and has left its descendants to us."""
     orphaned = False
     while (ended := _reap_one()) is not None:
         pid, status = ended
         if pid in keepers:
             keepers.discard(pid)
             orphaned = orphaned or os.WIFSIGNALED(status)
-    if orphaned:
-        _kill_all([pid for pid in _children_of([os.getpid()]) if pid not in keepers])
+    return orphaned
+
+
+def _kill_orphans(keepers: set[int]) -> bool:
+    """Kills what a killed keeper has left; returns whether there was anything.
+
+    Once is not enough: a process that dies in the middle of the search hands its own children over to us only then.
+    """
+    orphans = [pid for pid in _children_of([os.getpid()]) if pid not in keepers]
+    _kill_all(orphans)
+    return bool(orphans)
 
 
 def _reap_one() -> tuple[int, int] | None:
@@ -131,9 +148,14 @@ def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
     return list(descriptors), bytes(payload).split(b"\0")
 
 
-def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int:
-    keeper = os.fork()
-    if keeper:
+def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[bytes]) -> int | None:
+    """The process id of a new keeper; None if there cannot be one, which the server is told in its place."""
+    try:
+        keeper = os.fork()
+    except OSError as error:  # too many processes: those that run must not suffer from it
+        os.write(descriptors[-1], f"F {error.errno or errno.EIO}\n".encode())
+        keeper = None
+    if keeper != 0:
         for descriptor in descriptors:
             os.close(descriptor)
         return keeper
@@ -234,7 +256,7 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
         if control.fileno() in ready:
             order = _order(control)
             if order == b"K":
-                os.kill(pid, signal.SIGKILL)
+                _signal(pid, signal.SIGKILL)
             elif order == b"T":
                 _signal_group(pid, signal.SIGTERM)
             else:  # the server is gone

@@ -9,14 +9,16 @@ from typing import Any
 
 from .. import json_text
 from ..claude.command_line import ConversationStart, build_command, prepare_command
-from ..claude.executable import check_values, find_executable
+from ..claude.executable import find_executable
 from ..claude.open_sessions import process_with
-from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
-from ..claude.user_config import build_environment, config_directory, own_registrations
+from ..claude.refusals import check_agents, check_servers, refused_argument
+from ..claude.user_config import config_directory, own_registrations
+from ..claude.versions import check_values
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, new_mark
 from ..store.transcripts import Transcripts
 

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..claude.command_line import ConversationStart, granted_rules, with_grants
+from ..claude.command_line import ConversationStart
 from ..claude.frames import Frame, Result
+from ..claude.permission_grants import granted_rules, with_grants
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions

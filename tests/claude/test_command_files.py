@@ -2,7 +2,6 @@
 
 import os
 import stat
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -13,12 +12,12 @@ from claude_code_mcp.claude.command_line import ConversationStart, prepare_comma
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.leftovers import new_mark, scratch_directory, sweep_stale
+from claude_code_mcp.processes.leftovers import new_mark, scratch_path, sweep_stale
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
-from .conftest import Listener
+from .conftest import Listener, mark_of_a_dead_server
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes of files are POSIX")
 SECRETIVE = SessionOptions(append_system_prompt="a secret word", mcp_servers={})
@@ -35,11 +34,6 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def names(place: Path, pattern: str = "*") -> list[str]:
     return sorted(path.name for path in place.glob(pattern))
-
-
-def mark_of_a_dead_server() -> str:
-    code = "from claude_code_mcp.processes.leftovers import new_mark; print(new_mark())"
-    return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
 
 
 def mode(path: Path) -> int:
@@ -108,9 +102,11 @@ async def test_files_live_as_long_as_the_process_and_no_longer(
 
 
 async def test_files_of_a_server_that_was_killed_are_swept_and_those_of_a_living_one_stay(temporary: Path) -> None:
-    stale = scratch_directory(mark_of_a_dead_server())
+    stale = scratch_path(mark_of_a_dead_server())
+    stale.mkdir()
     (stale / "mcp.json").write_text("{}")
-    mine = scratch_directory(new_mark())
+    mine = scratch_path(new_mark())
+    mine.mkdir()
     strangers = temporary / "claude-code-mcp-something-else"
     strangers.mkdir()
     await sweep_stale()

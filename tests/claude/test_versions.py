@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import TESTED, check_against, check_values, find_executable, read_help
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.claude.versions import TESTED_CHOICES, check_against, check_values, read_help
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import SessionOptions
 
@@ -21,7 +22,7 @@ def help_program(path: Path, words: str) -> str:
 
 def test_the_help_of_the_real_cli_tells_what_is_known_beforehand(environment: dict[str, str]) -> None:
     told = subprocess.check_output([find_executable(), "--help"], env=environment, text=True)
-    assert read_help(told) == TESTED
+    assert read_help(told) == TESTED_CHOICES
 
 
 async def test_delegate_is_refused_naming_the_modes_there_are(environment: dict[str, str]) -> None:
@@ -72,9 +73,9 @@ async def test_a_cli_that_tells_nothing_leaves_what_is_known_beforehand(environm
 )
 def test_each_option_with_fixed_choices_is_checked(field: str, options: SessionOptions) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        check_against(options, TESTED)
+        check_against(options, TESTED_CHOICES)
     assert caught.value.data["field"] == field
 
 
 def test_what_a_help_text_does_not_tell_is_taken_from_the_tested_cli() -> None:
-    assert read_help("Usage: claude") == TESTED
+    assert read_help("Usage: claude") == TESTED_CHOICES

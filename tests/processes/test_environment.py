@@ -1,12 +1,9 @@
 """What a process inherits: nothing of a session around us, everything it is given, and the mark."""
 
-import os
-
 import pytest
 
-from claude_code_mcp.claude.user_config import build_environment, config_directory
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.processes.environment import DEPTH, MARK
+from claude_code_mcp.processes.environment import DEPTH, MARK, build_environment
 from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
@@ -40,11 +37,6 @@ def test_an_outer_variable_that_the_caller_asks_for_is_set() -> None:
         MARK: "m",
         DEPTH: "1",
     }
-
-
-def test_transcripts_are_where_the_cli_looks_for_them() -> None:
-    assert config_directory({"CLAUDE_CONFIG_DIR": "/c", "HOME": "/h"}) == "/c"
-    assert config_directory({"HOME": "/h"}) == os.path.join("/h", ".claude")
 
 
 async def test_a_tool_of_the_real_cli_sees_the_clean_environment(start_service: StartService, sandbox: Sandbox) -> None:
