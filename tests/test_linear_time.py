@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
-from claude_code_mcp.hub.config_entry import expand
+from claude_code_mcp.hub.config_variables import expand
 from claude_code_mcp.hub.trimming import cut_result
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.model.tool_names import ToolNames

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .claude.user_config import build_environment, config_directory
 from .config import Settings
-from .hub.config_files import HubConfig, Places, bar_address, read_configuration
+from .hub.config_files import HubConfig, bar_address, hub_servers
 from .hub.dependencies import HubDeps, Notified, hear_nothing
 from .hub.hub import Hub
 from .processes.environment import DEPTH, depth
@@ -21,20 +21,10 @@ def hub_configuration(
     project: str | None = None,
     serving_at: tuple[str, int] | None = None,
 ) -> HubConfig:
-    """The servers that the settings let us use, and not the one at the host and port that we serve at ourselves.
-    Blocks on the disk."""
-    found = _configured(settings, environment, project)
-    return found if serving_at is None else bar_address(found, *serving_at)
-
-
-def _configured(settings: Settings, environment: Mapping[str, str], project: str | None) -> HubConfig:
-    if settings.hub == "off":
-        return HubConfig()
-    if settings.hub == "own":
-        return read_configuration(Places(settings.hub_file), environment)
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    places = Places.usual(Path(home or Path.home()), Path(project or own_directory()), settings.hub_file)
-    return read_configuration(places, environment)
+    """The servers of a project, by default of the directory that we were started in; those that lead to the host and
+    port that we serve at ourselves are locked. Blocks on the disk."""
+    servers = hub_servers(settings, environment, Path(project or own_directory()))
+    return servers if serving_at is None else bar_address(servers, *serving_at)
 
 
 def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:

@@ -14,7 +14,7 @@ from claude_code_mcp.testing import Sandbox
 from ..conftest import RUN, programs_below
 from .conftest import Changes, StartHub, text_of
 from .remote import free_port
-from .test_endpoint import Session, answer_with, text_in
+from .test_session_endpoint import Session, answer_with, text_in
 
 pytestmark = pytest.mark.timeout(300)
 

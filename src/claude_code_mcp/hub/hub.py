@@ -20,9 +20,8 @@ from ..model.tool_names import ToolNames
 from .auth.credentials import NeedsAuthMemory
 from .auth.sign_in import ShowAddress, sign_in
 from .client_session import UpstreamClient
-from .config_entry import HttpConfig, SseConfig, allows, fingerprint
+from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .config_secrets import describe
 from .connection_state import ConnectionState
 from .dependencies import ConnectThrottle, HubDeps
 from .elicitation import Ask, with_input
@@ -192,7 +191,7 @@ class Hub:
         answered by calling again with `input_responses` and `request_state`.
         """
         upstream = self._find(server)
-        if not allows(upstream.server.config, tool):
+        if not upstream.server.config.allows(tool):
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         given = dict(arguments or {})
         await self._means.permit(caller, server, tool, given)
@@ -309,11 +308,11 @@ class Hub:
         return _status(upstream)
 
     @staticmethod
-    def _with_oauth(upstream: Upstream) -> HttpConfig | SseConfig:
+    def _with_oauth(upstream: Upstream) -> OAuthServerConfig:
         config = upstream.server.config
         if not has_oauth(config):
             raise InvalidArgument(f"Nobody can sign in to {upstream.name!r}, a server of type {config.type}.")
-        assert isinstance(config, HttpConfig | SseConfig)
+        assert isinstance(config, OAuthServerConfig)
         return config
 
     def _unlocked(self, server: str) -> Upstream:
@@ -357,7 +356,7 @@ def _status(upstream: Upstream) -> ServerStatus:
         attempt=connection.attempt,
         scope=server.scope.value,
         file=str(server.file) if server.file else None,
-        config=describe(server.config),
+        config=server.config.describe(),
     )
     return status if link is None else _with_link(status, link)
 

@@ -19,7 +19,6 @@ from pydantic import BaseModel, ValidationError
 
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from .client_session import UpstreamClient
-from .config_entry import allows
 from .dependencies import Permit
 from .elicitation import Ask, with_input
 from .trimming import cut_result
@@ -172,7 +171,7 @@ class SessionEndpoint:
 
     async def _check(self, params: Message) -> None:
         tool = params.get("name")
-        if not isinstance(tool, str) or not allows(self._upstream.server.config, tool):
+        if not isinstance(tool, str) or not self._upstream.server.config.allows(tool):
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool}")
         await self._permit(self._caller, self._upstream.name, tool, params.get("arguments") or {})
 

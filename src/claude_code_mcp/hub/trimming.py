@@ -5,7 +5,7 @@ from typing import Any
 
 import mcp_types as types
 
-from .config_entry import ServerConfig, allows
+from .config_entry import ServerConfig
 
 LONGEST_DESCRIPTION = 2048
 LONGEST_RESULT = 100_000
@@ -23,7 +23,7 @@ def cut_description(text: str | None) -> str | None:
 
 def present_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
     """The tools that the configuration lets through, with what others could not take left out."""
-    return [_present_tool(tool) for tool in tools if allows(config, tool.name)]
+    return [_present_tool(tool) for tool in tools if config.allows(tool.name)]
 
 
 def _present_tool(tool: types.Tool) -> types.Tool:

@@ -25,7 +25,6 @@ from .auth.credentials import NeedsAuthMemory
 from .client_session import CHANGES, KINDS, UpstreamClient
 from .config_entry import fingerprint
 from .config_files import ConfiguredServer
-from .config_secrets import redactor_of
 from .connection_state import Connection, ConnectionState
 from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
 from .elicitation import Ask, Askers
@@ -59,7 +58,7 @@ class Upstream:
         self._turns = turns
         self._memory = memory
         self._timeout = timeout
-        self._redact = redactor_of(server.config).text
+        self._redact = server.config.redactor().text
         self._connection = Connection()
         if server.barred is not None:
             self._connection = self._connection.disabled(server.barred)

@@ -14,9 +14,9 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
-from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, expand, parse_entry
-from ...hub.config_files import ConfiguredServer, HubConfig, Places, read_configuration
-from ...hub.config_secrets import describe
+from ...hub.config_entry import InvalidEntry, ServerConfig, parse_entry
+from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
+from ...hub.config_variables import MissingVariable, expand
 from ...private_files import FILE, private_directory
 from .render import clean, table
 
@@ -36,10 +36,7 @@ def configured(arguments: argparse.Namespace) -> HubConfig:
 
 
 def _read(settings: Settings, arguments: argparse.Namespace, *, everything: bool) -> HubConfig:
-    if not everything:
-        return read_configuration(Places(settings.hub_file), os.environ)
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home())
-    return read_configuration(Places.usual(home, arguments.project.resolve(), settings.hub_file), os.environ)
+    return hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
 
 
 def chosen(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
@@ -69,7 +66,7 @@ def list_servers(arguments: argparse.Namespace) -> int:
 
 def address(config: ServerConfig) -> str:
     """How a server is reached, without its secrets."""
-    shown = describe(config)
+    shown = config.describe()
     return str(shown.get("command") or shown.get("url") or "in this process")
 
 
@@ -84,7 +81,7 @@ def _told(server: ConfiguredServer) -> dict[str, Any]:
         "file": str(server.file),
         "enabled": server.barred is None,
         "reason": server.barred,
-        **describe(server.config),
+        **server.config.describe(),
     }
 
 

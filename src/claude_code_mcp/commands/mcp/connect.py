@@ -17,8 +17,8 @@ import anyio
 from mcp import MCPError
 
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...hub.config_entry import ConfigScope, InvalidEntry, parse_entry
-from ...hub.config_files import ConfiguredServer, HubConfig
+from ...hub.config_entry import InvalidEntry, parse_entry
+from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from .configure import raw_entry
 from .live import called, tool_line

@@ -16,7 +16,6 @@ from ...processes.child import ChildProcess, Exit
 from ...processes.environment import child_environment
 from ...processes.lines import MAX_LINE, LineSplitter, Oversized
 from ..config_entry import StdioConfig
-from ..config_secrets import redactor_of
 from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ async def stdio(
 ) -> AsyncIterator[Streams]:
     """Starts the program; ends it, and all that it started, on the way out."""
     variables, mark = environment_of({**environment, **config.env})
-    server = _Server(redactor_of(config).text, mark)
+    server = _Server(config.redactor().text, mark)
     argv = [_find(config.command, variables), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it

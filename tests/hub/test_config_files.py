@@ -4,31 +4,31 @@ import json
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.hub.config_entry import ConfigScope, StdioConfig
-from claude_code_mcp.hub.config_files import HubConfig, Places, read_configuration
+from claude_code_mcp.hub.config_entry import StdioConfig
+from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
 
 
 class Disk:
     def __init__(self, root: Path) -> None:
-        self.places = Places(root / "config" / "mcp.json", root / ".claude.json", root / "project")
-        assert self.places.project is not None
-        self.project = self.places.project
+        self.paths = ConfigPaths(root / "config" / "mcp.json", root / ".claude.json", root / "project")
+        assert self.paths.project is not None
+        self.project = self.paths.project
         self.project.mkdir()
-        self.places.own_file.parent.mkdir()
+        self.paths.own_file.parent.mkdir()
 
     def own(self, servers: Any) -> None:
-        self.places.own_file.write_text(json.dumps({"mcpServers": servers}))
+        self.paths.own_file.write_text(json.dumps({"mcpServers": servers}))
 
     def of_project(self, servers: Any) -> None:
         (self.project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
 
     def claude(self, servers: Any, **of_project: Any) -> None:
         content = {"mcpServers": servers, "projects": {str(self.project): of_project}}
-        assert self.places.claude_file is not None
-        self.places.claude_file.write_text(json.dumps(content))
+        assert self.paths.claude_file is not None
+        self.paths.claude_file.write_text(json.dumps(content))
 
     def read(self, **options: Any) -> HubConfig:
-        return read_configuration(self.places, {}, **options)
+        return read_configuration(self.paths, {}, **options)
 
 
 def command(name: str) -> dict[str, str]:
@@ -89,8 +89,8 @@ def test_a_bad_entry_is_named_and_takes_no_other_down(tmp_path: Path) -> None:
     read = disk.read()
     assert told(read) == {"good": "x"}
     assert [str(problem) for problem in read.problems] == [
-        f"{disk.places.own_file}: mcpServers.bad: url: Field required",
-        f"{disk.places.own_file}: mcpServers.worse: must be an object",
+        f"{disk.paths.own_file}: mcpServers.bad: url: Field required",
+        f"{disk.paths.own_file}: mcpServers.worse: must be an object",
     ]
 
 
@@ -105,7 +105,7 @@ def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -
 
 def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    disk.places.own_file.write_text("{not json")
+    disk.paths.own_file.write_text("{not json")
     (disk.project / ".mcp.json").write_text("[]")
     disk.claude({"x": command("user")})
     read = disk.read()

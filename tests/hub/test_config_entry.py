@@ -12,7 +12,6 @@ from claude_code_mcp.hub.config_entry import (
     ServerConfig,
     StdioConfig,
     WebSocketConfig,
-    allows,
     fingerprint,
     parse_entry,
 )
@@ -88,8 +87,8 @@ def test_an_entry_that_is_no_object_is_refused() -> None:
 
 def test_lists_let_tools_through() -> None:
     config = parse(command="x", includeTools=["a", "b"], excludeTools=["b"])
-    assert [tool for tool in "abc" if allows(config, tool)] == ["a"]
-    assert allows(parse(command="x"), "anything")
+    assert [tool for tool in "abc" if config.allows(tool)] == ["a"]
+    assert parse(command="x").allows("anything")
 
 
 def test_an_ide_offers_only_what_is_meant_for_a_model_unless_told_otherwise() -> None:
