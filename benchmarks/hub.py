@@ -28,8 +28,8 @@ Call = Callable[[], Awaitable[object]]
 
 def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
     root = place.sandbox.root
-    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
-    return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), means)
+    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), deps)
 
 
 @benchmark

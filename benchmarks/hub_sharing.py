@@ -70,10 +70,10 @@ async def _alone(place: Place) -> _Weight:
 
 async def _shared(place: Place) -> _Weight:
     mark, root = uuid.uuid4().hex, place.sandbox.root
-    means = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
     settings = load_settings({}, state_dir=root / "state", claude_path=place.executable, max_sessions=_SESSIONS)
     async with (
-        Hub(parse_servers(_servers(mark), place.environment), settings, means) as hub,
+        Hub(parse_servers(_servers(mark), place.environment), settings, deps) as hub,
         Service(settings, place.environment, host=hub) as service,
     ):
         return await _used(service, place, mark)

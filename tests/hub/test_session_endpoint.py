@@ -167,7 +167,7 @@ async def test_a_hanging_server_does_not_hold_a_session_up_and_is_announced_when
 ) -> None:
     gate = tmp_path / "gate"
     hub = await start_hub({"x": {"command": "sh", "args": ["-c", _waiting_for(gate), *local()["args"]]}})
-    session = Session(hub, patience=0.1)
+    session = Session(hub, timeout=0.1)
     await session.begin()
     assert await session.tools() == []
     gate.touch()

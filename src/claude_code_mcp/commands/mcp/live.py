@@ -15,10 +15,11 @@ import mcp_types as types
 
 from ...errors import InvalidArgument
 from ...hub.config_files import HubConfig
-from ...hub.elicitation import Ask
+from ...hub.elicitation import ask_nobody
 from ...hub.hub import Hub, HubTool, ServerStatus
+from ...model.question import AskPerson
 from .configure import chosen, configured
-from .prompts import Person, arguments_of, nobody
+from .prompts import Person, arguments_of
 from .render import Progress, as_json, clean, counted, one_line, result_text, signature, table
 from .runner import complain, hub_for, run
 from .terminal import InputLines
@@ -32,7 +33,7 @@ def _wanted(arguments: argparse.Namespace) -> HubConfig:
 async def _status(arguments: argparse.Namespace) -> int:
     configuration = _wanted(arguments)
     async with hub_for(configuration) as hub:
-        tools = await hub.tools(patience=arguments.patience)
+        tools = await hub.tools(timeout=arguments.patience)
         found = [_counted(one, tools) for one in hub.status()]
     if arguments.json:
         print(as_json([_with_reason(one, arguments.patience) for one in found]))
@@ -76,7 +77,7 @@ def _with_reason(status: ServerStatus, patience: float) -> dict[str, Any]:
 async def _tools(arguments: argparse.Namespace) -> int:
     configuration = _wanted(arguments)
     async with hub_for(configuration) as hub:
-        tools = await hub.tools(patience=arguments.patience)
+        tools = await hub.tools(timeout=arguments.patience)
         found = hub.status()
     by_server = {one.name: [tool for tool in tools if tool.server == one.name] for one in found}
     present = {one.name: by_server[one.name] for one in found if one.state == "connected"}
@@ -121,7 +122,7 @@ def _for(terminal: bool, text: str) -> str:
     return clean(text) if terminal else text
 
 
-async def called(hub: Hub, server: str, tool: str, given: list[str], ask: Ask) -> dict[str, Any]:
+async def called(hub: Hub, server: str, tool: str, given: list[str], ask: AskPerson) -> dict[str, Any]:
     """The result of a call with arguments as people type them; progress is shown on standard error."""
     schema = _schema(await hub.tools(server), server, tool)
     progress = Progress(sys.stderr)
@@ -141,9 +142,9 @@ def _schema(tools: list[HubTool], server: str, tool: str) -> dict[str, Any]:
     raise InvalidArgument(f"{server!r} has no tool {tool!r}; it has, among others: {clean(', '.join(close))}.")
 
 
-def _person() -> Ask:
+def _person() -> AskPerson:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return nobody
+        return ask_nobody
     lines = InputLines()
 
     async def next_line(prompt: str) -> str | None:

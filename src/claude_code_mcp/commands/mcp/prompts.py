@@ -77,11 +77,6 @@ def _prompt(name: str, field: Mapping[str, Any]) -> str:
     return clean(f"{name} ({shown}{', ' + about if about else ''})")
 
 
-async def nobody(params: dict[str, Any]) -> dict[str, Any]:
-    """For calls that nobody watches."""
-    return _CANCEL
-
-
 _NOTHING = object()
 
 

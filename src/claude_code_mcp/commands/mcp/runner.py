@@ -12,15 +12,15 @@ from mcp import MCPError
 from ...config import load_settings
 from ...errors import UpstreamUnavailable
 from ...hub.config_files import HubConfig
-from ...hub.dependencies import Notified, hear_nothing
+from ...hub.dependencies import OnNotification, ignore_notification
 from ...hub.hub import Hub
 from ...hub_factory import make_hub
 from .render import clean
 
 
-def hub_for(configuration: HubConfig, notified: Notified = hear_nothing) -> Hub:
+def hub_for(configuration: HubConfig, on_notification: OnNotification = ignore_notification) -> Hub:
     """The caller is the person at the shell, who may do all."""
-    return make_hub(load_settings(), configuration, os.environ, notified, serving=False)
+    return make_hub(load_settings(), configuration, os.environ, on_notification, serving=False)
 
 
 def run(command: Coroutine[Any, Any, int]) -> int:
