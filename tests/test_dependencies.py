@@ -89,3 +89,10 @@ def test_constraints_pin_everything_that_gets_installed() -> None:
 
 def test_constraints_are_versions_and_nothing_else() -> None:
     assert [line for line in PINS if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line)] == []
+
+
+def test_the_hub_imports_private_modules_of_the_mcp_sdk_in_one_place() -> None:
+    private = re.compile(r"mcp(\.\w+)*\._\w+")
+    hub = ROOT / "src" / PACKAGE / "hub"
+    importers = {path.name for path in sorted(hub.rglob("*.py")) if any(map(private.match, imported_modules(path)))}
+    assert importers == {"sdk.py"}
