@@ -35,7 +35,7 @@ def command(name: str) -> dict[str, str]:
     return {"command": name}
 
 
-def told(configuration: HubConfig) -> dict[str, str]:
+def commands_of(configuration: HubConfig) -> dict[str, str]:
     found = {}
     for name, server in configuration.servers.items():
         assert isinstance(server.config, StdioConfig)
@@ -54,7 +54,7 @@ def test_our_own_file_beats_local_beats_project_beats_user(tmp_path: Path) -> No
     disk.claude({name: command("user") for name in "abcd"}, mcpServers={name: command("local") for name in "ab"})
     disk.of_project({name: command("project") for name in "abc"})
     read = disk.read(trust_project=True)
-    assert told(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
+    assert commands_of(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
     assert [read.servers[name].scope for name in "abcd"] == [
         ConfigScope.OWN,
         ConfigScope.LOCAL,
@@ -87,7 +87,7 @@ def test_a_bad_entry_is_named_and_takes_no_other_down(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.own({"good": command("x"), "bad": {"type": "http"}, "worse": 3})
     read = disk.read()
-    assert told(read) == {"good": "x"}
+    assert commands_of(read) == {"good": "x"}
     assert [str(problem) for problem in read.problems] == [
         f"{disk.paths.own_file}: mcpServers.bad: url: Field required",
         f"{disk.paths.own_file}: mcpServers.worse: must be an object",
@@ -99,7 +99,7 @@ def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -
     disk.own({"x": {"command": "${MISSING}"}})
     disk.claude({"x": command("user")})
     read = disk.read()
-    assert told(read) == {"x": "user"}
+    assert commands_of(read) == {"x": "user"}
     assert "MISSING" in str(read.problems[0])
 
 
@@ -109,6 +109,6 @@ def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
     (disk.project / ".mcp.json").write_text("[]")
     disk.claude({"x": command("user")})
     read = disk.read()
-    assert told(read) == {"x": "user"}
+    assert commands_of(read) == {"x": "user"}
     assert {problem.file.name for problem in read.problems} == {"mcp.json", ".mcp.json"}
     assert all(problem.entry is None for problem in read.problems)

@@ -132,7 +132,7 @@ def _environment() -> dict[str, str]:
 async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
     await hub.call("memory", "read_graph")
     changes = Changes(hub, "memory")
-    [process] = [one for one in programs_below() if "server-memory" in " ".join(one.cmdline())]
+    [process] = [program for program in programs_below() if "server-memory" in " ".join(program.cmdline())]
     process.kill()
     await changes.until_seen("pending")
     assert "entities" in text_of(await hub.call("memory", "read_graph"))

@@ -25,8 +25,8 @@ NUMBERS = (
 
 async def test_arguments_that_cannot_be_written_are_mended_or_refused(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    told = text_of(await hub.call("x", "echo", {"half": "a\ud800b", "\udfff": 1, "none": math.nan, "most": math.inf}))
-    assert json.loads(told) == {"half": "a\ufffdb", "\ufffd": 1, "none": None, "most": None}
+    text = text_of(await hub.call("x", "echo", {"half": "a\ud800b", "\udfff": 1, "none": math.nan, "most": math.inf}))
+    assert json.loads(text) == {"half": "a\ufffdb", "\ufffd": 1, "none": None, "most": None}
     deep: Any = []
     for _ in range(500):
         deep = [deep]

@@ -48,7 +48,9 @@ def test_tools_keep_what_they_are_apart_from_what_is_too_long_or_not_an_object()
 
 def test_tools_that_are_not_let_through_are_gone() -> None:
     config = parse_entry("ide", {"type": "ws-ide", "url": "ws://127.0.0.1:1"}, {})
-    assert [one.name for one in trim_tools([tool("openDiff"), tool("getDiagnostics")], config)] == ["getDiagnostics"]
+    assert [tool_.name for tool_ in trim_tools([tool("openDiff"), tool("getDiagnostics")], config)] == [
+        "getDiagnostics"
+    ]
 
 
 def test_a_result_of_bearable_size_is_passed_on_as_it_came() -> None:

@@ -128,7 +128,7 @@ class TransportFailure:
     """Why a person has to sign in; None where nobody has to."""
 
 
-class _Stream:
+class _ClosableStream:
     async def __aenter__(self) -> Any:
         return self
 
@@ -141,7 +141,7 @@ class _Stream:
         """Nothing to close unless a subclass says so."""
 
 
-class _ReadableStream(_Stream):
+class _ReadableStream(_ClosableStream):
     async def receive(self) -> SessionMessage | Exception:
         raise NotImplementedError
 
@@ -211,7 +211,7 @@ class CallbackInbox(_ReadableStream):
         return message
 
 
-class CallbackOutbox(_Stream):
+class CallbackOutbox(_ClosableStream):
     """Messages that go out by awaiting a function, with no task in between."""
 
     def __init__(self, send: Callable[[SessionMessage], Any]) -> None:
@@ -221,7 +221,7 @@ class CallbackOutbox(_Stream):
         await self._send(item)
 
 
-class WritableOutbox(_Stream):
+class WritableOutbox(_ClosableStream):
     """Makes each message writable before the transport behind it sees it: some transports end the connection, with
     every call on it, on a message that they cannot write. What cannot be mended raises MCPError for its sender."""
 
