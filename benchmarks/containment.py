@@ -27,7 +27,7 @@ import psutil
 
 from claude_code_mcp.testing import misbehaving_cli
 
-from .wire import INITIALIZE, INITIALIZED, line
+from .wire import INITIALIZE, INITIALIZED, encode_message
 
 _LIMIT = 5.0
 """Seconds after which nothing may be left."""
@@ -138,7 +138,7 @@ class Server:
         """Has a session begin a turn that does not end by itself."""
         self.calls += 1
         arguments = {"prompt": 'MISBEHAVE:{"silent": true}', "workingDirectory": str(directory)}
-        self.write(line("tools/call", self.calls, name="claude_create_session", arguments=arguments))
+        self.write(encode_message("tools/call", self.calls, name="claude_create_session", arguments=arguments))
         assert self.process.stdout is not None
         while True:
             answer = json.loads(await self.process.stdout.readline())

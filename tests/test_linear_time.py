@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
-from claude_code_mcp.hub.config_entry import expand
-from claude_code_mcp.hub.trimming import cut_result
+from claude_code_mcp.hub.config_variables import expand
+from claude_code_mcp.hub.trimming import trim_result
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.model.tool_names import ToolNames
 from claude_code_mcp.policy import shell
@@ -197,7 +197,7 @@ HANDLERS: dict[str, Handle] = {
     "frame": lambda text: parse_frame(text.encode()),
     "frame with text": lambda text: parse_frame(json.dumps({"type": "assistant", "message": text}).encode()),
     "lines": _lines,
-    "result of a server": lambda text: cut_result({"content": [{"type": "text", "text": text}] * 2}),
+    "result of a server": lambda text: trim_result({"content": [{"type": "text", "text": text}] * 2}),
 }
 
 

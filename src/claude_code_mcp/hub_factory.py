@@ -1,14 +1,14 @@
-"""The hub of this machine, put together from its parts: where servers are configured, where tokens are kept, and how
-the programs of servers are tied to our life."""
+"""Makes the hub of this machine: which servers it has, where tokens are kept, and how the programs of servers are
+marked, so that none is left behind when this process ends."""
 
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from .claude.user_config import config_directory, user_file_directory
+from .claude.user_config import config_directory
 from .config import Settings
-from .hub.config_files import HubConfig, Places, bar_address, read_configuration
-from .hub.dependencies import HubDeps, Notified, hear_nothing
+from .hub.config_files import HubConfig, bar_address, hub_servers
+from .hub.dependencies import HubDeps, OnNotification, ignore_notification
 from .hub.hub import Hub
 from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
@@ -21,25 +21,17 @@ def hub_configuration(
     project: str | None = None,
     serving_at: tuple[str, int] | None = None,
 ) -> HubConfig:
-    """The servers that the settings let us use, and not the one at the host and port that we serve at ourselves.
-    Blocks on the disk."""
-    found = _configured(settings, environment, project)
-    return found if serving_at is None else bar_address(found, *serving_at)
-
-
-def _configured(settings: Settings, environment: Mapping[str, str], project: str | None) -> HubConfig:
-    if settings.hub == "off":
-        return HubConfig()
-    if settings.hub == "own":
-        return read_configuration(Places(settings.hub_file), environment)
-    places = Places.usual(user_file_directory(environment), Path(project or own_directory()), settings.hub_file)
-    return read_configuration(places, environment)
+    """The servers of a project, by default of the directory that we were started in; those that lead to the host and
+    port that we serve at ourselves are locked. Blocks on the disk."""
+    servers = hub_servers(settings, environment, Path(project or own_directory()))
+    return servers if serving_at is None else bar_address(servers, *serving_at)
 
 
 def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
-    """The environment of a server's program, marked as that of Claude Code is, and the mark.
+    """The environment of a server's program, and the mark in it by which leftover processes are found.
 
-    What a command starts for the person at the shell is not `nested`: it may be this very server.
+    `nested` counts the program as one level below us; the programs of a command are not, since one of them may be this
+    very server.
     """
     mark = new_mark()
     environment = build_environment(variables, {}, mark)
@@ -52,17 +44,16 @@ def make_hub(
     settings: Settings,
     configuration: HubConfig,
     environment: Mapping[str, str],
-    notified: Notified = hear_nothing,
+    on_notification: OnNotification = ignore_notification,
     *,
     serving: bool = True,
 ) -> Hub:
-    """A hub for these servers; it connects to none before somebody needs it. `serving` is whether it is a server's, and
-    not that of a command."""
-    means = HubDeps.usual(
+    """A hub for these servers, connected to none of them yet. `serving` is False for the hub of a command."""
+    deps = HubDeps.usual(
         environment,
         settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
         Path(config_directory(environment)),
         child_environment=partial(marked_environment, nested=serving),
-        notified=notified,
+        on_notification=on_notification,
     )
-    return Hub(configuration, settings, means)
+    return Hub(configuration, settings, deps)

@@ -34,13 +34,13 @@ async def start_hub(tmp_path: Path) -> AsyncIterator[StartHub]:
     """Starts hubs: `servers` is what a configuration file would have under `mcpServers`."""
     async with AsyncExitStack() as stack:
 
-        async def start(servers: dict[str, Any], settings: dict[str, Any] | None = None, **means: Any) -> Hub:
-            return await stack.enter_async_context(make_hub(tmp_path, servers, settings, **means))
+        async def start(servers: dict[str, Any], settings: dict[str, Any] | None = None, **deps: Any) -> Hub:
+            return await stack.enter_async_context(make_hub(tmp_path, servers, settings, **deps))
 
         yield start
 
 
-def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | None = None, **means: Any) -> Hub:
+def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | None = None, **deps: Any) -> Hub:
     """A hub that keeps everything below `root`."""
     environment = {"PATH": os.environ["PATH"], RUN: os.environ[RUN], "HOME": str(root)}
     usual = {
@@ -49,7 +49,7 @@ def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | Non
         "claude_directory": root / ".claude",
     }
     configuration = parse_servers(servers, environment)
-    return Hub(configuration, load_settings({}, **(settings or {})), HubDeps(environment, **{**usual, **means}))
+    return Hub(configuration, load_settings({}, **(settings or {})), HubDeps(environment, **{**usual, **deps}))
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from websockets.asyncio.server import ServerConnection, serve
 
-from claude_code_mcp.hub.streams import CalledInbox, CalledOutbox, Trouble
-from claude_code_mcp.hub.transports.websocket import _Wire
+from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
+from claude_code_mcp.hub.transports.websocket import MessageSocket
 
 Context = ServerRequestContext[Any, Any]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -151,8 +151,8 @@ async def websocket_server(
     async def handle(socket: ServerConnection) -> None:
         if check is not None:
             await check(socket)
-        wire = _Wire(socket, Trouble())
-        await remote.run(CalledInbox(wire.receive), CalledOutbox(wire.send))
+        messages = MessageSocket(socket, TransportFailure())
+        await remote.run(CallbackInbox(messages.receive), CallbackOutbox(messages.send))
 
     async with serve(handle, "127.0.0.1", port, subprotocols=["mcp"]) as server:  # type: ignore[list-item]
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"

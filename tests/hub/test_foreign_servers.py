@@ -14,7 +14,7 @@ from claude_code_mcp.testing import Sandbox
 from ..conftest import RUN, programs_below
 from .conftest import Changes, StartHub, text_of
 from .remote import free_port
-from .test_endpoint import Session, answer_with, text_in
+from .test_session_endpoint import Session, answer_with, text_in
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -39,7 +39,7 @@ async def hub(packages: Path, start_hub: StartHub, tmp_path: Path) -> Hub:
 
 
 async def test_all_three_are_found_with_their_tools(hub: Hub) -> None:
-    names = {tool.name for tool in await hub.tools(patience=60)}
+    names = {tool.name for tool in await hub.tools(timeout=60)}
     assert {"mcp__everything__echo", "mcp__files__read_text_file", "mcp__memory__read_graph"} <= names
     assert {status.state for status in hub.status()} == {"connected"}
 
@@ -132,7 +132,7 @@ def _environment() -> dict[str, str]:
 async def test_a_killed_foreign_server_comes_back(hub: Hub) -> None:
     await hub.call("memory", "read_graph")
     changes = Changes(hub, "memory")
-    [process] = [one for one in programs_below() if "server-memory" in " ".join(one.cmdline())]
+    [process] = [program for program in programs_below() if "server-memory" in " ".join(program.cmdline())]
     process.kill()
     await changes.until_seen("pending")
     assert "entities" in text_of(await hub.call("memory", "read_graph"))
@@ -143,7 +143,7 @@ async def test_claude_code_itself_is_a_server_like_any_other(
 ) -> None:
     entry = {"command": find_executable(), "args": ["mcp", "serve"], "env": environment, "cwd": str(sandbox.project)}
     hub = await start_hub({"claude": {**entry, "includeTools": ["Bash", "Read"]}})
-    tools = await hub.tools("claude", patience=60)
+    tools = await hub.tools("claude", timeout=60)
     assert {tool.name for tool in tools} == {"mcp__claude__Bash", "mcp__claude__Read"}
     assert all(len(tool.tool.description or "") <= 2048 for tool in tools)
     result = await hub.call("claude", "Bash", {"command": "echo from-claude", "description": "Say something"})

@@ -23,7 +23,7 @@ async def pid(hub: Hub, server: str = "x") -> int:
 
 async def test_a_server_is_started_by_its_first_user_and_by_nobody_before(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    assert [(one.state, one.attempt) for one in hub.status()] == [("pending", 0)]
+    assert [(status.state, status.attempt) for status in hub.status()] == [("pending", 0)]
     assert text_of(await hub.call("x", "echo", {"a": None, "b": [1]})) == '{"a": null, "b": [1]}'
     [status] = hub.status()
     assert (status.state, status.protocol_version) == ("connected", "2025-11-25")
@@ -119,10 +119,14 @@ async def test_lists_are_kept_until_the_server_says_that_they_changed(start_hub:
 
 
 async def test_notifications_of_any_kind_are_heard(start_hub: StartHub) -> None:
-    heard = asyncio.Queue[tuple[str, str, dict[str, object]]]()
-    hub = await start_hub({"x": local()}, notified=lambda *what: heard.put_nowait(what))
+    notifications = asyncio.Queue[tuple[str, str, dict[str, object]]]()
+    hub = await start_hub({"x": local()}, on_notification=lambda *what: notifications.put_nowait(what))
     await hub.call("x", "custom")
-    assert await asyncio.wait_for(heard.get(), 10) == ("x", "notifications/claude/channel", {"content": "hello"})
+    assert await asyncio.wait_for(notifications.get(), 10) == (
+        "x",
+        "notifications/claude/channel",
+        {"content": "hello"},
+    )
 
 
 async def test_a_killed_server_fails_the_call_in_flight_and_is_started_again(
@@ -165,7 +169,7 @@ async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: Star
 async def test_a_server_that_never_lasts_is_given_up(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local("brief")})
     changes = Changes(hub, "x")
-    await hub.connect(patience=20)
+    await hub.connect(timeout=20)
     await changes.until("failed")
     assert changes.seen.count("connected") == 5
     assert "code 3" in (hub.status("x")[0].reason or "")

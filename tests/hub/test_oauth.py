@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.hub.auth.oauth import IdentityProvider
+from claude_code_mcp.hub.auth.cross_app_access import IdentityProvider
 from claude_code_mcp.hub.hub import Hub
 
 from .conftest import StartHub, local, text_of
@@ -202,7 +202,7 @@ async def test_an_assertion_of_the_identity_provider_takes_the_place_of_a_person
     oauth = {"xaa": True, "clientId": "app", "clientSecret": "app-secret", "issuer": base, "scope": "mcp"}
     options = authority.options(port, "mcp", identity=True)
     async with http_server(RemoteServer(), port, **options) as url, _identity_provider() as (idp, exchanges):
-        hub = await start_hub({"x": {"type": "http", "url": url, "oauth": oauth}}, assert_identity=idp.assertion)
+        hub = await start_hub({"x": {"type": "http", "url": url, "oauth": oauth}}, get_assertion=idp.assertion)
         assert text_of(await hub.call("x", "echo")) == "echo {}"
         assert exchanges[0]["audience"] == base
         assert exchanges[0]["resource"] == url

@@ -21,8 +21,8 @@ from mcp.server.auth.provider import AccessToken
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.hub.auth.authentication import IDE_HEADER
 from claude_code_mcp.hub.hub import Hub
-from claude_code_mcp.hub.transports.http import HEADER
 
 from .conftest import Changes, StartHub, text_of
 from .oauth import auth_settings
@@ -206,7 +206,7 @@ async def test_an_ide_over_server_sent_events_is_shown_its_token(start_hub: Star
     async with sse_server(RemoteServer(), port, seen) as url:
         hub = await start_hub({"x": {"type": "sse-ide", "url": url, "includeTools": ["echo"]}})
         assert text_of(await hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
-        assert seen[0][HEADER] == "from-the-ide"
+        assert seen[0][IDE_HEADER] == "from-the-ide"
         hub.disable("x")
         await asyncio.sleep(0.05)
 
@@ -217,7 +217,7 @@ async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, to
 
     async def check(socket: ServerConnection) -> None:
         assert socket.request is not None
-        seen.append(socket.request.headers.get(HEADER))
+        seen.append(socket.request.headers.get(IDE_HEADER))
 
     port = free_port()
     entry: dict[str, Any] = {"type": "ws-ide", "url": f"ws://127.0.0.1:{port}", "includeTools": ["echo"]}
@@ -321,7 +321,7 @@ async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificat
     async with serving(RemoteServer().server.streamable_http_app(), port, **encrypted):
         listening = asyncio.Event()
         entry = {"type": "http", "url": f"https://{LOOPBACK}:{port}/mcp", "tls": tls}
-        hub = await start_hub({"x": entry}, notified=lambda *_: listening.set())
+        hub = await start_hub({"x": entry}, on_notification=lambda *_: listening.set())
         if trust == "nothing":
             with pytest.raises(UpstreamUnavailable, match="certificate"):
                 await hub.call("x", "echo")

@@ -1,4 +1,4 @@
-"""One living connection to a server: requests, lists, and what the server said of itself."""
+"""One established connection to a server: requests of any kind, cached lists, and what the server said of itself."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,68 +10,75 @@ from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
 from pydantic import TypeAdapter
 
+from ..model.question import AskPerson
 from .config_entry import ServerConfig
-from .elicitation import Ask, Askers
-from .streams import sound_params
-from .trimming import cut_description, present_tools
+from .elicitation import CallersInFlight
+from .streams import JsonObject, writable_params
+from .trimming import trim_description, trim_tools
 
-Message = dict[str, Any]
-
-_MOST_PAGES = 100
-_AS_IT_IS: TypeAdapter[Any] = TypeAdapter(Any)
-_OF_A_HOP = "io.modelcontextprotocol/"
-"""What `_meta` says about one connection under this prefix says nothing about the next."""
-
-KINDS = ("tools", "resources", "templates", "prompts")
-CHANGES = {
+LISTS = ("tools", "resources", "templates", "prompts")
+LIST_CHANGES = {
     "notifications/tools/list_changed": ("tools",),
     "notifications/prompts/list_changed": ("prompts",),
     "notifications/resources/list_changed": ("resources", "templates"),
 }
-"""The notifications that make lists stale."""
+"""From a notification to the lists that it makes stale."""
+
+_MAX_PAGES = 100
+_UNCHANGED: TypeAdapter[Any] = TypeAdapter(Any)
+_HOP_PREFIX = "io.modelcontextprotocol/"
+"""Keys of `_meta` with this prefix are about one connection, and are not passed on to the next."""
+
+_FetchPage = Callable[[types.PaginatedRequestParams], Awaitable[tuple[list[Any], str | None]]]
 
 
 class _AnyRequest(types.Request[dict[str, Any] | None, str]):
-    """A request that is passed on as it came."""
+    """A request of any method."""
 
 
 class UpstreamClient:
-    """Made by the owner of the connection; used by any task."""
+    """Made by the task that owns the connection, and used by any task.
 
-    def __init__(self, session: ClientSession, config: ServerConfig, askers: Askers) -> None:
+    Lists are fetched once and kept until they are forgotten; callers that ask at the same time share one answer.
+    """
+
+    def __init__(self, session: ClientSession, config: ServerConfig, callers: CallersInFlight) -> None:
         self._session = session
         self._config = config
-        self._askers = askers
+        self._callers = callers
         self._lists: dict[str, list[Any]] = {}
-        self._fetching = {kind: asyncio.Lock() for kind in KINDS}
+        self._fetching = {kind: asyncio.Lock() for kind in LISTS}
         self._version = dict.fromkeys(self._fetching, 0)
         self.capabilities = session.server_capabilities or types.ServerCapabilities()
         self.server_info = session.server_info
         self.protocol_version = session.protocol_version or ""
-        self.instructions = cut_description(session.instructions)
+        self.instructions = trim_description(session.instructions)
 
     @property
     def known_tools(self) -> int | None:
-        """How many tools there are, if they have been asked for."""
+        """How many tools there are; None while they have not been listed."""
         tools = self._lists.get("tools")
         return None if tools is None else len(tools)
 
     async def request(
-        self, method: str, params: Message, on_progress: ProgressFnT | None = None, ask: Ask | None = None
-    ) -> Message:
-        """Sends any request; the result is what came. Raises MCPError."""
-        request = _AnyRequest(method=method, params=_for_this_hop(sound_params(params)))
-        with self._askers.during_call(ask):
-            result: Message = await self._session.send_request(request, _AS_IT_IS, progress_callback=on_progress)
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None, ask: AskPerson | None = None
+    ) -> JsonObject:
+        """Sends a request of any method and returns its result unchanged; questions meanwhile go to `ask`.
+
+        Raises MCPError with what the server answered, or for params that cannot be written.
+        """
+        request = _AnyRequest(method=method, params=_for_next_hop(writable_params(params)))
+        with self._callers.during_call(ask):
+            result: JsonObject = await self._session.send_request(request, _UNCHANGED, progress_callback=on_progress)
         return result
 
-    async def notify(self, method: str, params: Message) -> None:
-        """Sends any notification."""
-        notification = types.Notification[dict[str, Any], str](method=method, params=sound_params(params))
+    async def notify(self, method: str, params: JsonObject) -> None:
+        """Sends a notification of any method."""
+        notification = types.Notification[dict[str, Any], str](method=method, params=writable_params(params))
         await self._session.send_notification(notification)  # type: ignore[arg-type] # any method may go out
 
-    def drop(self, *kinds: str) -> list[str]:
-        """Forgets lists that are no longer true, also those that are on their way; tells which somebody knows."""
+    def forget_lists(self, *kinds: str) -> list[str]:
+        """Forgets lists that are stale, those being fetched too; returns which of them were known to anybody."""
         known = [kind for kind in kinds if kind in self._lists or self._fetching[kind].locked()]
         for kind in kinds:
             self._lists.pop(kind, None)
@@ -79,14 +86,14 @@ class UpstreamClient:
         return known
 
     async def tools(self) -> list[types.Tool]:
-        """The tools that may be used."""
+        """The tools that the configuration lets through."""
         if self.capabilities.tools is None:
             return []
         return await self._list("tools", self._fetch_tools)
 
     async def _fetch_tools(self, params: types.PaginatedRequestParams) -> tuple[list[Any], str | None]:
         page = await self._session.list_tools(params=params)
-        return present_tools(page.tools, self._config), page.next_cursor
+        return trim_tools(page.tools, self._config), page.next_cursor
 
     async def resources(self) -> list[types.Resource]:
         if self.capabilities.resources is None:
@@ -120,29 +127,28 @@ class UpstreamClient:
         page = await self._session.list_prompts(params=params)
         return list(page.prompts), page.next_cursor
 
-    async def _list(
-        self, kind: str, fetch: Callable[[types.PaginatedRequestParams], Awaitable[tuple[list[Any], str | None]]]
-    ) -> list[Any]:
-        async with self._fetching[kind]:  # those who ask at the same time share one answer
+    async def _list(self, kind: str, fetch: _FetchPage) -> list[Any]:
+        async with self._fetching[kind]:  # callers at the same time share one answer
             if kind in self._lists:
                 return self._lists[kind]
             version = self._version[kind]
             items: list[Any] = []
             cursor = None
-            for _ in range(_MOST_PAGES):
+            for _ in range(_MAX_PAGES):
                 page, cursor = await fetch(types.PaginatedRequestParams(cursor=cursor))
                 items += page
                 if cursor is None:
                     break
-            if self._version[kind] == version:
+            if self._version[kind] == version:  # otherwise it was forgotten while it was fetched
                 self._lists[kind] = items
             return items
 
 
-def _for_this_hop(params: Message) -> Message:
+def _for_next_hop(params: JsonObject) -> JsonObject:
+    """The params without what `_meta` says about the connection that they came on."""
     meta = params.get("_meta")
     if not meta:
         return params
-    kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(_OF_A_HOP)}
+    kept = {key: value for key, value in meta.items() if key != "progressToken" and not key.startswith(_HOP_PREFIX)}
     rest = {key: value for key, value in params.items() if key != "_meta"}
     return {**rest, "_meta": kept} if kept else rest

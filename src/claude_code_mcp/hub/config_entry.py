@@ -1,37 +1,33 @@
-"""One entry of `mcpServers`, in the format that Claude Code, Cursor and Claude Desktop share."""
+"""One entry of `mcpServers`, in the format that Claude Code, Cursor and Claude Desktop share.
+
+There is one class for each `type`. A class says everything that depends on the type and is not the transport itself:
+which fields the entry has, whether the server runs on this machine, what is secret in it and what of it may be shown.
+`parse_entry` makes one from JSON.
+"""
 
 import hashlib
 import json
-import re
-from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
-from ..processes.environment import is_own
+from ..redaction import (
+    SHORTEST_OF_ONE_SERVER,
+    Redactor,
+    redact_headers,
+    redact_url,
+    secret_arguments,
+    secret_values,
+    secrets_of_url,
+)
+from .config_variables import MissingVariable, expand
 
 IDE_TOOLS = ("executeCode", "getDiagnostics")
-
-
 """The tools of an IDE's server that are meant for a model; the rest serve the IDE's own windows."""
-
-
-_ALSO_CALLED = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
-
-
-class ConfigScope(StrEnum):
-    """Where an entry comes from. Of entries with one name, the one of the first scope in this order counts."""
-
-    OWN = "own"
-    """A file of this product's own."""
-    LOCAL = "local"
-    """`~/.claude.json`, for one project."""
-    PROJECT = "project"
-    """`.mcp.json` in the project: written by whoever wrote the project, so used only when approved."""
-    USER = "user"
-    """`~/.claude.json`, for all projects."""
+_TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
+"""What other programs call a type."""
 
 
 class _Entry(BaseModel):
@@ -64,6 +60,9 @@ class TlsConfig(_Entry):
 
 
 class _ServerConfig(_Entry):
+    """What entries of all types have. A new type needs its fields, `type`, and what differs of the rest below."""
+
+    type: str
     disabled: bool = False
     include_tools: tuple[str, ...] | None = Field(None, validation_alias=AliasChoices("includeTools", "enabledTools"))
     """Only these tools, by their own names."""
@@ -72,7 +71,24 @@ class _ServerConfig(_Entry):
 
     @property
     def is_local(self) -> bool:
+        """Whether connecting costs a process on this machine; local and remote servers are throttled separately."""
         return False
+
+    def secrets(self) -> Iterator[str]:
+        """The values in the entry that must appear in no text; empty strings are ignored."""
+        return iter(())
+
+    def describe(self) -> dict[str, object]:
+        """What may be shown of the entry: its type and its address, without secrets."""
+        return {"type": self.type}
+
+    def redactor(self) -> Redactor:
+        """Takes the secrets of this server out of what it says and what is said about it."""
+        return Redactor(self.secrets(), shortest=SHORTEST_OF_ONE_SERVER)
+
+    def allows(self, tool: str) -> bool:
+        """Whether `includeTools` and `excludeTools` let a tool through, by its own name."""
+        return tool not in self.exclude_tools and (self.include_tools is None or tool in self.include_tools)
 
 
 class StdioConfig(_ServerConfig):
@@ -86,14 +102,21 @@ class StdioConfig(_ServerConfig):
 
     @field_validator("args", "env", mode="before")
     @classmethod
-    def _numbers_are_words(cls, value: object) -> object:
+    def _accept_numbers(cls, value: object) -> object:
         if isinstance(value, list):
-            return tuple(_word(one) for one in value)
-        return {key: _word(one) for key, one in value.items()} if isinstance(value, dict) else value
+            return tuple(_number_as_text(item) for item in value)
+        return {key: _number_as_text(item) for key, item in value.items()} if isinstance(value, dict) else value
 
     @property
     def is_local(self) -> bool:
         return True
+
+    def secrets(self) -> Iterator[str]:
+        yield from secret_values(self.env)
+        yield from secret_arguments(self.args)
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "command": self.redactor().text(" ".join([self.command, *self.args]))}
 
 
 class _RemoteConfig(_ServerConfig):
@@ -109,6 +132,14 @@ class _RemoteConfig(_ServerConfig):
         if not separator or not rest or scheme not in {"http", "https", "ws", "wss"}:
             raise ValueError("must be an http(s) or ws(s) address")
         return value
+
+    def secrets(self) -> Iterator[str]:
+        yield from secret_values(self.headers)
+        yield from secrets_of_url(self.url)
+        yield self.oauth.client_secret or ""
+
+    def describe(self) -> dict[str, object]:
+        return {**super().describe(), "url": redact_url(self.url), "headers": redact_headers(self.headers)}
 
 
 class HttpConfig(_RemoteConfig):
@@ -132,7 +163,11 @@ class WebSocketConfig(_RemoteConfig):
 class _IdeConfig(_RemoteConfig):
     ide_name: str | None = None
     auth_token: str | None = None
-    """What the IDE wants to be shown; unset, it is read from the lock file that the IDE wrote."""
+    """The token that the IDE expects; unset, it is read from the lock file that the IDE wrote."""
+
+    def secrets(self) -> Iterator[str]:
+        yield from super().secrets()
+        yield self.auth_token or ""
 
 
 class SseIdeConfig(_IdeConfig):
@@ -159,23 +194,23 @@ class SdkConfig(_ServerConfig):
 
 
 IdeConfig = SseIdeConfig | WebSocketIdeConfig
-
-
-RemoteConfig = HttpConfig | SseConfig | WebSocketConfig | IdeConfig
-
-
-ServerConfig = StdioConfig | RemoteConfig | SdkConfig
-
+OAuthServerConfig = HttpConfig | SseConfig
+"""The types whose servers may want a token from an authorization server."""
+ServerConfig = StdioConfig | HttpConfig | SseConfig | WebSocketConfig | SseIdeConfig | WebSocketIdeConfig | SdkConfig
 
 _ADAPTER: TypeAdapter[ServerConfig] = TypeAdapter(Annotated[ServerConfig, Field(discriminator="type")])
+_TYPES = [get_args(config.model_fields["type"].annotation)[0] for config in get_args(ServerConfig)]
 
 
 class InvalidEntry(ValueError):
-    """Why an entry cannot be used, in one line."""
+    """Why an entry cannot be used, in one line and without its values, which may be secret."""
 
 
 def parse_entry(name: str, raw: object, environment: Mapping[str, str]) -> ServerConfig:
-    """The configuration of a server. Raises InvalidEntry."""
+    """Makes an entry from JSON: expands variables, finds out the type, validates. Raises InvalidEntry.
+
+    An IDE's server offers only `IDE_TOOLS` unless the entry lists others.
+    """
     if not isinstance(raw, dict):
         raise InvalidEntry("must be an object")
     try:
@@ -184,25 +219,22 @@ def parse_entry(name: str, raw: object, environment: Mapping[str, str]) -> Serve
     except MissingVariable as error:
         raise InvalidEntry(str(error)) from None
     except ValidationError as error:
-        raise InvalidEntry(_readable(error)) from None
-    return _with_ide_tools(name, config)
+        raise InvalidEntry(_first_fault(error)) from None
+    if config.include_tools is None and (name == "ide" or isinstance(config, IdeConfig)):
+        return config.model_copy(update={"include_tools": IDE_TOOLS})
+    return config
 
 
 def fingerprint(name: str, config: ServerConfig) -> str:
-    """The same for the same server with the same configuration; tells nothing of what is in it."""
-    told = json.dumps([name, config.model_dump(mode="json")], sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
-
-
-def allows(config: ServerConfig, tool: str) -> bool:
-    """Whether the lists of a server let a tool through."""
-    return tool not in config.exclude_tools and (config.include_tools is None or tool in config.include_tools)
+    """A hash that is the same for the same name and configuration, and reveals neither."""
+    content = json.dumps([name, config.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _type_of(entry: Mapping[str, Any]) -> str:
-    given = entry.get("type", entry.get("transport"))
-    if given is not None:
-        return _ALSO_CALLED.get(given, given) if isinstance(given, str) else str(given)
+    type_ = entry.get("type", entry.get("transport"))
+    if type_ is not None:
+        return _TYPE_ALIASES.get(type_, type_) if isinstance(type_, str) else str(type_)
     if "command" in entry:
         return "stdio"
     if "url" in entry:
@@ -210,54 +242,13 @@ def _type_of(entry: Mapping[str, Any]) -> str:
     raise InvalidEntry("has neither a command nor a url")
 
 
-def _with_ide_tools(name: str, config: ServerConfig) -> ServerConfig:
-    is_ide = name == "ide" or isinstance(config, IdeConfig)
-    if is_ide and config.include_tools is None:
-        return config.model_copy(update={"include_tools": IDE_TOOLS})
-    return config
-
-
-def _word(value: object) -> object:
+def _number_as_text(value: object) -> object:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-def _readable(error: ValidationError) -> str:
-    """The first fault, with the field that has it but never with its value, which may be a secret."""
-    first = error.errors(include_input=False, include_context=False)[0]
-    if first["type"] == "union_tag_invalid":
-        return "type must be one of stdio, http, sse, ws, sse-ide, ws-ide, sdk"
-    where = ".".join(str(part) for part in first["loc"][1:])
-    return f"{where}: {first['msg']}" if where else first["msg"]
-
-
-_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-
-
-class MissingVariable(ValueError):
-    """A variable is named that is not set and has no default."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"the variable {name} is not set and has no default")
-
-
-def expand(value: Any, environment: Mapping[str, str]) -> Any:
-    """The value with the variables in all of its strings replaced, however deep. Raises MissingVariable."""
-    if isinstance(value, str):
-        # No reference begins behind the last brace. Left in, each beginning of one would be read to the very end.
-        end = value.rfind("}") + 1
-        return _REFERENCE.sub(lambda found: _value(found, environment), value[:end]) + value[end:]
-    if isinstance(value, dict):
-        return {key: expand(one, environment) for key, one in value.items()}
-    if isinstance(value, list):
-        return [expand(one, environment) for one in value]
-    return value
-
-
-def _value(found: re.Match[str], environment: Mapping[str, str]) -> str:
-    name, default = found.groups()
-    value = None if is_own(name) else environment.get(name)  # our own hold tokens, and a file sends them anywhere
-    if value is not None and (value or default is None):
-        return value
-    if default is None:
-        raise MissingVariable(name)
-    return str(default)
+def _first_fault(error: ValidationError) -> str:
+    fault = error.errors(include_input=False, include_context=False)[0]
+    if fault["type"] == "union_tag_invalid":
+        return f"type must be one of {', '.join(_TYPES)}"
+    field = ".".join(str(part) for part in fault["loc"][1:])
+    return f"{field}: {fault['msg']}" if field else fault["msg"]

@@ -1,4 +1,8 @@
-"""The hub: every configured MCP server once, for all who use them."""
+"""The hub: one connection to every configured MCP server, shared by all sessions, clients and commands.
+
+This is the public face of the package. `Hub` finds the server, checks what the configuration allows, and trims results;
+`upstream.py` has the connections, `session_endpoint.py` the view of one session.
+"""
 
 import asyncio
 import logging
@@ -16,24 +20,25 @@ from pydantic import BaseModel
 
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ..model.question import AskPerson
 from ..model.tool_names import ToolNames
+from .auth.authentication import credential_storage, has_oauth
 from .auth.credentials import NeedsAuthMemory
 from .auth.sign_in import ShowAddress, sign_in
-from .client_session import UpstreamClient
-from .config_entry import HttpConfig, SseConfig, allows, fingerprint
+from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .config_secrets import describe
 from .connection_state import ConnectionState
-from .dependencies import ConnectThrottle, HubDeps
-from .elicitation import Ask, with_input
-from .session_endpoint import PATIENCE, Push, SessionEndpoint
-from .transport_factory import credential_storage, has_oauth
-from .trimming import cut_result
+from .dependencies import HubDeps
+from .elicitation import request_with_input, wants_input
+from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
+from .streams import JsonObject
+from .throttle import ConnectThrottle
+from .trimming import trim_result
 from .upstream import Upstream, Watcher
 
 log = logging.getLogger(__name__)
 
-_SIGN_IN_TIME = 300.0
+_SIGN_IN_TIMEOUT = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class HubTool:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """How a server stands; nothing in it is secret."""
+    """The state of a server's connection, and what is known of the server; nothing in it is secret."""
 
     name: str
     state: str
@@ -61,17 +66,20 @@ class ServerStatus:
     capabilities: Mapping[str, Any] | None = None
     instructions: str | None = None
     tools: int | None = None
-    """How many tools it has, if they have been asked for."""
+    """How many tools it has; None while they have not been listed."""
 
 
 class Hub:
-    """An asynchronous context manager. Servers are connected to when somebody needs them."""
+    """An asynchronous context manager. A server is connected to when a caller needs it.
 
-    def __init__(self, configuration: HubConfig, settings: Settings, means: HubDeps) -> None:
+    Methods that name a server raise InvalidArgument where there is none of that name.
+    """
+
+    def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
         self._settings = settings
-        self._means = means
-        self._turns = ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch)
-        self._memory = NeedsAuthMemory(means.state_directory / "needs-auth.json")
+        self._deps = deps
+        self._throttle = ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch)
+        self._memory = NeedsAuthMemory(deps.state_directory / "needs-auth.json")
         self._problems = tuple(configuration.problems)
         self._upstreams = {name: self._upstream(server) for name, server in configuration.servers.items()}
         self._tasks: TaskGroup | None = None
@@ -79,12 +87,12 @@ class Hub:
         self._closing = asyncio.Event()
 
     def _upstream(self, server: ConfiguredServer) -> Upstream:
-        return Upstream(server, self._means, self._turns, self._memory, self._settings.mcp_timeout)
+        return Upstream(server, self._deps, self._throttle, self._memory, self._settings.mcp_timeout)
 
     async def __aenter__(self) -> "Hub":
-        began = asyncio.Event()
-        self._running = asyncio.get_running_loop().create_task(self._run(began))
-        await began.wait()
+        started = asyncio.Event()
+        self._running = asyncio.get_running_loop().create_task(self._run(started))
+        await started.wait()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -93,12 +101,13 @@ class Hub:
         self._closing.set()
         await asyncio.shield(self._running)
 
-    async def _run(self, began: asyncio.Event) -> None:
-        """The task that all owners belong to, so that whoever leaves the hub need not be the one who entered it."""
+    async def _run(self, started: asyncio.Event) -> None:
+        """Runs the owner tasks of all connections; a task of its own, so that the hub may be left in another task than
+        the one that entered it."""
         async with anyio.create_task_group() as self._tasks:
             for upstream in self._upstreams.values():
-                self._tasks.start_soon(_own, upstream)
-            began.set()
+                self._tasks.start_soon(_run_owner, upstream)
+            started.set()
             await self._closing.wait()
             for upstream in self._upstreams.values():
                 upstream.close()
@@ -115,61 +124,62 @@ class Hub:
         return self._problems
 
     def status(self, server: str | None = None) -> list[ServerStatus]:
-        """How all servers stand, or one of them. Connects to none."""
-        return [_status(upstream) for upstream in self._chosen(server)]
+        """The status of all servers, or of one. Connects to none."""
+        return [_status(upstream) for upstream in self._select(server)]
 
     def watch(self, server: str, watcher: Watcher) -> Callable[[], None]:
         """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes."""
         return self._find(server).watch(watcher)
 
     def watch_all(self, watcher: Watcher) -> None:
-        """The same for every server there is."""
+        """The same for every server."""
         for upstream in self._upstreams.values():
             upstream.watch(watcher)
 
-    async def connect(self, patience: float | None = None) -> list[ServerStatus]:
-        """Connects to all that are enabled, a few at a time, and waits for it as long as patience lasts."""
-        await self._links(list(self._upstreams.values()), patience)
+    async def connect(self, timeout: float | None = None) -> list[ServerStatus]:
+        """Connects to all that are enabled, a few at a time, and waits for that until the timeout; attempts go on."""
+        await self._connect(list(self._upstreams.values()), timeout)
         return self.status()
 
-    async def connect_to(self, names: Collection[str], patience: float | None = None) -> None:
-        """Connects to these of the servers, and waits for it as long as patience lasts."""
-        await self._links([upstream for name, upstream in self._upstreams.items() if name in names], patience)
+    async def connect_to(self, names: Collection[str], timeout: float | None = None) -> None:
+        """The same for some servers; names that there are not are ignored."""
+        await self._connect([upstream for name, upstream in self._upstreams.items() if name in names], timeout)
 
-    async def tools(self, server: str | None = None, patience: float | None = PATIENCE) -> list[HubTool]:
-        """The tools of all servers, or of one. A server that is not there in time is left out, and goes on trying.
+    async def tools(self, server: str | None = None, timeout: float | None = CONNECT_TIMEOUT) -> list[HubTool]:
+        """The tools of all servers, or of one. A server that is not connected in time is left out; its attempt goes on.
 
-        Raises UpstreamUnavailable for a single server that is not there.
+        Raises UpstreamUnavailable for a single server that is unavailable.
         """
         if server is not None:
             await self._find(server).connected()
-        found: dict[str, list[types.Tool]] = {}
+        tools: dict[str, list[types.Tool]] = {}
+
+        async def fetch(upstream: Upstream) -> None:
+            try:
+                with anyio.move_on_after(timeout):
+                    tools[upstream.name] = await (await upstream.connected()).tools()
+            except (UpstreamUnavailable, MCPError, ValueError) as error:
+                log.info("the tools of %s are left out: %s", upstream.name, error)
+
         async with anyio.create_task_group() as tasks:
-            for upstream in self._chosen(server):
-                tasks.start_soon(self._collect, upstream, found, patience)
-        names = ToolNames((name, tool.name) for name in sorted(found) for tool in found[name])
+            for upstream in self._select(server):
+                tasks.start_soon(fetch, upstream)
+        names = ToolNames((name, tool.name) for name in sorted(tools) for tool in tools[name])
         return [
-            HubTool(names.name(name, tool.name), name, tool) for name in self._upstreams for tool in found.get(name, ())
+            HubTool(names.name(name, tool.name), name, tool) for name in self._upstreams for tool in tools.get(name, ())
         ]
 
-    async def _collect(self, upstream: Upstream, found: dict[str, list[types.Tool]], patience: float | None) -> None:
-        try:
-            with anyio.move_on_after(patience):
-                found[upstream.name] = await (await upstream.connected()).tools()
-        except (UpstreamUnavailable, MCPError, ValueError) as error:
-            log.info("the tools of %s are left out: %s", upstream.name, error)
-
-    async def _links(self, upstreams: list[Upstream], patience: float | None) -> None:
-        async def reach(upstream: Upstream) -> None:
+    async def _connect(self, upstreams: list[Upstream], timeout: float | None) -> None:
+        async def connect_one(upstream: Upstream) -> None:
             try:
                 await upstream.connected()
             except UpstreamUnavailable as error:
                 log.info("%s", error.message)
 
-        with anyio.move_on_after(patience):
+        with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as tasks:
                 for upstream in upstreams:
-                    tasks.start_soon(reach, upstream)
+                    tasks.start_soon(connect_one, upstream)
 
     # -- using ------------------------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ class Hub:
         *,
         caller: str = "",
         on_progress: ProgressFnT | None = None,
-        ask: Ask | None = None,
+        ask: AskPerson | None = None,
         input_responses: Mapping[str, Any] | None = None,
         request_state: str | None = None,
         meta: Mapping[str, Any] | None = None,
@@ -189,22 +199,23 @@ class Hub:
         """Calls a tool by its own name. Cancelling the caller cancels the call at the server.
 
         With `ask`, questions of the server are put to it. Without, a result that wants input first is returned, to be
-        answered by calling again with `input_responses` and `request_state`.
+        answered by calling again with `input_responses` and `request_state`. Raises InvalidArgument for a tool that the
+        configuration does not let through, UpstreamUnavailable, and MCPError with what the server answered.
         """
         upstream = self._find(server)
-        if not allows(upstream.server.config, tool):
+        if not upstream.server.config.allows(tool):
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
-        given = dict(arguments or {})
-        await self._means.permit(caller, server, tool, given)
-        params = _present(
-            name=tool, arguments=given, inputResponses=input_responses, requestState=request_state, _meta=meta
-        )
+        tool_arguments = dict(arguments or {})
+        await self._deps.permit(caller, server, tool, tool_arguments)
+        optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
+        params = {key: value for key, value in optional.items() if value is not None}
+        params |= {"name": tool, "arguments": tool_arguments}
 
-        async def send(more: dict[str, Any]) -> dict[str, Any]:
-            return await upstream.request("tools/call", {**params, **more}, on_progress, ask)
+        async def send(answers: JsonObject) -> JsonObject:
+            return await upstream.request("tools/call", {**params, **answers}, on_progress, ask)
 
-        result = cut_result(await (with_input(send, ask) if ask is not None else send({})))
-        if result.get("resultType") == "input_required":
+        result = trim_result(await (request_with_input(send, ask) if ask is not None else send({})))
+        if wants_input(result):
             return types.InputRequiredResult.model_validate(result)
         return types.CallToolResult.model_validate(result)
 
@@ -234,31 +245,40 @@ class Hub:
 
     async def notify(self, server: str, method: str, params: Mapping[str, Any]) -> None:
         """Sends a notification of any kind to a server that is connected."""
-        link: UpstreamClient | None = self._find(server).link
-        if link is None:
+        client = self._find(server).client
+        if client is None:
             raise UpstreamUnavailable(f"The MCP server {server!r} is not connected.", state="pending")
-        await link.notify(method, dict(params))
+        await client.notify(method, dict(params))
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The servers that a session gets: all that may be used, or those of them it wants."""
-        usable = [name for name, one in self._upstreams.items() if one.connection.state is not ConnectionState.DISABLED]
-        return tuple(name for name in usable if wanted is None or name in wanted)
+        return tuple(
+            name
+            for name, upstream in self._upstreams.items()
+            if upstream.connection.state is not ConnectionState.DISABLED and (wanted is None or name in wanted)
+        )
 
     def endpoint(
-        self, server: str, push: Push, *, caller: str = "", ask: Ask | None = None, patience: float = PATIENCE
+        self,
+        server: str,
+        push: Push,
+        *,
+        caller: str = "",
+        ask: AskPerson | None = None,
+        timeout: float = CONNECT_TIMEOUT,
     ) -> SessionEndpoint:
-        """The server as one session meets it; to be closed with the session."""
+        """The server for one session; to be closed with the session."""
         return SessionEndpoint(
-            self._find(server), push, permit=self._means.permit, caller=caller, ask=ask, patience=patience
+            self._find(server), push, permit=self._deps.permit, caller=caller, ask=ask, timeout=timeout
         )
 
     # -- steering ---------------------------------------------------------------------------------------------
 
     async def reconnect(self, server: str) -> ServerStatus:
-        """Makes the connection anew and tells how that went."""
+        """Makes the connection anew, waits for the outcome, and returns it."""
         upstream = self._find(server)
         upstream.reconnect()
-        await self._links([upstream], None)
+        await self._connect([upstream], None)
         return _status(upstream)
 
     def disable(self, server: str) -> ServerStatus:
@@ -267,13 +287,13 @@ class Hub:
         return _status(upstream)
 
     def enable(self, server: str) -> ServerStatus:
-        """Lets a server be used again; it is connected to when somebody needs it."""
+        """Lets a disabled server be used again. Raises PermissionDenied where only the configuration can."""
         upstream = self._unlocked(server)
         upstream.enable()
         return _status(upstream)
 
     def replace(self, server: ConfiguredServer) -> None:
-        """Takes in a new server, or a changed one; one that is the same keeps its connection."""
+        """Adds a server, or replaces one whose configuration has changed; an unchanged one keeps its connection."""
         old = self._upstreams.get(server.name)
         if old is not None and old.key == fingerprint(server.name, server.config):
             return
@@ -281,19 +301,23 @@ class Hub:
         if old is not None:
             old.close()
         upstream = self._upstreams[server.name] = self._upstream(server)
-        self._tasks.start_soon(_own, upstream)
+        self._tasks.start_soon(_run_owner, upstream)
 
     def remove(self, server: str) -> None:
         """Ends the connection to a server and forgets it."""
         self._find(server).close()
         del self._upstreams[server]
 
-    async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIME) -> ServerStatus:
-        """Signs in: brings a person to an address, keeps the tokens, and connects anew."""
+    async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
+        """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew.
+
+        Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, UpstreamUnavailable where
+        signing in failed or took longer than the timeout.
+        """
         upstream = self._unlocked(server)
         config = self._with_oauth(upstream)
         try:
-            await sign_in(config, credential_storage(server, config, self._means), show, timeout)
+            await sign_in(config, credential_storage(server, config, self._deps), show, timeout)
         except OAuthFlowError as error:
             raise UpstreamUnavailable(f"Signing in to {server!r} failed: {error}", state="needs-auth") from None
         await self._memory.forget(upstream.key)
@@ -303,21 +327,21 @@ class Hub:
     async def logout(self, server: str) -> ServerStatus:
         """Forgets the tokens for a server, and gives up the connection that was made with them."""
         upstream = self._find(server)
-        await credential_storage(server, self._with_oauth(upstream), self._means).delete()
+        await credential_storage(server, self._with_oauth(upstream), self._deps).delete()
         await self._memory.forget(upstream.key)
         upstream.reset("signed out")
         return _status(upstream)
 
     @staticmethod
-    def _with_oauth(upstream: Upstream) -> HttpConfig | SseConfig:
+    def _with_oauth(upstream: Upstream) -> OAuthServerConfig:
         config = upstream.server.config
         if not has_oauth(config):
             raise InvalidArgument(f"Nobody can sign in to {upstream.name!r}, a server of type {config.type}.")
-        assert isinstance(config, HttpConfig | SseConfig)
+        assert isinstance(config, OAuthServerConfig)
         return config
 
     def _unlocked(self, server: str) -> Upstream:
-        """A server that whoever steers the hub may put to use; PermissionDenied where only its configuration can."""
+        """The server, unless it is locked: raises PermissionDenied where only its configuration can put it to use."""
         upstream = self._find(server)
         if upstream.server.locked:
             raise PermissionDenied(
@@ -333,23 +357,19 @@ class Hub:
             raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
         return upstream
 
-    def _chosen(self, server: str | None) -> Iterator[Upstream]:
+    def _select(self, server: str | None) -> Iterator[Upstream]:
         return iter(list(self._upstreams.values()) if server is None else [self._find(server)])
 
 
-async def _own(upstream: Upstream) -> None:
+async def _run_owner(upstream: Upstream) -> None:
     try:
         await upstream.run()
     except Exception:
         log.exception("the owner of %s failed", upstream.name)  # a bug, but no reason to lose the other servers
 
 
-def _present(**values: Any) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
 def _status(upstream: Upstream) -> ServerStatus:
-    server, connection, link = upstream.server, upstream.connection, upstream.link
+    server, connection, client = upstream.server, upstream.connection, upstream.client
     status = ServerStatus(
         name=server.name,
         state=connection.state.value,
@@ -357,21 +377,19 @@ def _status(upstream: Upstream) -> ServerStatus:
         attempt=connection.attempt,
         scope=server.scope.value,
         file=str(server.file) if server.file else None,
-        config=describe(server.config),
+        config=server.config.describe(),
     )
-    return status if link is None else _with_link(status, link)
-
-
-def _with_link(status: ServerStatus, link: UpstreamClient) -> ServerStatus:
+    if client is None:
+        return status
     return replace(
         status,
-        server_info=_dumped(link.server_info),
-        protocol_version=link.protocol_version,
-        capabilities=_dumped(link.capabilities),
-        instructions=link.instructions,
-        tools=link.known_tools,
+        server_info=_dump(client.server_info),
+        protocol_version=client.protocol_version,
+        capabilities=_dump(client.capabilities),
+        instructions=client.instructions,
+        tools=client.known_tools,
     )
 
 
-def _dumped(model: BaseModel | None) -> Mapping[str, Any] | None:
+def _dump(model: BaseModel | None) -> Mapping[str, Any] | None:
     return None if model is None else model.model_dump(by_alias=True, mode="json", exclude_none=True)

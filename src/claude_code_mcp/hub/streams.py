@@ -1,6 +1,7 @@
-"""The two streams that every transport yields, and what may be seen on their way.
+"""The two streams that every transport yields: inboxes and outboxes, and JSON-RPC messages from and to text.
 
-The SDK's own names for them are private; this is the one place that imports them.
+What a server sends is read as forgivingly as possible, and what goes out is made writable: one unreadable or unwritable
+message must fail its own call, and not the connection with every call on it.
 """
 
 import asyncio
@@ -16,57 +17,54 @@ from typing import Any
 import anyio
 import mcp_types as types
 from mcp import MCPError
-from mcp.client._transport import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from .. import json_text
+from .sdk import Inbox, Outbox
 
-Inbox = ReadStream[SessionMessage | Exception]
-Outbox = WriteStream[SessionMessage]
+JsonObject = dict[str, Any]
+"""A JSON-RPC message, or the params or result of one, as decoded JSON."""
 Streams = tuple[Inbox, Outbox]
 Transport = AbstractAsyncContextManager[Streams]
 
 _FULL = 256
-_TURN = 64
-
-
+"""Messages in a buffered inbox from which on its source is asked to pause."""
+_YIELD_EVERY = 64
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
 _adapter = types.jsonrpc_message_adapter
 
 
 def parse_message(line: bytes | str) -> SessionMessage | None:
-    """The message in a line; None where there is none, since servers print all sorts of things.
+    """The message in a line; None where there is none, since servers print other things too.
 
-    An answer that cannot be read is an error of its call, which would wait for ever otherwise.
+    An answer that cannot be read becomes an error response with its id, so that its call does not wait for ever.
     """
     try:
         return SessionMessage(_adapter.validate_json(line, by_name=False))
     except ValueError:
-        return _mended(line)
+        return _salvage(line)
 
 
-def _mended(line: bytes | str) -> SessionMessage | None:
-    """What can be had from a line that is no proper message."""
+def _salvage(line: bytes | str) -> SessionMessage | None:
+    """The message in a line that does not validate: mended, or an error response with its id, or None."""
     try:
         value = json_text.decode(line)
     except ValueError:
         request_id = id_of_answer(line)
-        return None if request_id is None else _unreadable(request_id)
+        return None if request_id is None else _unreadable_answer(request_id)
     try:
         return SessionMessage(_adapter.validate_python(value, by_name=False))
     except ValueError:
         is_answer = isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
-        return _unreadable(value["id"]) if is_answer and type(value.get("id")) in (int, str) else None
+        return _unreadable_answer(value["id"]) if is_answer and type(value.get("id")) in (int, str) else None
 
 
-def _unreadable(request_id: types.RequestId) -> SessionMessage:
+def _unreadable_answer(request_id: types.RequestId) -> SessionMessage:
     error = types.ErrorData(code=types.INTERNAL_ERROR, message="The server's answer does not follow the protocol.")
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
-
-
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
-_ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
 
 
 def id_of_answer(line: bytes | str) -> types.RequestId | None:
@@ -91,12 +89,12 @@ def id_of_answer(line: bytes | str) -> types.RequestId | None:
 
 
 def render_message(message: SessionMessage) -> str:
-    """One line of JSON. Raises ValueError for what has no words in it; the outbox lets nothing through that has not."""
+    """One line of JSON. Raises ValueError for what JSON cannot express, which a WritableOutbox lets not through."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True)
 
 
-def sound_params(params: dict[str, Any]) -> dict[str, Any]:
-    """The same parameters or result, with what cannot be written replaced; MCPError if they are nested too deeply."""
+def writable_params(params: dict[str, Any]) -> dict[str, Any]:
+    """The params or result with what JSON cannot express replaced. Raises MCPError if they are nested too deeply."""
     try:
         to_json(params)
         return params
@@ -109,28 +107,28 @@ def sound_params(params: dict[str, Any]) -> dict[str, Any]:
     return mended
 
 
-def _sound_message(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
+def _writable_message(message: types.JSONRPCMessage) -> types.JSONRPCMessage:
     match message:
         case types.JSONRPCResponse():
-            return message.model_copy(update={"result": sound_params(message.result)})
+            return message.model_copy(update={"result": writable_params(message.result)})
         case types.JSONRPCError(error=error):
-            told = sound_params({"message": error.message, "data": error.data})
-            return message.model_copy(update={"error": error.model_copy(update=told)})
+            changes = writable_params({"message": error.message, "data": error.data})
+            return message.model_copy(update={"error": error.model_copy(update=changes)})
         case _ if message.params is not None:
-            return message.model_copy(update={"params": sound_params(message.params)})
+            return message.model_copy(update={"params": writable_params(message.params)})
     return message
 
 
 @dataclass(slots=True)
-class Trouble:
-    """What a transport knows of its own end and tells nobody else."""
+class TransportFailure:
+    """Why a transport failed or ended, as far as it knows; filled in by the transport, read by the connection."""
 
     reason: str | None = None
     needs_auth: str | None = None
-    """Why somebody has to sign in."""
+    """Why a person has to sign in; None where nobody has to."""
 
 
-class _Stream:
+class _ClosableStream:
     async def __aenter__(self) -> Any:
         return self
 
@@ -143,7 +141,7 @@ class _Stream:
         """Nothing to close unless a subclass says so."""
 
 
-class _Reading(_Stream):
+class _ReadableStream(_ClosableStream):
     async def receive(self) -> SessionMessage | Exception:
         raise NotImplementedError
 
@@ -157,12 +155,15 @@ class _Reading(_Stream):
             raise StopAsyncIteration from None
 
 
-class BufferedInbox(_Reading):
-    """Messages that a callback puts in and one reader takes out; `hold` asks the source to pause or to go on."""
+class BufferedInbox(_ReadableStream):
+    """Messages that a callback puts in and one reader takes out.
 
-    def __init__(self, hold: Callable[[bool], None]) -> None:
-        self._hold = hold
-        self._held = False
+    `pause_source` is called with True when `_FULL` messages wait, and with False once all of them are taken.
+    """
+
+    def __init__(self, pause_source: Callable[[bool], None]) -> None:
+        self._pause_source = pause_source
+        self._paused = False
         self._messages: deque[SessionMessage] = deque()
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
@@ -170,9 +171,9 @@ class BufferedInbox(_Reading):
 
     def put(self, message: SessionMessage) -> None:
         self._messages.append(message)
-        if len(self._messages) >= _FULL and not self._held:
-            self._held = True
-            self._hold(True)
+        if len(self._messages) >= _FULL and not self._paused:
+            self._paused = True
+            self._pause_source(True)
         self._wake()
 
     def end(self) -> None:
@@ -181,17 +182,17 @@ class BufferedInbox(_Reading):
 
     async def receive(self) -> SessionMessage | Exception:
         self._taken += 1
-        if self._taken % _TURN == 0:
-            await asyncio.sleep(0)  # a server that never stops talking must not keep everybody else from their turn
+        if self._taken % _YIELD_EVERY == 0:
+            await asyncio.sleep(0)  # a server that never stops sending must not starve other tasks
         while not self._messages:
             if self._ended:
                 raise anyio.EndOfStream
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         message = self._messages.popleft()
-        if self._held and not self._messages:
-            self._held = False
-            self._hold(False)
+        if self._paused and not self._messages:
+            self._paused = False
+            self._pause_source(False)
         return message
 
     def _wake(self) -> None:
@@ -199,7 +200,7 @@ class BufferedInbox(_Reading):
             self._waiter.set_result(None)
 
 
-class CalledInbox(_Reading):
+class CallbackInbox(_ReadableStream):
     """Messages that come from awaiting a function, which raises EndOfStream at the end."""
 
     def __init__(self, receive: Callable[[], Any]) -> None:
@@ -210,7 +211,7 @@ class CalledInbox(_Reading):
         return message
 
 
-class CalledOutbox(_Stream):
+class CallbackOutbox(_ClosableStream):
     """Messages that go out by awaiting a function, with no task in between."""
 
     def __init__(self, send: Callable[[SessionMessage], Any]) -> None:
@@ -220,23 +221,23 @@ class CalledOutbox(_Stream):
         await self._send(item)
 
 
-class SoundOutbox(_Stream):
-    """An outbox that lets nothing through which the transport behind it could not write: of those, some would end the
-    connection with every call on it. A message that cannot be mended fails for its sender, with an MCPError."""
+class WritableOutbox(_ClosableStream):
+    """Makes each message writable before the transport behind it sees it: some transports end the connection, with
+    every call on it, on a message that they cannot write. What cannot be mended raises MCPError for its sender."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
     async def send(self, item: SessionMessage, /) -> None:
-        message = _sound_message(item.message)
+        message = _writable_message(item.message)
         await self._outbox.send(SessionMessage(message, metadata=item.metadata))
 
     async def aclose(self) -> None:
         await self._outbox.aclose()
 
 
-class Tap(_Reading):
-    """An inbox that tells of the notifications passing through it, and of its end."""
+class ObservedInbox(_ReadableStream):
+    """An inbox that reports the notifications passing through it, and its end."""
 
     def __init__(
         self, inbox: Inbox, on_notification: Callable[[str, dict[str, Any]], None], on_end: Callable[[], None]
@@ -269,4 +270,4 @@ class Tap(_Reading):
 def _from_failure(failure: ValidationError) -> SessionMessage | Exception:
     """The message in a text that was not read: the failure carries it."""
     text = failure.errors(include_url=False)[0].get("input")
-    return (_mended(text) if isinstance(text, str | bytes) else None) or failure
+    return (_salvage(text) if isinstance(text, str | bytes) else None) or failure

@@ -1,15 +1,17 @@
-"""From a server's configuration to its transport."""
+"""From a server's configuration to its transport.
 
-from collections.abc import Callable, Mapping
+A transport is an asynchronous context manager that yields two streams, an inbox and an outbox. Adding one touches
+three files: the transport itself in `transports/`, its entry in `config_entry.py` (a class with its fields, what is
+secret in them and what may be shown, and its place in the `ServerConfig` union), and a case here. The type checker
+names this function when a case is missing.
+"""
 
-import httpx2
-from mcp.client.auth import OAuthFlowError
+from collections.abc import Callable
+from typing import assert_never
 
-from .auth.credentials import CredentialStorage
-from .auth.oauth import SilentOAuth, identity_assertion
+from .auth.authentication import http_auth, ide_headers
 from .config_entry import (
     HttpConfig,
-    IdeConfig,
     SdkConfig,
     ServerConfig,
     SseConfig,
@@ -19,60 +21,37 @@ from .config_entry import (
     WebSocketIdeConfig,
 )
 from .dependencies import HubDeps
-from .streams import Transport, Trouble
-from .transports.http import http, ide_headers, sse
+from .streams import Transport, TransportFailure
+from .transports.http import http, sse
 from .transports.in_process import in_process
 from .transports.stdio import stdio
 from .transports.websocket import websocket
 
 
-def open_transport(
-    name: str, config: ServerConfig, means: HubDeps, trouble: Trouble, lose: Callable[[], None]
+def open_transport(  # noqa: PLR0911 - one for each type
+    name: str, config: ServerConfig, deps: HubDeps, failure: TransportFailure, give_up: Callable[[], None]
 ) -> Transport:
-    """The transport of a server; `lose` is called when it can go on no more without having ended."""
+    """The transport of a server, not yet entered.
+
+    It writes to `failure` why it ended; it calls `give_up` when it is of no more use although its streams are open.
+    Raises whatever makes the configuration unusable.
+    """
     match config:
         case StdioConfig():
-            return stdio(config, means.environment, means.child_environment, trouble)
+            return stdio(config, deps.environment, deps.child_environment, failure)
         case HttpConfig():
-            return http(config, config.headers, authentication(name, config, means), trouble)
+            return http(config, config.headers, http_auth(name, config, deps), failure)
         case SseConfig():
-            return sse(config, config.headers, authentication(name, config, means), trouble, lose)
-        case SdkConfig():
-            return _in_process(config.name or name, means)
+            return sse(config, config.headers, http_auth(name, config, deps), failure, give_up)
         case SseIdeConfig():
-            return sse(config, _headers(config, means), None, trouble, lose)
-        case WebSocketIdeConfig() | WebSocketConfig():
-            return websocket(config.url, _headers(config, means), config.tls, trouble)
-
-
-def _headers(config: WebSocketConfig | IdeConfig, means: HubDeps) -> Mapping[str, str]:
-    return config.headers if isinstance(config, WebSocketConfig) else ide_headers(config, means.claude_directory)
-
-
-def _in_process(name: str, means: HubDeps) -> Transport:
-    serve = means.in_process.get(name)
-    if serve is None:
-        raise LookupError(f"there is no server called {name!r} in this process")
-    return in_process(serve)
-
-
-def authentication(name: str, config: HttpConfig | SseConfig, means: HubDeps) -> httpx2.Auth | None:
-    """How we show who we are; None where a header is configured for that."""
-    if any(header.lower() == "authorization" for header in config.headers):
-        return None
-    storage = credential_storage(name, config, means)
-    if not config.oauth.xaa:
-        return SilentOAuth(config.url, config.oauth, storage)
-    if means.assert_identity is None:
-        raise OAuthFlowError("cross-app access is asked for, but there is no identity provider")
-    return identity_assertion(config.url, config.oauth, storage, means.assert_identity)
-
-
-def credential_storage(name: str, config: HttpConfig | SseConfig, means: HubDeps) -> CredentialStorage:
-    """Tokens belong to a name and an address: an entry that now leads elsewhere must not take them there."""
-    return CredentialStorage(means.vault, f"{name} {config.url}")
-
-
-def has_oauth(config: ServerConfig) -> bool:
-    """Whether somebody can sign in to the server."""
-    return isinstance(config, HttpConfig | SseConfig) and not config.oauth.xaa
+            return sse(config, ide_headers(config, deps.claude_directory), None, failure, give_up)
+        case WebSocketConfig():
+            return websocket(config.url, config.headers, config.tls, failure)
+        case WebSocketIdeConfig():
+            return websocket(config.url, ide_headers(config, deps.claude_directory), config.tls, failure)
+        case SdkConfig():
+            serve = deps.in_process.get(config.name or name)
+            if serve is None:
+                raise LookupError(f"there is no server called {config.name or name!r} in this process")
+            return in_process(serve)
+    assert_never(config)

@@ -1,4 +1,4 @@
-"""How what a server says is passed on: which tools, how much of a description, how much of a result."""
+"""What of a server's tools and results is passed on: which tools, how much of a description, how much of a result."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,34 +6,33 @@ from typing import Any
 import mcp_types as types
 
 from ..model.text import clip
-from .config_entry import ServerConfig, allows
+from .config_entry import ServerConfig
+from .streams import JsonObject
 
 LONGEST_DESCRIPTION = 2048
 LONGEST_RESULT = 100_000
 
-Message = dict[str, Any]
 
-
-def cut_description(text: str | None) -> str | None:
-    """A description or instruction of bearable length: servers made from API documents send megabytes."""
+def trim_description(text: str | None) -> str | None:
+    """A description or instruction of at most `LONGEST_DESCRIPTION` characters; some servers send megabytes."""
     return None if text is None else clip(text, LONGEST_DESCRIPTION, "… [truncated]")
 
 
-def present_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
-    """The tools that the configuration lets through, with what others could not take left out."""
-    return [_present_tool(tool) for tool in tools if allows(config, tool.name)]
+def trim_tools(tools: list[types.Tool], config: ServerConfig) -> list[types.Tool]:
+    """The tools that the configuration lets through, without what clients reject."""
+    return [_trim_tool(tool) for tool in tools if config.allows(tool.name)]
 
 
-def _present_tool(tool: types.Tool) -> types.Tool:
+def _trim_tool(tool: types.Tool) -> types.Tool:
     changes: dict[str, Any] = {}
     if tool.description is not None and len(tool.description) > LONGEST_DESCRIPTION:
-        changes["description"] = cut_description(tool.description)
+        changes["description"] = trim_description(tool.description)
     if tool.output_schema is not None and tool.output_schema.get("type") != "object":
         changes["output_schema"] = None
     return tool.model_copy(update=changes) if changes else tool
 
 
-def cut_result(result: Message) -> Message:
+def trim_result(result: JsonObject) -> JsonObject:
     """The result of a tool call with at most `LONGEST_RESULT` characters of text, and a notice where some are gone.
 
     Structured content cannot be cut. Where it is too long it is left out and the result counts as an error, since
@@ -43,7 +42,7 @@ def cut_result(result: Message) -> Message:
     too_much = structured is not None and exceeds(structured, LONGEST_RESULT)
     if not too_much and sum(map(len, _texts(result))) <= LONGEST_RESULT:
         return result
-    result = {**result, "content": _cut_content(result.get("content") or [])}
+    result = {**result, "content": _trim_content(result.get("content") or [])}
     if too_much:
         del result["structuredContent"]
         result["isError"] = True
@@ -60,7 +59,7 @@ def _text(block: Mapping[str, Any]) -> str:
     return text if isinstance(text, str) else ""
 
 
-def _cut_content(content: list[Message]) -> list[Message]:
+def _trim_content(content: list[JsonObject]) -> list[JsonObject]:
     total = sum(len(_text(block)) for block in content)
     left = LONGEST_RESULT
     kept = []
@@ -75,7 +74,7 @@ def _cut_content(content: list[Message]) -> list[Message]:
     return [*kept, {"type": "text", "text": notice}]
 
 
-def _with_text(block: Message, text: str) -> Message:
+def _with_text(block: JsonObject, text: str) -> JsonObject:
     if "resource" in block:
         return {**block, "resource": {**block["resource"], "text": text}}
     return {**block, "text": text}
@@ -85,14 +84,14 @@ def exceeds(value: Any, limit: int) -> bool:
     """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
     waiting, size = [value], 0
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            size += len(one)
-        elif isinstance(one, dict):
-            size += sum(map(len, one))
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
+        item = waiting.pop()
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, dict):
+            size += sum(map(len, item))
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
         else:
             size += 1
         if size > limit:

@@ -1,9 +1,13 @@
 """Questions a session asks and the answers it takes: permission, plan review and user question as one model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
+
+AskPerson = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Puts the form of an MCP server to a person: from the params of `elicitation/create` to its result, such as
+`{"action": "accept", "content": {…}}`, or the action `decline` or `cancel`."""
 
 
 class QuestionKind(StrEnum):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.question import AskPerson
 from ..model.text import one_line
 
 log = logging.getLogger(__name__)
@@ -26,10 +27,6 @@ class McpEndpoint(Protocol):
     async def answer(self, message: dict[str, Any]) -> dict[str, Any] | None: ...
 
     def close(self) -> None: ...
-
-
-AskPerson = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""From a form that a server wants filled in to the form as it was filled in."""
 
 
 class McpServerHost(Protocol):

@@ -20,9 +20,9 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
-from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, expand, parse_entry
-from ...hub.config_files import ConfiguredServer, HubConfig, Places, read_configuration
-from ...hub.config_secrets import describe
+from ...hub.config_entry import InvalidEntry, ServerConfig, parse_entry
+from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
+from ...hub.config_variables import MissingVariable, expand
 from ...private_files import FILE, private_directory
 from .render import as_json, clean, table
 
@@ -42,10 +42,7 @@ def load_configuration(arguments: argparse.Namespace) -> HubConfig:
 
 
 def _read(settings: Settings, arguments: argparse.Namespace, *, everything: bool) -> HubConfig:
-    if not everything:
-        return read_configuration(Places(settings.hub_file), os.environ)
-    home = Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home())
-    return read_configuration(Places.usual(home, arguments.project.resolve(), settings.hub_file), os.environ)
+    return hub_servers(settings, os.environ, arguments.project, "all" if everything else "own")
 
 
 def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
@@ -77,7 +74,7 @@ def _server_row(server: ConfiguredServer) -> tuple[object, ...]:
 
 def _address(config: ServerConfig) -> str:
     """How a server is reached, without its secrets."""
-    description = describe(config)
+    description = config.describe()
     return str(description.get("command") or description.get("url") or "in this process")
 
 
@@ -88,7 +85,7 @@ def _server_data(server: ConfiguredServer) -> dict[str, Any]:
         "file": str(server.file),
         "enabled": server.barred is None,
         "reason": server.barred,
-        **describe(server.config),
+        **server.config.describe(),
     }
 
 

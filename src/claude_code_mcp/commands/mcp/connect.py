@@ -21,8 +21,8 @@ import anyio
 from mcp import MCPError
 
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...hub.config_entry import ConfigScope, InvalidEntry, parse_entry
-from ...hub.config_files import ConfiguredServer, HubConfig
+from ...hub.config_entry import InvalidEntry, parse_entry
+from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from .configure import raw_entry
 from .live import call_tool, server_name, tool_line

@@ -19,10 +19,11 @@ import mcp_types as types
 
 from ...errors import InvalidArgument
 from ...hub.config_files import HubConfig
-from ...hub.elicitation import Ask
+from ...hub.elicitation import ask_nobody
 from ...hub.hub import Hub, HubTool, ServerStatus
+from ...model.question import AskPerson
 from .configure import load_configuration, select_servers
-from .prompts import QuestionPrompter, cancel_question, parse_arguments
+from .prompts import QuestionPrompter, parse_arguments
 from .render import Progress, as_json, clean, counted, one_line, result_text, signature, table
 from .runner import command_hub, print_error, run_action
 from .terminal import InputLines
@@ -37,7 +38,7 @@ A browser on another machine will end up on a page that it cannot open: paste th
 async def _status(arguments: argparse.Namespace) -> int:
     configuration, timeout = _selected(arguments), arguments.timeout
     async with command_hub(configuration) as hub:
-        tools = await hub.tools(None, timeout)
+        tools = await hub.tools(timeout=timeout)
         statuses = [_with_tool_count(status, tools) for status in hub.status()]
     if arguments.json:
         print(as_json([_status_data(status, timeout) for status in statuses]))
@@ -88,7 +89,7 @@ def server_name(status: ServerStatus) -> str:
 async def _tools(arguments: argparse.Namespace) -> int:
     configuration = _selected(arguments)
     async with command_hub(configuration) as hub:
-        tools = await hub.tools(None, arguments.timeout)
+        tools = await hub.tools(timeout=arguments.timeout)
         statuses = hub.status()
     connected = [status.name for status in statuses if status.state == "connected"]
     by_server = {name: [tool.tool for tool in tools if tool.server == name] for name in connected}
@@ -133,7 +134,7 @@ async def _call(arguments: argparse.Namespace) -> int:
     return print_error(f"{arguments.tool} did not answer within {arguments.timeout:g} s.")
 
 
-async def call_tool(hub: Hub, server: str, tool: str, texts: list[str], ask: Ask) -> dict[str, Any]:
+async def call_tool(hub: Hub, server: str, tool: str, texts: list[str], ask: AskPerson) -> dict[str, Any]:
     """The result of a call with arguments as people type them; progress is shown on stderr meanwhile.
 
     Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server
@@ -157,10 +158,10 @@ def _input_schema(tools: list[HubTool], server: str, name: str) -> dict[str, Any
     raise InvalidArgument(f"{server!r} has no tool {name!r}; it has, among others: {clean(', '.join(close))}.")
 
 
-def _prompter() -> Ask:
+def _prompter() -> AskPerson:
     """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return cancel_question
+        return ask_nobody
     lines = InputLines()
 
     async def read_line(prompt: str) -> str | None:

@@ -89,11 +89,6 @@ def _field_prompt(name: str, field: Mapping[str, Any]) -> str:
     return clean(f"{name} ({shown}{', ' + description if description else ''})")
 
 
-async def cancel_question(params: dict[str, Any]) -> dict[str, Any]:
-    """The answer where nobody is there to be asked."""
-    return _CANCEL
-
-
 # -- arguments of a call -------------------------------------------------------------------------------------------
 
 

@@ -12,15 +12,16 @@ from mcp import MCPError
 from ...config import load_settings
 from ...errors import UpstreamUnavailable
 from ...hub.config_files import HubConfig
-from ...hub.dependencies import Notified, hear_nothing
+from ...hub.dependencies import OnNotification, ignore_notification
 from ...hub.hub import Hub
 from ...hub_factory import make_hub
 from .render import clean
 
 
-def command_hub(configuration: HubConfig, notified: Notified = hear_nothing) -> Hub:
-    """A hub for the person at the shell, whom no policy restricts; `notified` gets what servers send by themselves."""
-    return make_hub(load_settings(), configuration, os.environ, notified, serving=False)
+def command_hub(configuration: HubConfig, on_notification: OnNotification = ignore_notification) -> Hub:
+    """A hub for the person at the shell, whom no policy restricts; `on_notification` gets what servers send by
+    themselves."""
+    return make_hub(load_settings(), configuration, os.environ, on_notification, serving=False)
 
 
 def run_action(action: Coroutine[Any, Any, int]) -> int:

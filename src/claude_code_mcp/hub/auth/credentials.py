@@ -1,4 +1,8 @@
-"""Where the credentials for remote servers are kept: the system's keyring, or a file that only its owner can read."""
+"""What is kept between runs about signing in: credentials, and which servers are known to need a sign-in.
+
+Credentials are kept in the system's keyring, or in files that only their owner can read. The memory of servers that
+need a sign-in is a file that several processes share.
+"""
 
 import asyncio
 import contextlib
@@ -20,12 +24,13 @@ from ...private_files import FILE, open_private, private_directory
 
 log = logging.getLogger(__name__)
 
-
+REMEMBERED = 15 * 60.0
+"""Seconds for which a server that wanted a sign-in is not asked again."""
 _SERVICE = "claude-code-mcp"
 
 
 class Vault(Protocol):
-    """Keeps secrets by key."""
+    """Keeps secrets by key; `load` returns None for a key that is not there."""
 
     async def load(self, key: str) -> str | None: ...
 
@@ -64,14 +69,17 @@ class FileVault:
 
 
 class KeyringVault:
-    """The system's keyring, with another vault for where there is none or it refuses."""
+    """The system's keyring; the fallback is used where there is no keyring or it refuses.
+
+    What the fallback holds moves to the keyring with the next save.
+    """
 
     def __init__(self, fallback: Vault) -> None:
         self._fallback = fallback
 
     async def load(self, key: str) -> str | None:
-        found = await asyncio.to_thread(_keyring, "get_password", key)
-        return found if isinstance(found, str) else await self._fallback.load(key)
+        secret = await asyncio.to_thread(_keyring, "get_password", key)
+        return secret if isinstance(secret, str) else await self._fallback.load(key)
 
     async def save(self, key: str, value: str) -> None:
         if await asyncio.to_thread(_keyring, "set_password", key, value) is False:
@@ -85,7 +93,7 @@ class KeyringVault:
 
 
 def _keyring(action: str, *arguments: str) -> str | bool | None:
-    """What the keyring answers; False where it does not work."""
+    """Calls the keyring and returns its answer; False where it does not work."""
     import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
     import keyring.errors  # noqa: PLC0415
 
@@ -100,7 +108,7 @@ def _keyring(action: str, *arguments: str) -> str | bool | None:
 
 
 class Credentials(BaseModel):
-    """All that must survive a restart so that a token can be used, and refreshed where it came from."""
+    """All that must survive a restart so that a token can be used, and refreshed at its authorization server."""
 
     tokens: OAuthToken | None = None
     expires_at: float | None = None
@@ -109,11 +117,11 @@ class Credentials(BaseModel):
     resource: ProtectedResourceMetadata | None = None
     authorization_server: str | None = None
     wanted_scope: str | None = None
-    """What the server asked for beyond what was granted; the next sign-in asks for it."""
+    """The scope that the server asked for beyond what was granted; the next sign-in asks for it."""
 
 
 class CredentialStorage:
-    """The credentials for one server, as the SDK's providers want to read and write them."""
+    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none."""
 
     def __init__(self, vault: Vault, key: str) -> None:
         self._vault = vault
@@ -134,7 +142,7 @@ class CredentialStorage:
         await self._vault.delete(self._key)
 
     async def get_tokens(self) -> OAuthToken | None:
-        """The tokens, with the time that is left to them instead of the time they were given."""
+        """The tokens; `expires_in` is the time that is left, not the time they were issued for."""
         credentials = await self.load()
         tokens, expires_at = credentials.tokens, credentials.expires_at
         if tokens is None or expires_at is None:
@@ -152,16 +160,16 @@ class CredentialStorage:
         await self.update(client=client_info)
 
 
-REMEMBERED = 15 * 60.0
-
-
 class NeedsAuthMemory:
-    """A small file that several processes may share. Writes come one after another, each of them whole."""
+    """Which servers wanted a sign-in, by fingerprint, in a file that several processes may share.
+
+    Writers take turns by a lock, and replace the file as a whole. A damaged file counts as an empty one.
+    """
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
         self._file = file
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     async def remembers(self, key: str) -> bool:
         return key in await asyncio.to_thread(self._current)
@@ -174,7 +182,7 @@ class NeedsAuthMemory:
             await self._change(lambda entries: entries.pop(key, None))
 
     async def _change(self, change: Callable[[dict[str, float]], Any]) -> None:
-        async with self._turn:
+        async with self._write_lock:
             await asyncio.to_thread(self._rewrite, change)
 
     def _rewrite(self, change: Callable[[dict[str, float]], Any]) -> None:

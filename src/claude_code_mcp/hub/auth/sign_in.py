@@ -1,7 +1,10 @@
-"""The loopback address that the browser comes back to after signing in."""
+"""Signing in to a remote server: the OAuth flow with a person, whose browser comes back to a loopback address.
+
+`sign_in` opens the listener, sends a request that needs a token (which sets the flow going), has the person brought to
+the authorization server, and stores the tokens. Everything ends within one timeout.
+"""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,30 +16,102 @@ import httpx2
 from mcp.client.auth import AuthorizationCodeResult, OAuthFlowError
 from mcp_types.version import LATEST_HANDSHAKE_VERSION
 
-from ..config_entry import HttpConfig, SseConfig
+from ..config_entry import OAuthServerConfig, SseConfig
 from ..transports.http import tls_context
 from .credentials import CredentialStorage
-from .oauth import CLIENT_NAME, SigningIn
+from .oauth import CLIENT_NAME, InteractiveOAuth
 
-PATH = "/callback"
+ShowAddress = Callable[[str], Awaitable[None]]
+"""Brings a person to an address: opens a browser, or shows it."""
 
-
+_PATH = "/callback"
 _DONE = "You are signed in. You can close this window."
-
-
 _NOT_DONE = "Signing in did not work. You can close this window and look at what asked you to sign in."
+
+
+async def sign_in(config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, timeout: float) -> bool:
+    """Signs in and stores the tokens; False where the server wanted none. Raises OAuthFlowError where it failed, or was
+    not done in time."""
+    try:
+        with anyio.fail_after(timeout):
+            async with listen(await _callback_port(config, storage)) as callback:
+                await _drop_other_registration(storage, callback)
+                return await _run_flow(config, storage, show, callback)
+    except TimeoutError:
+        raise OAuthFlowError(f"nobody signed in within {timeout:g} s") from None
+    except httpx2.TransportError as error:
+        raise OAuthFlowError(f"the server cannot be reached: {error}") from None
+
+
+async def _run_flow(
+    config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, callback: "Callback"
+) -> bool:
+    provider = InteractiveOAuth(
+        config.url,
+        config.oauth,
+        storage,
+        callback.redirect_uri,
+        redirect_handler=show,
+        callback_handler=callback.wait,
+    )
+    async with httpx2.AsyncClient(auth=provider, verify=tls_context(config.tls), headers=config.headers) as client:
+        async with client.stream(**_first_request(config)) as response:
+            if response.status_code in {401, 403}:
+                raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
+        return provider.context.current_tokens is not None
+
+
+def _first_request(config: OAuthServerConfig) -> dict[str, Any]:
+    """A request that a server answers only to those who are signed in."""
+    if isinstance(config, SseConfig):
+        return {"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}
+    params = {
+        "protocolVersion": LATEST_HANDSHAKE_VERSION,
+        "capabilities": {},
+        "clientInfo": {"name": CLIENT_NAME, "version": "1"},
+    }
+    return {
+        "method": "POST",
+        "url": config.url,
+        "headers": {"Accept": "application/json, text/event-stream"},
+        "json": {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params},
+    }
+
+
+async def _callback_port(config: OAuthServerConfig, storage: CredentialStorage) -> int | None:
+    """The configured port, or that of an earlier registration, so that it can be used again; None for any."""
+    if config.oauth.callback_port is not None:
+        return config.oauth.callback_port
+    client = (await storage.load()).client
+    port = client.redirect_uris[0].port if client and client.redirect_uris else None
+    return port if port is not None and await _is_free(port) else None
+
+
+async def _is_free(port: int) -> bool:
+    try:
+        async with listen(port):
+            return True
+    except OSError:
+        return False
+
+
+async def _drop_other_registration(storage: CredentialStorage, callback: "Callback") -> None:
+    """Deletes a registration for another port: the authorization server would refuse to redirect here."""
+    client = (await storage.load()).client
+    if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
+        await storage.update(client=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Callback:
-    """A listener for one answer."""
+    """The listener's address, and the answer that the browser brings."""
 
     port: int
     _answer: asyncio.Future[AuthorizationCodeResult]
 
     @property
     def redirect_uri(self) -> str:
-        return f"http://127.0.0.1:{self.port}{PATH}"
+        return f"http://127.0.0.1:{self.port}{_PATH}"
 
     async def wait(self) -> AuthorizationCodeResult:
         """The answer of the authorization server. Raises OAuthFlowError if it is a refusal."""
@@ -45,13 +120,13 @@ class Callback:
 
 @asynccontextmanager
 async def listen(port: int | None) -> AsyncIterator[Callback]:
-    """Listens on the port, or on one that is free."""
+    """Listens on the loopback interface, on the port or on a free one, for one redirect of the browser."""
     answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             target = (await reader.readline()).decode("latin-1").split(" ")[1]
-            status, text = _take(target, answer)
+            status, text = _take_redirect(target, answer)
             body = f"<!doctype html><meta charset=utf-8><title>claude-code-mcp</title><p>{text}"
             head = f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n"
             writer.write(f"{head}Connection: close\r\n\r\n{body}".encode())
@@ -69,97 +144,15 @@ async def listen(port: int | None) -> AsyncIterator[Callback]:
             answer.cancel()
 
 
-def _take(target: str, answer: "asyncio.Future[AuthorizationCodeResult]") -> tuple[str, str]:
+def _take_redirect(target: str, answer: "asyncio.Future[AuthorizationCodeResult]") -> tuple[str, str]:
+    """Takes the answer out of the first redirect; returns the status and the text for the browser."""
     parts = urlsplit(target)
-    if parts.path != PATH or answer.done():
+    if parts.path != _PATH or answer.done():
         return "404 Not Found", _NOT_DONE
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if "code" not in query:
-        why = query.get("error_description") or query.get("error") or "no code"
-        answer.set_exception(OAuthFlowError(f"the authorization server refused: {why}"))
+        reason = query.get("error_description") or query.get("error") or "no code"
+        answer.set_exception(OAuthFlowError(f"the authorization server refused: {reason}"))
         return "200 OK", _NOT_DONE
     answer.set_result(AuthorizationCodeResult(code=query["code"], state=query.get("state"), iss=query.get("iss")))
     return "200 OK", _DONE
-
-
-log = logging.getLogger(__name__)
-
-
-ShowAddress = Callable[[str], Awaitable[None]]
-
-
-"""Brings a person to an address: opens a browser, or shows it."""
-
-
-async def sign_in(
-    config: HttpConfig | SseConfig, storage: CredentialStorage, show: ShowAddress, timeout: float
-) -> bool:
-    """Tells whether there was anything to sign in to. Raises OAuthFlowError when it did not work in time."""
-    try:
-        with anyio.fail_after(timeout):
-            async with listen(await _port(config, storage)) as callback:
-                await _forget_other_address(storage, callback)
-                return await _knock(config, storage, show, callback)
-    except TimeoutError:
-        raise OAuthFlowError(f"nobody signed in within {timeout:g} s") from None
-    except httpx2.TransportError as error:
-        raise OAuthFlowError(f"the server cannot be reached: {error}") from None
-
-
-async def _knock(
-    config: HttpConfig | SseConfig, storage: CredentialStorage, show: ShowAddress, callback: Callback
-) -> bool:
-    """Asks for what needs a token, which sets the flow going."""
-    flow = SigningIn(
-        config.url,
-        config.oauth,
-        storage,
-        callback.redirect_uri,
-        redirect_handler=show,
-        callback_handler=callback.wait,
-    )
-    async with httpx2.AsyncClient(auth=flow, verify=tls_context(config.tls), headers=config.headers) as client:
-        async with client.stream(**_question(config)) as response:
-            if response.status_code in {401, 403}:
-                raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
-        return flow.context.current_tokens is not None
-
-
-def _question(config: HttpConfig | SseConfig) -> dict[str, Any]:
-    if isinstance(config, SseConfig):
-        return {"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}
-    params = {
-        "protocolVersion": LATEST_HANDSHAKE_VERSION,
-        "capabilities": {},
-        "clientInfo": {"name": CLIENT_NAME, "version": "1"},
-    }
-    return {
-        "method": "POST",
-        "url": config.url,
-        "headers": {"Accept": "application/json, text/event-stream"},
-        "json": {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params},
-    }
-
-
-async def _port(config: HttpConfig | SseConfig, storage: CredentialStorage) -> int | None:
-    """The port that a registration made before names, so that it can be used again."""
-    if config.oauth.callback_port is not None:
-        return config.oauth.callback_port
-    client = (await storage.load()).client
-    port = client.redirect_uris[0].port if client and client.redirect_uris else None
-    return port if port is not None and await _is_free(port) else None
-
-
-async def _is_free(port: int) -> bool:
-    try:
-        async with listen(port):
-            return True
-    except OSError:
-        return False
-
-
-async def _forget_other_address(storage: CredentialStorage, callback: Callback) -> None:
-    """A registration for another port is of no use: the authorization server would refuse to come back here."""
-    client = (await storage.load()).client
-    if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
-        await storage.update(client=None)

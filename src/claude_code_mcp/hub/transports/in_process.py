@@ -1,7 +1,7 @@
 """A server in this very process, at the other end of a linked pair of streams.
 
-Delivery is never re-entrant: what one side sends, the other takes in its own task and turn, so that an exchange of
-any length takes no more of the stack than one message.
+Delivery is never re-entrant: each side receives in its own task, so that an exchange of any length takes no more of the
+stack than one message.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,16 +10,17 @@ from contextlib import asynccontextmanager
 import anyio
 from mcp.shared.message import SessionMessage
 
-from ..streams import Inbox, Outbox, Streams
+from ..sdk import Inbox, Outbox
+from ..streams import Streams
 
 ServeInProcess = Callable[[Inbox, Outbox], Awaitable[object]]
 """Serves one client on two streams until the first of them ends."""
 
-_FAREWELL = 2.0
+_CLOSE_TIMEOUT = 2.0
 
 
 def linked_pair() -> tuple[Streams, Streams]:
-    """Two ends; what is written to one is read at the other."""
+    """Two pairs of streams; what is written to one is read from the other."""
     to_left, left = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     to_right, right = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     return (left, to_right), (right, to_left)
@@ -27,7 +28,7 @@ def linked_pair() -> tuple[Streams, Streams]:
 
 @asynccontextmanager
 async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
-    """Runs the server for as long as the block lasts."""
+    """Runs the server for as long as the block lasts; then it has `_CLOSE_TIMEOUT` seconds to end by itself."""
     ours, theirs = linked_pair()
     ended = anyio.Event()
 
@@ -47,6 +48,6 @@ async def in_process(serve: ServeInProcess) -> AsyncIterator[Streams]:
             with anyio.CancelScope(shield=True):
                 for stream in ours:
                     await stream.aclose()
-                with anyio.move_on_after(_FAREWELL):
+                with anyio.move_on_after(_CLOSE_TIMEOUT):
                     await ended.wait()
             tasks.cancel_scope.cancel()

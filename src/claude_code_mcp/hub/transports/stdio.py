@@ -1,4 +1,4 @@
-"""A server that is a program of ours: newline-delimited JSON on the pipes of a child.
+"""A server that is a program on this machine: newline-delimited JSON on the pipes of a child process.
 
 Messages are written from the caller's own task and handed over from the reader's callback, so that no task stands
 between the pipe and the session.
@@ -16,12 +16,11 @@ from ...processes.child import ChildProcess, Exit
 from ...processes.environment import child_environment
 from ...processes.lines import MAX_LINE, LineSplitter, Oversized
 from ..config_entry import StdioConfig
-from ..config_secrets import redactor_of
-from ..streams import BufferedInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
+from ..streams import BufferedInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
 log = logging.getLogger(__name__)
 
-_NO_MESSAGE_SHOWN = 200
+_LOGGED = 200
 _GRACE = 2.0
 """Seconds that a server has to end after its input did, and again after SIGTERM."""
 
@@ -30,37 +29,41 @@ ChildEnvironment = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
 
 
 def unmarked(variables: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """What any child may have of the variables."""
+    """The variables without those that no child may have, and without a mark."""
     return child_environment(variables), ""
 
 
 @asynccontextmanager
 async def stdio(
-    config: StdioConfig, environment: Mapping[str, str], environment_of: ChildEnvironment, trouble: Trouble
+    config: StdioConfig,
+    environment: Mapping[str, str],
+    child_environment_of: ChildEnvironment,
+    failure: TransportFailure,
 ) -> AsyncIterator[Streams]:
-    """Starts the program; ends it, and all that it started, on the way out."""
-    variables, mark = environment_of({**environment, **config.env})
-    server = _Server(redactor_of(config).text, mark)
-    argv = [_find(config.command, variables), *config.args]
+    """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `_GRACE` seconds) and
+    everything that it started. Neither can be cancelled half way."""
+    variables, mark = child_environment_of({**environment, **config.env})
+    server = _Server(config.redactor().text, mark)
+    argv = [_find_program(config.command, variables), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
             await server.child.start(argv, cwd=config.cwd, environment=variables)
-        yield server.inbox, CalledOutbox(server.send)
+        yield server.inbox, CallbackOutbox(server.send)
     finally:
         with anyio.CancelScope(shield=True):
             await server.stop()
-        trouble.reason = server.end_reason
+        failure.reason = server.end_reason
 
 
-def _find(command: str, environment: Mapping[str, str]) -> str:
-    found = shutil.which(command, path=environment.get("PATH"))
-    if found is None:
+def _find_program(command: str, environment: Mapping[str, str]) -> str:
+    program = shutil.which(command, path=environment.get("PATH"))
+    if program is None:
         raise FileNotFoundError(f"there is no program {command!r}")
-    return found
+    return program
 
 
 class _Server:
-    """The program: messages out of its lines, and how it ended."""
+    """The child process of a server: turns its lines into messages, and says how it ended."""
 
     def __init__(self, redact: Callable[[str], str], mark: str) -> None:
         self.child = ChildProcess(self, "the server", mark=mark)
@@ -73,16 +76,16 @@ class _Server:
             if isinstance(line, Oversized):
                 log.warning("a line of over %d bytes was skipped", MAX_LINE)
             else:
-                self._take(line)
+                self._take_line(line)
 
-    def _take(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         message = parse_message(line)
         if message is not None:
             self.inbox.put(message)
         elif line.strip() and log.isEnabledFor(logging.DEBUG):
             # Far more than is shown is looked at: a secret that is cut could not be recognised.
-            words = self._redact(line[: 100 * _NO_MESSAGE_SHOWN].decode("utf-8", "replace"))
-            log.debug("not a message: %s", words[:_NO_MESSAGE_SHOWN])
+            text = self._redact(line[: 100 * _LOGGED].decode("utf-8", "replace"))
+            log.debug("not a message: %s", text[:_LOGGED])
 
     def output_ended(self) -> None:
         self.inbox.end()
@@ -101,7 +104,7 @@ class _Server:
 
     @property
     def end_reason(self) -> str | None:
-        """How it ended, if it did so by itself."""
+        """How the program ended, with the last of its stderr; None where it ended because we stopped it."""
         code = self.child.returncode
         last_lines = self._redact(self.child.stderr).strip()
         if code is None or (code <= 0 and self.child.stopping and not last_lines):

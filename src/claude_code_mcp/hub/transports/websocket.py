@@ -11,15 +11,17 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from ..config_entry import TlsConfig
-from ..streams import CalledInbox, CalledOutbox, Streams, Trouble, parse_message, render_message
+from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 from .http import tls_context
 
 _LARGEST_MESSAGE = 64 << 20
-_FAREWELL = 2.0
+_CLOSE_TIMEOUT = 2.0
 
 
 @asynccontextmanager
-async def websocket(url: str, headers: Mapping[str, str], tls: TlsConfig, trouble: Trouble) -> AsyncIterator[Streams]:
+async def websocket(
+    url: str, headers: Mapping[str, str], tls: TlsConfig, failure: TransportFailure
+) -> AsyncIterator[Streams]:
     url = url.replace("http", "ws", 1) if url.startswith("http") else url
     connecting = connect(
         url,
@@ -28,22 +30,24 @@ async def websocket(url: str, headers: Mapping[str, str], tls: TlsConfig, troubl
         ssl=tls_context(tls) if url.startswith("wss:") else None,
         max_size=_LARGEST_MESSAGE,
         open_timeout=None,
-        close_timeout=_FAREWELL,
+        close_timeout=_CLOSE_TIMEOUT,
     )
     try:
         async with connecting as socket:
-            wire = _Wire(socket, trouble)
-            yield CalledInbox(wire.receive), CalledOutbox(wire.send)
+            messages = MessageSocket(socket, failure)
+            yield CallbackInbox(messages.receive), CallbackOutbox(messages.send)
     except InvalidStatus as error:
         if error.response.status_code in {401, 403}:
-            trouble.needs_auth = f"HTTP {error.response.status_code}: the server wants other credentials"
+            failure.needs_auth = f"HTTP {error.response.status_code}: the server wants other credentials"
         raise
 
 
-class _Wire:
-    def __init__(self, socket: Connection, trouble: Trouble) -> None:
+class MessageSocket:
+    """JSON-RPC messages on an open WebSocket; text that is no message is skipped."""
+
+    def __init__(self, socket: Connection, failure: TransportFailure) -> None:
         self._socket = socket
-        self._trouble = trouble
+        self._failure = failure
 
     async def receive(self) -> SessionMessage:
         try:
@@ -52,7 +56,7 @@ class _Wire:
                 if message is not None:
                     return message
         except ConnectionClosed as error:
-            self._trouble.reason = f"the WebSocket closed: {error}"
+            self._failure.reason = f"the WebSocket closed: {error}"
             raise anyio.EndOfStream from None
 
     async def send(self, message: SessionMessage) -> None:

@@ -54,7 +54,7 @@ async def claude_mcp_servers(call: Call, given: Servers) -> Reply:
         return _reports(hub.status())
     if given.action == "status":
         chosen = [status.name for status in hub.status(given.server)]
-        await hub.connect_to(chosen, patience=_PATIENCE)
+        await hub.connect_to(chosen, timeout=_PATIENCE)
         return _reports(hub.status(given.server))
     if given.server is None:
         raise InvalidArgument(f"server: required for {given.action}", field="server")

@@ -30,7 +30,7 @@ class HubProxy:
 
     async def listing(self) -> list[types.Tool]:
         """The tools under the names they have here. A server that is not there in time is left out."""
-        found = await self._hub.tools(patience=_PATIENCE)
+        found = await self._hub.tools(timeout=_PATIENCE)
         self._names = {one.name: (one.server, one.tool.name) for one in found}
         return [one.tool.model_copy(update={"name": one.name}) for one in found]
 

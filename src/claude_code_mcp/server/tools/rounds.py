@@ -16,7 +16,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
 from ...errors import InvalidArgument, UpstreamUnavailable
-from ...hub.elicitation import Ask
+from ...hub.elicitation import ask_nobody
+from ...model.question import AskPerson
 from ...model.text import visible
 from ...questions.presentation import form_without_secrets
 from .context import Call
@@ -69,7 +70,7 @@ class CallRounds:
 
 async def _in_one(call: Call, start: Start) -> CallReply:
     """A client that can be asked in the middle, or one that cannot be asked at all."""
-    whole = Round(call, start, _asker(call) if call.can_ask else _nobody)
+    whole = Round(call, start, _asker(call) if call.can_ask else ask_nobody)
     await whole.go_on(call)
     return whole.result()
 
@@ -77,11 +78,11 @@ async def _in_one(call: Call, start: Start) -> CallReply:
 class Round:
     """The upstream's side of one call. `ask` is how it asks, `progress` how it tells."""
 
-    def __init__(self, call: Call, start: Start, ask: Ask | None = None) -> None:
+    def __init__(self, call: Call, start: Start, ask: AskPerson | None = None) -> None:
         self._call = call
         self._asked: asyncio.Future[types.ElicitRequestParams] = _future()
         self._answer: asyncio.Future[Mapping[str, Any]] = _future()
-        self.ask: Ask = ask or self._ask
+        self.ask: AskPerson = ask or self._ask
         self._work = asyncio.ensure_future(start(self))
         self._work.add_done_callback(_forget)
 
@@ -132,12 +133,7 @@ class Round:
         self._work.cancel()
 
 
-async def _nobody(params: dict[str, Any]) -> dict[str, Any]:
-    """For clients that have nobody to ask."""
-    return _CANCELLED
-
-
-def _asker(call: Call) -> Ask:
+def _asker(call: Call) -> AskPerson:
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
         session, request_id = call.context.session, call.context.request_id
         message = visible(call.service.redactor.text(str(params.get("message", ""))))

@@ -12,7 +12,6 @@ from claude_code_mcp.hub.config_entry import (
     ServerConfig,
     StdioConfig,
     WebSocketConfig,
-    allows,
     fingerprint,
     parse_entry,
 )
@@ -63,7 +62,7 @@ def test_variables_are_filled_in_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "message"),
     [
         ({}, "neither a command nor a url"),
         ({"command": "${NOPE}"}, "the variable NOPE is not set"),
@@ -74,10 +73,10 @@ def test_variables_are_filled_in_everywhere() -> None:
         ({"command": "x", "env": {"KEY": ["s3cret"]}}, "env.KEY: Input should be a valid string"),
     ],
 )
-def test_a_bad_entry_is_refused_with_what_is_wrong(entry: dict[str, Any], told: str) -> None:
+def test_a_bad_entry_is_refused_with_what_is_wrong(entry: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidEntry) as refusal:
         parse_entry("x", entry, ENVIRONMENT)
-    assert told in str(refusal.value)
+    assert message in str(refusal.value)
     assert "s3cret" not in str(refusal.value)
 
 
@@ -88,8 +87,8 @@ def test_an_entry_that_is_no_object_is_refused() -> None:
 
 def test_lists_let_tools_through() -> None:
     config = parse(command="x", includeTools=["a", "b"], excludeTools=["b"])
-    assert [tool for tool in "abc" if allows(config, tool)] == ["a"]
-    assert allows(parse(command="x"), "anything")
+    assert [tool for tool in "abc" if config.allows(tool)] == ["a"]
+    assert parse(command="x").allows("anything")
 
 
 def test_an_ide_offers_only_what_is_meant_for_a_model_unless_told_otherwise() -> None:
@@ -99,8 +98,8 @@ def test_an_ide_offers_only_what_is_meant_for_a_model_unless_told_otherwise() ->
 
 
 def test_a_fingerprint_changes_with_name_and_configuration_and_hides_both() -> None:
-    one = fingerprint("x", parse(command="a", env={"K": "${TOKEN}"}))
-    assert one == fingerprint("x", parse(command="a", env={"K": "s3cret"}))
-    assert one != fingerprint("y", parse(command="a", env={"K": "s3cret"}))
-    assert one != fingerprint("x", parse(command="b", env={"K": "s3cret"}))
-    assert "s3cret" not in one
+    original = fingerprint("x", parse(command="a", env={"K": "${TOKEN}"}))
+    assert original == fingerprint("x", parse(command="a", env={"K": "s3cret"}))
+    assert original != fingerprint("y", parse(command="a", env={"K": "s3cret"}))
+    assert original != fingerprint("x", parse(command="b", env={"K": "s3cret"}))
+    assert "s3cret" not in original

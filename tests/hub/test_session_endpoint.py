@@ -99,15 +99,15 @@ async def test_an_idle_endpoint_needs_no_task(start_hub: StartHub) -> None:
 
 async def test_progress_is_pushed_under_the_sessions_own_token(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    one, two = Session(hub), Session(hub)
+    first, second = Session(hub), Session(hub)
     await asyncio.gather(
-        one.call("progress", meta={"progressToken": "mine"}), two.call("progress", meta={"progressToken": 7})
+        first.call("progress", meta={"progressToken": "mine"}), second.call("progress", meta={"progressToken": 7})
     )
-    last = await one.until(lambda message: message["params"].get("progress") == 3)
+    last = await first.until(lambda message: message["params"].get("progress") == 3)
     assert last["method"] == "notifications/progress"
     assert last["params"] == {"progressToken": "mine", "progress": 3, "total": 3, "message": "step 3"}
-    await two.until(lambda message: message["params"].get("progress") == 3)
-    assert {message["params"]["progressToken"] for message in two.pushed} == {7}
+    await second.until(lambda message: message["params"].get("progress") == 3)
+    assert {message["params"]["progressToken"] for message in second.pushed} == {7}
 
 
 async def test_a_cancelled_call_is_cancelled_at_the_server_and_not_answered(
@@ -167,7 +167,7 @@ async def test_a_hanging_server_does_not_hold_a_session_up_and_is_announced_when
 ) -> None:
     gate = tmp_path / "gate"
     hub = await start_hub({"x": {"command": "sh", "args": ["-c", _waiting_for(gate), *local()["args"]]}})
-    session = Session(hub, patience=0.1)
+    session = Session(hub, timeout=0.1)
     await session.begin()
     assert await session.tools() == []
     gate.touch()
@@ -237,14 +237,14 @@ async def test_a_session_with_nobody_to_ask_cancels_the_question(start_hub: Star
 
 async def test_a_question_that_could_be_anybodys_is_put_to_nobody(start_hub: StartHub, tmp_path: Path) -> None:
     hub = await start_hub({"x": local()})
-    one, two = Session(hub), Session(hub)
-    await one.begin(elicitation={})
-    await two.begin(elicitation={})
+    first, second = Session(hub), Session(hub)
+    await first.begin(elicitation={})
+    await second.begin(elicitation={})
     note = tmp_path / "note"
-    other = asyncio.create_task(two.call("wait", note=str(note)))
+    other = asyncio.create_task(second.call("wait", note=str(note)))
     await until_file(note, "waiting")
-    assert "unclear whom to ask" in text_in(await one.call("ask"))
-    assert "elicitation/create" not in [message["method"] for message in one.pushed + two.pushed]
+    assert "unclear whom to ask" in text_in(await first.call("ask"))
+    assert "elicitation/create" not in [message["method"] for message in first.pushed + second.pushed]
     other.cancel()
 
 

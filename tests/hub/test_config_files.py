@@ -4,38 +4,38 @@ import json
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.hub.config_entry import ConfigScope, StdioConfig
-from claude_code_mcp.hub.config_files import HubConfig, Places, read_configuration
+from claude_code_mcp.hub.config_entry import StdioConfig
+from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
 
 
 class Disk:
     def __init__(self, root: Path) -> None:
-        self.places = Places(root / "config" / "mcp.json", root / ".claude.json", root / "project")
-        assert self.places.project is not None
-        self.project = self.places.project
+        self.paths = ConfigPaths(root / "config" / "mcp.json", root / ".claude.json", root / "project")
+        assert self.paths.project is not None
+        self.project = self.paths.project
         self.project.mkdir()
-        self.places.own_file.parent.mkdir()
+        self.paths.own_file.parent.mkdir()
 
     def own(self, servers: Any) -> None:
-        self.places.own_file.write_text(json.dumps({"mcpServers": servers}))
+        self.paths.own_file.write_text(json.dumps({"mcpServers": servers}))
 
     def of_project(self, servers: Any) -> None:
         (self.project / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
 
     def claude(self, servers: Any, **of_project: Any) -> None:
         content = {"mcpServers": servers, "projects": {str(self.project): of_project}}
-        assert self.places.claude_file is not None
-        self.places.claude_file.write_text(json.dumps(content))
+        assert self.paths.claude_file is not None
+        self.paths.claude_file.write_text(json.dumps(content))
 
     def read(self, **options: Any) -> HubConfig:
-        return read_configuration(self.places, {}, **options)
+        return read_configuration(self.paths, {}, **options)
 
 
 def command(name: str) -> dict[str, str]:
     return {"command": name}
 
 
-def told(configuration: HubConfig) -> dict[str, str]:
+def commands_of(configuration: HubConfig) -> dict[str, str]:
     found = {}
     for name, server in configuration.servers.items():
         assert isinstance(server.config, StdioConfig)
@@ -54,7 +54,7 @@ def test_our_own_file_beats_local_beats_project_beats_user(tmp_path: Path) -> No
     disk.claude({name: command("user") for name in "abcd"}, mcpServers={name: command("local") for name in "ab"})
     disk.of_project({name: command("project") for name in "abc"})
     read = disk.read(trust_project=True)
-    assert told(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
+    assert commands_of(read) == {"a": "own", "b": "local", "c": "project", "d": "user"}
     assert [read.servers[name].scope for name in "abcd"] == [
         ConfigScope.OWN,
         ConfigScope.LOCAL,
@@ -87,10 +87,10 @@ def test_a_bad_entry_is_named_and_takes_no_other_down(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.own({"good": command("x"), "bad": {"type": "http"}, "worse": 3})
     read = disk.read()
-    assert told(read) == {"good": "x"}
+    assert commands_of(read) == {"good": "x"}
     assert [str(problem) for problem in read.problems] == [
-        f"{disk.places.own_file}: mcpServers.bad: url: Field required",
-        f"{disk.places.own_file}: mcpServers.worse: must be an object",
+        f"{disk.paths.own_file}: mcpServers.bad: url: Field required",
+        f"{disk.paths.own_file}: mcpServers.worse: must be an object",
     ]
 
 
@@ -99,16 +99,16 @@ def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -
     disk.own({"x": {"command": "${MISSING}"}})
     disk.claude({"x": command("user")})
     read = disk.read()
-    assert told(read) == {"x": "user"}
+    assert commands_of(read) == {"x": "user"}
     assert "MISSING" in str(read.problems[0])
 
 
 def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
-    disk.places.own_file.write_text("{not json")
+    disk.paths.own_file.write_text("{not json")
     (disk.project / ".mcp.json").write_text("[]")
     disk.claude({"x": command("user")})
     read = disk.read()
-    assert told(read) == {"x": "user"}
+    assert commands_of(read) == {"x": "user"}
     assert {problem.file.name for problem in read.problems} == {"mcp.json", ".mcp.json"}
     assert all(problem.entry is None for problem in read.problems)

@@ -22,7 +22,7 @@ async def test_thirty_servers_of_which_five_are_broken(start_hub: StartHub) -> N
     states = {status.name: status.state for status in hub.status()}
     assert all(states[name] == "connected" for name in good)
     assert "connected" not in {states[name] for name in BROKEN}
-    tools = await hub.tools(patience=1)
+    tools = await hub.tools(timeout=1)
     assert {tool.server for tool in tools} >= set(good)
 
 

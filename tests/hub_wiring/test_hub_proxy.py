@@ -277,7 +277,7 @@ async def test_the_tools_of_claude_code_itself_are_behind_the_policy(
     file.write_text("what it says", encoding="utf-8")
     person = Person([decide("Deny")])
     caller: Caller = await connect(rig, mode, person)
-    await rig.hub.connect(patience=LONG)
+    await rig.hub.connect(timeout=LONG)
     assert {"mcp__claude__Read", "mcp__claude__Bash", "mcp__claude__Write"} <= set(await caller.names())
     assert "what it says" in await caller.text("mcp__claude__Read", file_path=str(file))
     assert (await caller.refused("mcp__claude__Bash", command="true"))[0] == "PERMISSION_DENIED"

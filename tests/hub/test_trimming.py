@@ -11,10 +11,10 @@ from claude_code_mcp.hub.config_entry import parse_entry
 from claude_code_mcp.hub.trimming import (
     LONGEST_DESCRIPTION,
     LONGEST_RESULT,
-    cut_description,
-    cut_result,
     exceeds,
-    present_tools,
+    trim_description,
+    trim_result,
+    trim_tools,
 )
 
 ANY = parse_entry("x", {"command": "x"}, {})
@@ -29,18 +29,18 @@ def text(value: str) -> dict[str, Any]:
 
 
 def test_a_long_description_is_cut_and_says_so() -> None:
-    cut = cut_description("x" * 5000)
+    cut = trim_description("x" * 5000)
     assert cut is not None
     assert len(cut) == LONGEST_DESCRIPTION
     assert cut.endswith("… [truncated]")
-    assert cut_description("short") == "short"
-    assert cut_description(None) is None
+    assert trim_description("short") == "short"
+    assert trim_description(None) is None
 
 
 def test_tools_keep_what_they_are_apart_from_what_is_too_long_or_not_an_object() -> None:
     fine = tool("fine", description="d", outputSchema={"type": "object"})
     odd = tool("odd", description="x" * 5000, outputSchema={"anyOf": []})
-    kept, changed = present_tools([fine, odd], ANY)
+    kept, changed = trim_tools([fine, odd], ANY)
     assert kept == fine
     assert len(changed.description or "") == LONGEST_DESCRIPTION
     assert changed.output_schema is None
@@ -48,17 +48,19 @@ def test_tools_keep_what_they_are_apart_from_what_is_too_long_or_not_an_object()
 
 def test_tools_that_are_not_let_through_are_gone() -> None:
     config = parse_entry("ide", {"type": "ws-ide", "url": "ws://127.0.0.1:1"}, {})
-    assert [one.name for one in present_tools([tool("openDiff"), tool("getDiagnostics")], config)] == ["getDiagnostics"]
+    assert [tool_.name for tool_ in trim_tools([tool("openDiff"), tool("getDiagnostics")], config)] == [
+        "getDiagnostics"
+    ]
 
 
 def test_a_result_of_bearable_size_is_passed_on_as_it_came() -> None:
     result = {"content": [text("x" * LONGEST_RESULT)], "structuredContent": {"a": 1}, "unknown": True}
-    assert cut_result(result) is result
+    assert trim_result(result) is result
 
 
 def test_a_long_result_is_cut_with_a_notice() -> None:
     image = {"type": "image", "data": "A" * 200_000, "mimeType": "image/png"}
-    result = cut_result({"content": [text("a" * 60_000), image, text("b" * 60_000), text("c")]})
+    result = trim_result({"content": [text("a" * 60_000), image, text("b" * 60_000), text("c")]})
     first, picture, second, third, notice = result["content"]
     assert first["text"] == "a" * 60_000
     assert picture == image
@@ -70,13 +72,13 @@ def test_a_long_result_is_cut_with_a_notice() -> None:
 
 def test_the_text_of_an_embedded_resource_counts_too() -> None:
     resource = {"type": "resource", "resource": {"uri": "a:b", "text": "x" * 150_000}}
-    cut = cut_result({"content": [resource]})["content"][0]
+    cut = trim_result({"content": [resource]})["content"][0]
     assert len(cut["resource"]["text"]) == LONGEST_RESULT
     assert cut["resource"]["uri"] == "a:b"
 
 
 def test_structured_content_that_is_too_long_is_left_out_and_the_result_counts_as_an_error() -> None:
-    result = cut_result({"content": [text("short")], "structuredContent": {"rows": ["x" * 1000] * 200}})
+    result = trim_result({"content": [text("short")], "structuredContent": {"rows": ["x" * 1000] * 200}})
     assert "structuredContent" not in result
     assert result["isError"] is True
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.config import load_settings
-from claude_code_mcp.hub.config_files import HubConfig, Places, read_configuration
+from claude_code_mcp.hub.config_files import ConfigPaths, HubConfig, read_configuration
 from claude_code_mcp.hub_factory import hub_configuration
 
 from .conftest import Caller, Rig, StartCaller, StartRig, program, rules
@@ -45,7 +45,7 @@ def _project(tmp_path: Path, project: dict[str, Any], approvals: dict[str, Any])
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": project}))
     claude_file = tmp_path / "claude.json"
     claude_file.write_text(json.dumps({"projects": {str(tmp_path): approvals}}))
-    return read_configuration(Places(tmp_path / "own.json", claude_file, tmp_path), {})
+    return read_configuration(ConfigPaths(tmp_path / "own.json", claude_file, tmp_path), {})
 
 
 @pytest.mark.parametrize("entry", [{}, {"disabled": True}], ids=["plain", "calls itself disabled"])

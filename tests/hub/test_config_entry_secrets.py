@@ -3,7 +3,6 @@
 import pytest
 
 from claude_code_mcp.hub.config_entry import parse_entry
-from claude_code_mcp.hub.config_secrets import describe, redactor_of
 from claude_code_mcp.redaction import is_secret_name, redact_headers, redact_url
 from claude_code_mcp.secret_shapes import MARK
 
@@ -34,7 +33,7 @@ def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
         "headers": {"Authorization": "Bearer abcdef123"},
         "oauth": {"clientSecret": "oauthsecret"},
     }
-    redact = redactor_of(parse_entry("x", entry, {})).text
+    redact = parse_entry("x", entry, {}).redactor().text
     text = redact("hunter22 k=parameter abcdef123 oauthsecret and Bearer whatever.else")
     assert text == f"{MARK} {MARK} {MARK} {MARK} and Bearer {MARK}"
 
@@ -46,5 +45,5 @@ def test_what_a_program_was_given_appears_in_no_text() -> None:
         "env": {"MY_TOKEN": "variable1", "MODE": "production"},
     }
     config = parse_entry("x", entry, {})
-    assert redactor_of(config).text("variable1 production") == f"{MARK} production"
-    assert describe(config)["command"] == f"run --api-key={MARK} --token {MARK} --verbose plain"
+    assert config.redactor().text("variable1 production") == f"{MARK} production"
+    assert config.describe()["command"] == f"run --api-key={MARK} --token {MARK} --verbose plain"

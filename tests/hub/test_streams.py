@@ -12,7 +12,7 @@ from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from claude_code_mcp.hub.streams import Tap, id_of_answer, parse_message
+from claude_code_mcp.hub.streams import ObservedInbox, id_of_answer, parse_message
 
 from .conftest import StartHub, local, text_of
 
@@ -25,8 +25,8 @@ NUMBERS = (
 
 async def test_arguments_that_cannot_be_written_are_mended_or_refused(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    told = text_of(await hub.call("x", "echo", {"half": "a\ud800b", "\udfff": 1, "none": math.nan, "most": math.inf}))
-    assert json.loads(told) == {"half": "a\ufffdb", "\ufffd": 1, "none": None, "most": None}
+    text = text_of(await hub.call("x", "echo", {"half": "a\ud800b", "\udfff": 1, "none": math.nan, "most": math.inf}))
+    assert json.loads(text) == {"half": "a\ufffdb", "\ufffd": 1, "none": None, "most": None}
     deep: Any = []
     for _ in range(500):
         deep = [deep]
@@ -49,7 +49,7 @@ async def test_an_answer_that_is_no_proper_one_ends_its_call_and_no_other(start_
 
 async def test_what_a_transport_of_the_sdk_could_not_read_is_read_again() -> None:
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](4)
-    tap = Tap(receive, lambda method, params: None, lambda: None)
+    tap = ObservedInbox(receive, lambda method, params: None, lambda: None)
     for line in (HALF.replace("ID", "4"), DEEP.replace("ID", "5"), "no message"):
         with pytest.raises(ValidationError) as failure:
             types.jsonrpc_message_adapter.validate_json(line, by_name=False)
