@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ExecutableNotFound
+from claude_code_mcp.errors import ExecutableNotFound, InvalidArgument
 from claude_code_mcp.model.events import Message, Noise
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
@@ -73,10 +73,22 @@ async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service
         assert "too hasty" in outcome.detail
 
 
-async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Service, sandbox: Sandbox) -> None:
-    _, outcome = await run(service, "hello", options(sandbox, agents={"reviewer": {}}))
-    assert outcome.code is OutcomeCode.START_FAILED
-    assert "reviewer.description" in outcome.detail
+async def test_an_option_that_the_cli_refuses_at_its_start_is_told(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    ways = {"stderr": "error: unknown option '--effort=low'", "crash": 1, "crash_at": "start"}
+    service = await misbehaving(start_service, cli, ways)
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert (outcome.code, outcome.error_code) == (OutcomeCode.START_FAILED, "INVALID_ARGUMENT")
+    assert "no --effort" in outcome.detail
+
+
+async def test_a_definition_that_no_version_takes_is_refused_before_anything_starts(
+    service: Service, sandbox: Sandbox
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"reviewer\.description"):
+        await service.create("hello", options(sandbox, agents={"reviewer": {}}))
+    assert service.sessions() == []
 
 
 async def test_a_process_that_never_says_that_it_is_ready_is_given_up(
