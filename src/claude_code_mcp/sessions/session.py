@@ -84,13 +84,7 @@ class Session:
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
         self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
         parts = SessionParts(
-            self._state,
-            self._stall_timer,
-            self._events,
-            self._costs,
-            self._messages,
-            self._questions,
-            self._process,
+            self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
         )
         self._turns = TurnRunner(self, deps, parts)
         self.frames = FrameRouter(self, self._turns, parts, deps.gate, self._move_to)
