@@ -49,7 +49,7 @@ class Turn:
     cleared: bool = False
     """Whether the conversation was replaced by another one in it."""
     ending_as: OutcomeCode | None = None
-    """Why we are ending it, once we are. Then the outcome has this code, whatever the process reports."""
+    """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
     to_drop: frozenset[str] = frozenset()
     """The messages that were there when an interruption asked for the queue to be dropped."""
     dropped: list[UserMessage] = field(default_factory=list)
@@ -176,9 +176,9 @@ class TurnRunner:
     def end(self, outcome: Outcome) -> None:
         """Settles the messages of the turn and begins the next one, or brings the session to rest.
 
-        `current` is None while this runs, so that nothing which is called from here can end the turn a second time.
-        Costs, the log and the outcomes of messages come before the state: a task that waits for the state finds all
-        of them. `Turn.ended` comes last.
+        `current` is None until the next turn begins, so nothing that is called from here can end this one again.
+        Costs, log and the outcomes of messages come before the state: a task that waits for the state finds all of
+        them. `Turn.ended` comes last.
         """
         turn, self.current = self.current, None
         if turn is None:
