@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.service import Service, outcome_of
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.store.event_log import Subscription
@@ -61,9 +62,19 @@ def _parse(lines: list[bytes]) -> float:
     return (time.thread_time() - began) * 1e6 / len(lines)
 
 
+class _Listener:
+    """Hands frames to a session as its live process does."""
+
+    def __init__(self, session: Session) -> None:
+        self.frame_received = session.frames.frame_received
+
+    def process_ended(self, exit_: Exit) -> None:
+        """Never called: nothing is spawned."""
+
+
 async def _receive(session: Session, data: bytes, events: int, subscription: Subscription | None = None) -> float:
     """Feeds the bytes as a pipe would, with the loop free to run between two reads."""
-    process = ClaudeProcess(session, "", None)
+    process = ClaudeProcess(_Listener(session), "", None)
     reader = asyncio.create_task(_drain(subscription)) if subscription is not None else None
     await asyncio.sleep(0)
     began = time.thread_time()

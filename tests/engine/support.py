@@ -96,7 +96,7 @@ def streams(session: Session) -> bool:
 
 
 def _uses_tool(session: Session) -> bool:
-    return any(one.status == "running" for one in session.narrator.tools.values())
+    return any(one.status == "running" for one in session.readable_lines.tools.values())
 
 
 MOMENTS = [

@@ -79,7 +79,7 @@ async def test_an_interrupted_turn_costs_what_it_used(service: Service, sandbox:
     used = {"input_tokens": 5000, "output_tokens": 10}
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": used})
     session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     await service.interrupt(session.id)
     assert tokens((await end_of(delivery)).usage) == (5000, 10)
     assert tokens(session.usage) == (5000, 10)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import ExecutableNotFound
+from claude_code_mcp.errors import ExecutableNotFound, InvalidArgument
 from claude_code_mcp.model.events import Message, Noise
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import OutcomeCode
@@ -76,11 +76,28 @@ async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service
 
 async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Service, sandbox: Sandbox) -> None:
     nowhere = {"PATH": str(sandbox.root)}  # without the programs that a sandbox is made of
-    _, outcome = await run(
-        service, "hello", SessionOptions(cwd=str(sandbox.project), sandbox={"enabled": True}, env=nowhere)
-    )
+    boxed = SessionOptions(cwd=str(sandbox.project), sandbox={"enabled": True}, env=nowhere)
+    _, outcome = await run(service, "hello", boxed)
     assert outcome.code is OutcomeCode.START_FAILED
     assert "sandbox required but unavailable" in outcome.detail.lower()
+
+
+async def test_an_option_that_the_cli_does_not_know_is_told(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    ways = {"stderr": "error: unknown option '--effort=low'", "crash": 1, "crash_at": "start"}
+    service = await misbehaving(start_service, cli, ways)
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert (outcome.code, outcome.error_code) == (OutcomeCode.START_FAILED, "INVALID_ARGUMENT")
+    assert "no --effort" in outcome.detail
+
+
+async def test_a_definition_that_no_version_takes_is_refused_before_anything_starts(
+    service: Service, sandbox: Sandbox
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"reviewer\.description"):
+        await service.create("hello", options(sandbox, agents={"reviewer": {}}))
+    assert service.sessions() == []
 
 
 async def test_a_process_that_never_says_that_it_is_ready_is_given_up(

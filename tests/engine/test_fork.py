@@ -63,7 +63,7 @@ async def test_the_costs_of_a_fork_are_its_own_for_another_server_too(
 async def test_a_running_session_can_be_forked(service: Service, sandbox: Sandbox) -> None:
     parent, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash",)))
     _, running = await service.send(parent.id, script("two", tool("Bash", command=ENDLESS)))
-    await until(parent, lambda: bool(parent.narrator.tools))
+    await until(parent, lambda: bool(parent.readable_lines.tools))
     _, delivery = await service.fork(parent.id, script("three", "third"))
     assert (await end_of(delivery)).result == "third"
     assert parent.busy

@@ -24,7 +24,7 @@ async def idle(service: Service, sandbox: Sandbox, count: int) -> list[Session]:
 async def busy(service: Service, sandbox: Sandbox) -> Session:
     given = options(sandbox, allowed_tools=("Bash",))
     session, _ = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     return session
 
 

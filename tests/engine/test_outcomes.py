@@ -141,7 +141,7 @@ async def test_an_api_that_recovers_ends_the_retrying(service: Service, sandbox:
     prompt = script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS)))
     session, _ = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
     await until(session, lambda: session.retrying is not None)
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     assert (session.retrying, session.state) == (None, State.RUNNING)
 
 
@@ -153,7 +153,7 @@ async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbo
 
 async def test_a_crash_in_mid_turn_tells_how_the_process_died(service: Service, sandbox: Sandbox) -> None:
     session, delivery = await service.create(WORK, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
     outcome = await end_of(delivery)

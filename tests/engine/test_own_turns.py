@@ -74,7 +74,7 @@ async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Servi
     given = options(sandbox, allowed_tools=("Bash",))
     work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), text("done", delay=0.4))
     session, first = await service.create(work, given)
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     _, second = await service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     long, short = await end_of(first), await end_of(second)

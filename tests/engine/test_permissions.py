@@ -48,7 +48,7 @@ async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Servi
     assert "not on a Friday" in outcome.result
     assert not made(sandbox)
     assert len(outcome.permission_denials) == 1
-    [used] = session.narrator.tools.values()
+    [used] = session.readable_lines.tools.values()
     assert used.status == "denied"
 
 

@@ -190,7 +190,7 @@ async def test_a_mode_that_a_call_sets_takes_back_one_that_was_allowed(
     first = await start_service()
     session, _ = await run(first, script("one", "first"), options(sandbox))
     rules = {"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}
-    session.granted([{"type": "setMode", "mode": "acceptEdits"}, rules])
+    session.grant([{"type": "setMode", "mode": "acceptEdits"}, rules])
     await say(first, session, script("two", "second"))
     second = await restarted(start_service, first)
     assert (await second.find(session.id)).grants == session.grants
@@ -214,7 +214,7 @@ async def test_a_turn_that_another_server_runs_is_running(start_service: StartSe
     session, _ = await here.create(
         script("work", tool("Bash", command=ENDLESS)), options(sandbox, allowed_tools=("Bash",))
     )
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     assert (await there.find(session.id)).state is State.RUNNING
     assert await there.last_states([session.id]) == {session.id: State.RUNNING}
 
@@ -224,7 +224,7 @@ async def test_a_fork_has_the_options_of_its_parent_and_none_of_its_grants(
 ) -> None:
     first = await start_service()
     session, _ = await run(first, script("one", "first"), options(sandbox, **LIMITED))
-    session.granted([{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}])
+    session.grant([{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}])
     second = await restarted(start_service, first)
     fork, delivery = await second.fork(session.id, script("two", "second"))
     await end_of(delivery)
@@ -317,7 +317,7 @@ async def test_a_turn_whose_process_was_killed_is_an_error_after_a_restart_too(
     first = await start_service()
     work = script("work", tool("Bash", command=ENDLESS))
     session, delivery = await first.create(work, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
     crashed = await end_of(delivery)
@@ -339,7 +339,7 @@ async def test_a_session_on_disk_has_its_output_and_a_cursor_that_stays(
     second = await restarted(start_service, first)
     one, two = await second.find(session.id), await second.find(session.id)
     assert [event.line for event in one.log.after(0) if hasattr(event, "line")] == told
-    assert one.narrator.tools == session.narrator.tools
+    assert one.readable_lines.tools == session.readable_lines.tools
     cursor = one.log.cursor(one.log.last_seq)
     assert two.log.position(cursor) == one.log.last_seq
     assert one.log.position(session.log.cursor(session.log.last_seq)) is None

@@ -54,7 +54,7 @@ async def test_a_session_without_a_process_is_resumed_where_and_as_it_was(
 async def test_a_session_killed_in_mid_turn_can_go_on(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, allowed_tools=("Bash",))
     session, delivery = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     await kill(session)
     assert (await end_of(delivery)).code == "crashed"
     assert session.state is State.ERROR

@@ -48,7 +48,7 @@ async def test_a_message_in_mid_turn_joins_the_turn(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     _, second = await service.send(session.id, "Mind the gap.")
     (sandbox.project / "go").touch()
     assert await end_of(first) is await end_of(second)
@@ -59,7 +59,7 @@ async def test_a_message_in_mid_turn_joins_the_turn(
 
 async def test_a_later_message_becomes_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
     session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     _, second = await service.send(session.id, script("later", "second done"), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
@@ -79,7 +79,7 @@ async def test_a_message_that_comes_too_late_becomes_a_turn_of_its_own(service: 
 
 async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service: Service, sandbox: Sandbox) -> None:
     session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     _, second = await service.send(session.id, script("later", text("slow", delay=30)), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     await event(session, TurnStarted, 2)

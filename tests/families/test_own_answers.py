@@ -160,7 +160,7 @@ async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
         allowedTools=["Bash"],
     )
     session = caller.session(created)
-    await until(session, lambda: bool(session.narrator.tools))
+    await until(session, lambda: bool(session.readable_lines.tools))
     waiting = asyncio.ensure_future(
         caller.call("claude_send_message", sessionId=session.id, message="never read", waitSeconds=50)
     )

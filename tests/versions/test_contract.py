@@ -106,7 +106,7 @@ async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: San
 async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": {"input_tokens": UNIT, "output_tokens": 10}})
     session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
-    await until(session, lambda: any(one.status == "running" for one in session.narrator.tools.values()))
+    await until(session, lambda: any(one.status == "running" for one in session.readable_lines.tools.values()))
     await service.interrupt(session.id)
     outcome = await end_of(delivery)
     assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)

@@ -1,4 +1,4 @@
-"""What all sessions of a service share."""
+"""What all sessions of a service share, handed to each of them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,10 +34,10 @@ class SessionDeps:
     start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     """Runs work that belongs to the service, never to a caller."""
     host: McpServerHost | None
-    """Has the MCP servers that all sessions share, if there are any."""
+    """The MCP servers that all sessions share, if there are any."""
     redact: Callable[[Any], Any]
-    """Takes secrets out of a text or a JSON value."""
+    """Removes secrets from a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
-    """Hears every event of every session, with the session's id and its owner."""
+    """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
-    """A session goes on under another id: the old one, the new one, the owner."""
+    """Called with the old and the new id when a session goes on under another one."""

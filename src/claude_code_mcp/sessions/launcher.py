@@ -1,4 +1,9 @@
-"""From options to a process that is ready for its first message."""
+"""From the options of a session to a process that is ready for its first message.
+
+`Launcher` checks the options as far as that is possible without a process, spawns the process, initialises it and
+checks what only a running Claude Code can tell. Beside it: at which point of which conversation a process begins, and
+the directory that a session works in by default.
+"""
 
 import asyncio
 import os
@@ -23,12 +28,12 @@ from ..processes.leftovers import end_stale, new_mark
 from ..store.transcripts import Transcripts
 
 _CONNECT_MILLISECONDS = 30_000
-
-
+"""How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
+_CONNECT_MARGIN = 2.0
+"""Seconds that it is given on top, to report the failure."""
 _LISTED_WITHIN = 2.0
-
-
-_BETWEEN_LOOKS = 0.1
+"""Seconds in which a server must be listed, where a session may go on without it."""
+_STATUS_INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,8 @@ class Launcher:
     own_addresses: Sequence[str] = ()
     """Where this very server is reached over HTTP. Read at every start of a process."""
 
+    # -- before the start -------------------------------------------------------------------------------------
+
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raises what would make a start fail for certain, before anything is spawned."""
         executable = self._executable(options)
@@ -50,7 +57,9 @@ class Launcher:
         for directory in options.additional_directories:
             _check_directory("additional_directories", os.path.join(cwd, directory))
         build_command(options, ConversationStart(""), Path())
-        _check_environment(options.env)
+        for name, value in options.env.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
         _check_root(options, {**self.environment, **options.env})
         await check_values(options, executable, self.environment)
 
@@ -74,56 +83,64 @@ class Launcher:
     def _executable(self, options: SessionOptions) -> str:
         return find_executable(options.executable or self.executable, self.environment)
 
+    # -- the start --------------------------------------------------------------------------------------------
+
     async def start(
         self,
-        owner: ProcessListener,
+        listener: ProcessListener,
         options: SessionOptions,
-        opening: ConversationStart,
+        start: ConversationStart,
         cwd: str,
         *,
         budget: float | None = None,
-        hosted: Mapping[str, Mapping[str, Any]] | None = None,
+        bridged: Mapping[str, Mapping[str, Any]] | None = None,
         rules: Mapping[str, Sequence[str]] | None = None,
     ) -> ClaudeProcess:
-        """Spawns the process; it is not yet initialised. `hosted` are MCP servers that live in this process; one that
-        the session has configured itself under the same name comes first. `rules` were granted for the session."""
-        if hosted:
-            options = options.model_copy(update={"mcp_servers": {**hosted, **(options.mcp_servers or {})}})
+        """Spawns the process; it is not yet initialised.
+
+        `bridged` is the configuration of MCP servers that it reaches over the control channel; a server that the
+        session has configured itself under the same name takes precedence. `rules` were granted for the session.
+        """
+        if bridged:
+            options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
-        left_out = await asyncio.to_thread(self._left_out, options, cwd)
+        left_out = await asyncio.to_thread(self._own_servers, options, cwd)
         command, scratch = await asyncio.to_thread(
-            prepare_command, options, opening, mark, budget=budget, rules=rules, left_out=left_out
+            prepare_command, options, start, mark, budget=budget, rules=rules, left_out=left_out
         )
         variables = {**self.nested, **options.env, **command.variables}
         environment = build_environment(self.environment, variables, mark)
         argv = [executable, *command.arguments]
-        return await ClaudeProcess.start(owner, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+        return await ClaudeProcess.start(listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 
-    def _left_out(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
+    def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
         """The registrations of this very server that the session must not start, or call back to."""
         if self.nested or options.strict_mcp_config:
             return ()
         commands = own_registrations({**self.environment, **options.env}, cwd)
         addresses = [{"serverUrl": address} for address in self.own_addresses]
-        return [*({"serverCommand": list(words)} for words in commands), *addresses]
+        return [*({"serverCommand": list(command)} for command in commands), *addresses]
 
     async def initialize(
         self,
         process: ClaudeProcess,
         options: SessionOptions,
         hooks: Mapping[str, Any] | None = None,
-        hosted: Collection[str] = (),
+        bridged: Collection[str] = (),
     ) -> None:
-        """Waits until it says that it is ready. `hooks` say which moments it is to report and have decided, `hosted`
-        which MCP servers it reaches through us. InvalidArgument if it does not take the options as they are."""
-        wishes: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
-        if hosted:
-            wishes["sdkMcpServers"] = list(hosted)
+        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options.
+
+        `hooks` are the moments that it is to report and have decided, `bridged` the names of the MCP servers that it
+        reaches over the control channel.
+        """
+        fields: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
+        if bridged:
+            fields["sdkMcpServers"] = list(bridged)
         if options.agents:
-            wishes["agents"] = options.agents  # earlier versions do not read them from a file
+            fields["agents"] = options.agents  # earlier versions do not read them from a file
         try:
-            reply = await process.request("initialize", timeout=self.start_timeout, **wishes)
+            reply = await process.request("initialize", timeout=self.start_timeout, **fields)
         except ProcessFailed:
             refusal = refused_argument(process.stderr) if process.exited.done() else None
             if refusal is not None:
@@ -135,22 +152,24 @@ class Launcher:
             await process.request("set_permission_mode", timeout=self.start_timeout, mode="default")
 
     async def check_servers(self, process: ClaudeProcess, options: SessionOptions) -> None:
-        """Waits for the session's own MCP servers as long as Claude Code does, if a session without one of them is not
-        wanted; raises what `refusals.check_servers` raises."""
+        """Raises what `option_checks.check_servers` finds wrong with the session's own MCP servers.
+
+        With `strict_mcp_config` a session without one of them is not wanted: then it waits for the connections as long
+        as Claude Code does.
+        """
         if not options.mcp_servers:
             return
         loop = asyncio.get_running_loop()
-        patience = (
-            _connect_seconds({**self.environment, **options.env}) if options.strict_mcp_config else _LISTED_WITHIN
-        )
-        deadline = loop.time() + patience
+        environment = {**self.environment, **options.env}
+        timeout = _connect_timeout(environment) if options.strict_mcp_config else _LISTED_WITHIN
+        deadline = loop.time() + timeout
         while True:
             reply = await process.request("mcp_status", timeout=self.start_timeout)
             listed = reply.get("mcpServers")
-            status = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+            status = [server for server in listed if isinstance(server, Mapping)] if isinstance(listed, list) else []
             if check_servers(options, status, last=loop.time() >= deadline):
                 return
-            await asyncio.sleep(_BETWEEN_LOOKS)
+            await asyncio.sleep(_STATUS_INTERVAL)
 
 
 def needs_confirmation(options: SessionOptions) -> bool:
@@ -158,11 +177,10 @@ def needs_confirmation(options: SessionOptions) -> bool:
     return bool(options.agent or options.agents or options.output_schema or options.mcp_servers)
 
 
-def _connect_seconds(environment: Mapping[str, str]) -> float:
-    """How long Claude Code tries to connect to a server, and a moment for it to say so."""
-    given = environment.get("MCP_TIMEOUT", "")
-    milliseconds = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else _CONNECT_MILLISECONDS
-    return milliseconds / 1000 + 2.0
+def _connect_timeout(environment: Mapping[str, str]) -> float:
+    value = environment.get("MCP_TIMEOUT", "")
+    milliseconds = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _CONNECT_MILLISECONDS
+    return milliseconds / 1000 + _CONNECT_MARGIN
 
 
 def _check_directory(field: str, path: str) -> None:
@@ -172,12 +190,6 @@ def _check_directory(field: str, path: str) -> None:
         raise InvalidArgument(
             f"{field}: the name of {path!r} is not valid Unicode; Claude Code cannot work there.", field=field
         )
-
-
-def _check_environment(variables: Mapping[str, str]) -> None:
-    for name, value in variables.items():
-        if not name or "=" in name or "\0" in name + value:
-            raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
 
 
 def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None:
@@ -190,18 +202,24 @@ def _check_root(options: SessionOptions, environment: Mapping[str, str]) -> None
         )
 
 
+# -- where a process begins -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Another session's transcript, which counts until there is one of its own."""
+    """The session that a fork was made from; its transcript counts until the fork has one of its own."""
 
     session_id: str
     at_message: str | None = None
 
 
-def opening_of(
+def find_conversation_start(
     session_id: str, transcripts: Transcripts, origin: Origin | None = None, at_message: str | None = None
 ) -> ConversationStart:
-    """How the next process is to begin, by what lies on disk. Blocks on it."""
+    """How the next process begins: resumed from its own transcript, else from its origin's, else anew.
+
+    Blocks on the disk.
+    """
     if transcripts.resumable(session_id):
         return ConversationStart(session_id, session_id, at_message, transcripts.api_ms(session_id))
     if origin is not None:
@@ -212,7 +230,7 @@ def opening_of(
 
 
 def own_directory() -> str:
-    """Where this server works; InvalidArgument if that directory is gone."""
+    """The working directory of this server; InvalidArgument if that directory is gone."""
     try:
         return os.getcwd()
     except OSError:
@@ -224,8 +242,8 @@ def own_directory() -> str:
 
 
 def default_directory(settings: Settings) -> str:
-    """Where sessions work that name no directory."""
-    named = settings.default_cwd
-    if named is not None and os.path.isabs(named):
-        return os.path.abspath(named)
-    return os.path.abspath(os.path.join(own_directory(), named or ""))
+    """The working directory of sessions that name none."""
+    configured = settings.default_cwd
+    if configured is not None and os.path.isabs(configured):
+        return os.path.abspath(configured)
+    return os.path.abspath(os.path.join(own_directory(), configured or ""))

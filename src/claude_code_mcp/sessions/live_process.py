@@ -1,24 +1,30 @@
-"""One process of a session with everything it occupies: the lease on the session, a slot, a task that starts it.
+"""One Claude Code process of a session with everything it occupies: the lease on the session, a slot, a start task.
 
-An incarnation is made when all of that is certain, and left once. Behind its back the process is then stopped and
-the lease given back, in this order, so that a second writer can never come in between. Whatever the process still
-says after it was left reaches nobody, except for what it cost.
+A `LiveProcess` is made only when lease and slot are taken, and left exactly once. After that the process is stopped
+and then the lease released, in this order, so that no second writer can open the transcript in between. Frames that
+arrive after `leave` are discarded, except for the costs in a result.
+
+`CurrentProcess` holds the one that a session runs in now, and the one before it while that is still being closed.
 """
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart
-from ..claude.frames import Frame, Result
+from ..claude.frames import Frame, Raw, Result
 from ..claude.permission_grants import granted_rules, with_grants
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
 from ..model.usage import Totals
 from ..processes.child import Exit
+from ..store.event_log import EventLog
 from .dependencies import SessionDeps
+from .event_writer import EventWriter
 from .mcp_bridge import McpBridge
 from .slots import SlotHolder
 
@@ -26,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class ProcessOwner(SlotHolder, Protocol):
-    """The session side. Calls come from the event loop, only until the incarnation is left."""
+    """The session: what its process is started with. Read anew at every start."""
 
     id: str
     options: SessionOptions
@@ -37,6 +43,10 @@ class ProcessOwner(SlotHolder, Protocol):
     @property
     def process_budget(self) -> float | None: ...
 
+
+class LifecycleListener(Protocol):
+    """Told what becomes of the process, from the event loop; of nothing but a late result once it was left."""
+
     def process_started(self, pid: int, api_ms: int) -> None:
         """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`."""
 
@@ -46,109 +56,136 @@ class ProcessOwner(SlotHolder, Protocol):
     def start_failed(self, error: ClaudeCodeError) -> None:
         """It will never be ready."""
 
-    def frame_received(self, frame: Frame) -> None:
-        """Every frame, in order."""
-
-    def progress_told(self, line: str) -> None:
-        """A hosted server tells how far a call of this session is."""
-
     def process_ended(self, exit_: Exit) -> None:
         """It was ready, and ended by itself."""
 
-    async def person_asked(self, server: str, form: dict[str, Any]) -> dict[str, Any]:
-        """A hosted MCP server wants a form filled in."""
-
     def late_result(self, frame: Result) -> None:
-        """A turn that nobody waits for any more has ended; it may have cost something."""
+        """A turn that was given up has ended after all; it may have cost something."""
+
+
+class FrameReceiver(Protocol):
+    """Takes what the process and its bridged MCP servers say, until the process is left."""
+
+    def frame_received(self, frame: Frame) -> None:
+        """Every frame, in order."""
+
+    def progress_reported(self, line: str) -> None:
+        """A bridged server reports how far a call of this session is."""
+
+    async def form_requested(self, server: str, form: Raw) -> Raw:
+        """A bridged server wants a form filled in; returns it as it was filled in."""
 
 
 class LiveProcess:
-    """Made by a session that has no other one; `gone` when nothing of it is left."""
+    """A process from its start to its end; `gone` returns when nothing of it is left."""
 
-    def __init__(self, tenant: ProcessOwner, around: SessionDeps, opening: Callable[[], ConversationStart]) -> None:
-        """Takes the lease and the slot; SessionBusy or LimitReached if they are not to be had.
+    def __init__(
+        self,
+        owner: ProcessOwner,
+        lifecycle: LifecycleListener,
+        frames: FrameReceiver,
+        deps: SessionDeps,
+        find_start: Callable[[], ConversationStart],
+    ) -> None:
+        """Takes the lease and the slot (SessionBusy, LimitReached), then starts the process in a task.
 
         SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
-        leases, so it is looked for again right before the spawn, which may have had to wait.
+        leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
+        the disk; it is called in a thread.
         """
-        self._tenant = tenant
-        self._around = around
-        self._opening = opening
-        self._leases = [around.leases.take(tenant.id)]
+        self._owner = owner
+        self._lifecycle = lifecycle
+        self._frames = frames
+        self._deps = deps
+        self._find_start = find_start
+        self._leases = [deps.leases.take(owner.id)]
         try:
-            around.launcher.check_alone(tenant.id)
-            around.slots.take(tenant)
+            deps.launcher.check_alone(owner.id)
+            deps.slots.take(owner)
         except BaseException:
-            self._release()
+            self._release_leases()
             raise
-        self.budget: float | None = None
-        """What the process may spend."""
-        self._leaving: asyncio.Task[None] | None = None
         self.process: ClaudeProcess | None = None
         self.ready = False
-        self.hosting = _hosting(tenant, around)
+        self.conversation_reset = False
+        """The CLI has begun another conversation (`/clear`) and has not said yet which."""
+        self.budget_outdated = False
+        """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is at rest."""
+        self._budget: float | None = None
         self._totals = Totals()
-        self._starting = around.start_task(self._start())
+        self._closing: asyncio.Task[None] | None = None
+        self.bridge = self._make_bridge()
+        self._starting = deps.start_task(self._start())
 
-    # -- coming up --------------------------------------------------------------------------------------------
+    def _make_bridge(self) -> McpBridge | None:
+        host, owner = self._deps.host, self._owner
+        servers = host.offered(owner.options.hub_servers) if host is not None else ()
+        if host is None or not servers:
+            return None
+        return McpBridge(
+            host,
+            servers,
+            f"session:{owner.id}",
+            self._deps.start_task,
+            self._frames.progress_reported,
+            self._frames.form_requested,
+        )
+
+    # -- start ------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         try:
-            async with self._around.slots.spawning():
+            async with self._deps.slots.spawning():
                 process = await self._spawn()
-                hosted = self.hosting.servers if self.hosting else ()
-                hooks = self._around.gate.hooks(self._tenant.owner)
-                await self._around.launcher.initialize(process, self._tenant.options, hooks, hosted)
+                bridged = self.bridge.servers if self.bridge else ()
+                hooks = self._deps.gate.hooks(self._owner.owner)
+                await self._deps.launcher.initialize(process, self._owner.options, hooks, bridged)
             # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
-            await self._around.launcher.check_servers(process, self._tenant.options)
+            await self._deps.launcher.check_servers(process, self._owner.options)
+            if process.exited.done():
+                raise ProcessFailed(process.exited.result().reason)
         except ClaudeCodeError as error:
-            self._failed(error)
+            self._fail_start(error)
         except Exception:
-            log.exception("session %s could not be started", self._tenant.id)
-            self._failed(ProcessFailed("Claude Code could not be started."))
+            log.exception("session %s could not be started", self._owner.id)
+            self._fail_start(ProcessFailed("Claude Code could not be started."))
         else:
-            self._came_up(process)
+            if self._closing is None:
+                self.ready = True
+                self._lifecycle.process_ready()
 
     async def _spawn(self) -> ClaudeProcess:
-        around, tenant = self._around, self._tenant
-        opening = await asyncio.to_thread(self._opening)
-        await asyncio.to_thread(around.launcher.check_alone, tenant.id)
-        self.budget = tenant.process_budget
-        if opening.resume is not None:
-            self._totals = Totals(await asyncio.to_thread(around.transcripts.usage_of, opening.resume))
-        hosted = self.hosting.configuration if self.hosting else None
-        granted = around.gate.suggestions(tenant.owner, tenant.cwd, list(tenant.grants))  # as the policy is now
-        starting = asyncio.ensure_future(
-            around.launcher.start(
+        deps, owner = self._deps, self._owner
+        start = await asyncio.to_thread(self._find_start)
+        await asyncio.to_thread(deps.launcher.check_alone, owner.id)
+        self._budget = owner.process_budget
+        if start.resume is not None:
+            self._totals = Totals(await asyncio.to_thread(deps.transcripts.usage_of, start.resume))
+        granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))  # as the policy is now
+        spawning = asyncio.ensure_future(
+            deps.launcher.start(
                 self,
-                with_grants(tenant.options, granted),
-                opening,
-                tenant.cwd,
-                budget=self.budget,
-                hosted=hosted,
+                with_grants(owner.options, granted),
+                start,
+                owner.cwd,
+                budget=self._budget,
+                bridged=self.bridge.configuration if self.bridge else None,
                 rules=granted_rules(granted),
             )
         )
         try:
-            self.process = await asyncio.shield(starting)
+            self.process = await asyncio.shield(spawning)
         except asyncio.CancelledError:
-            self.process = await starting  # it is a matter of milliseconds, and must not run unseen
+            # `leave` cancels the start. A process that is just being spawned is waited for (milliseconds), so that
+            # `_close` finds it in `self.process` and stops it.
+            self.process = await spawning
             raise
-        self._tenant.process_started(self.process.pid, opening.api_ms)
+        self._lifecycle.process_started(self.process.pid, start.api_ms)
         return self.process
 
-    def _failed(self, error: ClaudeCodeError) -> None:
-        if self._leaving is None:
-            self._tenant.start_failed(error)
-
-    def _came_up(self, process: ClaudeProcess) -> None:
-        if self._leaving is not None:
-            return
-        if process.exited.done():
-            self._failed(ProcessFailed(process.exited.result().reason))
-            return
-        self.ready = True
-        self._tenant.process_ready()
+    def _fail_start(self, error: ClaudeCodeError) -> None:
+        if self._closing is None:
+            self._lifecycle.start_failed(error)
 
     async def start_settled(self) -> None:
         """Waits until the process is ready or will never be. Cancelling the wait changes nothing."""
@@ -157,63 +194,136 @@ class LiveProcess:
     # -- what the process reports -----------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        """A frame for the session, while it listens."""
+        """Passes a frame on. After `leave` only results count, for what they cost."""
         if isinstance(frame, Result):
             frame.usage = self._totals.used_by(frame.raw)
-        if self._leaving is None:
-            self._tenant.frame_received(frame)
+        if self._closing is None:
+            self._frames.frame_received(frame)
         elif isinstance(frame, Result):
-            self._tenant.late_result(frame)
+            self._lifecycle.late_result(frame)
 
     def process_ended(self, exit_: Exit) -> None:
-        """The end of a process that came up; that of one which did not fails its start."""
-        if self.ready and self._leaving is None:
-            self._tenant.process_ended(exit_)
+        """The process ended by itself. One that was never ready fails its start instead, which has its own report."""
+        if self.ready and self._closing is None:
+            self._lifecycle.process_ended(exit_)
 
-    # -- going ------------------------------------------------------------------------------------------------
+    def conversation_moved(self, session_id: str) -> None:
+        """The process writes another conversation: takes the lease on that too; SessionBusy if it is taken.
+
+        The lease on the conversation before is kept until the end, as its transcript may still be written to.
+        """
+        self.conversation_reset = False
+        self.budget_outdated = self._budget is not None
+        self._leases.append(self._deps.leases.take(session_id))
+
+    # -- end --------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Lets go of it; it is closed in the background. Once is enough."""
-        if self._leaving is None:
+        """Ends the process in the background; its slot is free at once. A second call does nothing."""
+        if self._closing is None:
             self.ready = False
-            if self.hosting is not None:
-                self.hosting.close()
-            self._leaving = self._around.start_task(self._close())
-            self._around.slots.leave(self._tenant, self._leaving)
+            if self.bridge is not None:
+                self.bridge.close()
+            self._closing = self._deps.start_task(self._close())
+            self._deps.slots.leave(self._owner, self._closing)
 
     async def _close(self) -> None:
         try:
             self._starting.cancel()
             await asyncio.wait([self._starting])
             if self.process is not None:
-                await self.process.stop(self._around.settings.stop_timeout)
+                await self.process.stop(self._deps.settings.stop_timeout)
         except ProcessFailed as error:
-            log.error("session %s: %s", self._tenant.id, error.message)
+            log.error("session %s: %s", self._owner.id, error.message)
         finally:
-            self._release()
+            self._release_leases()
 
-    def hold(self, session_id: str) -> None:
-        """Takes the lease on another session that the process has gone on to; SessionBusy if somebody has it."""
-        self._leases.append(self._around.leases.take(session_id))
-
-    def _release(self) -> None:
+    def _release_leases(self) -> None:
         for lease in self._leases:
             lease.release()
 
     @property
     def is_gone(self) -> bool:
-        return self._leaving is not None and self._leaving.done()
+        return self._closing is not None and self._closing.done()
 
     async def gone(self) -> None:
-        """Waits until nothing of it is left. Cancelling the wait changes nothing."""
-        if self._leaving is not None:
-            await asyncio.wait([self._leaving])
+        """Waits until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
+        if self._closing is not None:
+            await asyncio.wait([self._closing])
 
 
-def _hosting(tenant: ProcessOwner, around: SessionDeps) -> McpBridge | None:
-    servers = around.host.offered(tenant.options.hub_servers) if around.host is not None else ()
-    if around.host is None or not servers:
-        return None
-    return McpBridge(
-        around.host, servers, f"session:{tenant.id}", around.start_task, tenant.progress_told, tenant.person_asked
-    )
+class CurrentProcess:
+    """The process that a session runs in now, if any, and the one before it while that is being closed."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        events: EventWriter,
+        make: Callable[[str | None], LiveProcess],
+        move_to: Callable[[str], None],
+    ) -> None:
+        """`make` creates a live process at a message of the conversation (None: at its end); `move_to` has the session
+        go on under another id."""
+        self.live: LiveProcess | None = None
+        self.starting = asyncio.Lock()
+        """Held while a process is being made, by a message or by a turn that has lost its process."""
+        self._previous: LiveProcess | None = None
+        self._log = log
+        self._events = events
+        self._make = make
+        self._move_to = move_to
+
+    @property
+    def process(self) -> ClaudeProcess | None:
+        return self.live.process if self.live is not None else None
+
+    @property
+    def pid(self) -> int | None:
+        process = self.process
+        return process.pid if process is not None else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes messages."""
+        return self.live is not None and self.live.ready
+
+    @property
+    def dormant(self) -> bool:
+        """Whether nothing of a process is left, not even one that is being closed."""
+        return self.live is None and (self._previous is None or self._previous.is_gone)
+
+    def start(self, at_message: str | None = None) -> None:
+        """Takes lease and slot and starts a process; SessionBusy or LimitReached if they are not to be had."""
+        self.live = self._make(at_message)
+
+    def reply(self, request_id: str, body: Raw | None) -> None:
+        """Answers a question of the CLI; None tells it that there will be no answer, if it still waits for one."""
+        process = self.process
+        if process is not None and body is not None:
+            process.answer(request_id, body)
+        elif process is not None:
+            process.refuse(request_id, "the question was withdrawn")
+
+    def leave(self) -> None:
+        """Has the process closed, if there is one. The session can be resumed afterwards."""
+        live, self.live = self.live, None
+        if live is None:
+            return
+        live.leave()
+        self._previous = live
+        self._events.process_left()
+        if live.conversation_reset:
+            # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
+            # with the next message, so the session goes on under an id of our own.
+            self._move_to(str(uuid.uuid4()))
+
+    def park(self) -> None:
+        """Has the process closed because it is not needed; the next message resumes the session."""
+        if self.live is not None:
+            self._log.append(ProcessChanged("parked", self.pid))
+            self.leave()
+
+    async def closed(self) -> None:
+        """Waits until the process that was left last is gone."""
+        if self._previous is not None:
+            await self._previous.gone()

@@ -1,5 +1,8 @@
-"""MCP servers that live in this process and reach Claude Code over the control channel, as one of its processes meets
-them: no program per session, and no port."""
+"""Bridges the MCP servers of the hub to one Claude Code process, over the control channel that is open anyway.
+
+The process needs no program per server and no port. Every request of the CLI gets an answer or a refusal, whatever
+happens to the server: the CLI would wait forever otherwise.
+"""
 
 import logging
 import time
@@ -16,37 +19,37 @@ from ..model.text import one_line
 log = logging.getLogger(__name__)
 
 _NO_ANSWER = {"jsonrpc": "2.0", "result": {}, "id": 0}
-"""What the CLI wants to hear where JSON-RPC has nothing to say."""
-_BETWEEN_LINES = 0.5
-_LONGEST = 200
+"""What the CLI expects as the response to a JSON-RPC notification, which has none."""
+_PROGRESS_INTERVAL = 0.5
+_PROGRESS_LENGTH = 200
+_PUSH_TIMEOUT = 10
 
 
 class McpEndpoint(Protocol):
-    """One server, as one process meets it."""
+    """One server, for one process."""
 
-    async def answer(self, message: dict[str, Any]) -> dict[str, Any] | None: ...
+    async def answer(self, message: Raw) -> Raw | None:
+        """The response to a JSON-RPC message; None for a notification."""
 
     def close(self) -> None: ...
 
 
 class McpServerHost(Protocol):
-    """Whoever has the servers."""
+    """The hub, as far as sessions use it."""
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The names of all there are."""
+        """The names of all servers."""
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The names of the servers that a session gets: all that may be used, or those of them it wants."""
 
-    def endpoint(
-        self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str, ask: AskPerson
-    ) -> McpEndpoint:
-        """The server for one process; `push` takes what that did not ask for, `ask` what a person must fill in."""
+    def endpoint(self, server: str, push: Callable[[Raw], None], *, caller: str, ask: AskPerson) -> McpEndpoint:
+        """The server for one process; `push` takes its notifications and requests, `ask` forms for a person."""
 
 
 class McpBridge:
-    """The servers that one process was promised. Endpoints are made when they are first spoken to."""
+    """The servers that one process was started with. An endpoint is made at the first message to its server."""
 
     def __init__(
         self,
@@ -54,26 +57,26 @@ class McpBridge:
         servers: tuple[str, ...],
         caller: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
-        tell: Callable[[str], None],
-        ask: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
+        report_progress: Callable[[str], None],
+        ask: Callable[[str, Raw], Awaitable[Raw]],
     ) -> None:
-        """`tell` takes lines for those who watch the session, `ask` the name of a server and a form of its."""
+        """`report_progress` takes readable lines for the session's log, `ask` the name of a server and its form."""
         self._host = host
         self._caller = caller
         self._start_task = start_task
-        self._tell = tell
+        self._report_progress = report_progress
         self._ask = ask
-        self._told_at = 0.0
+        self._progress_at = 0.0
         self._endpoints: dict[str, McpEndpoint] = {}
         self.servers = servers
 
     @property
     def configuration(self) -> dict[str, dict[str, str]]:
-        """How the CLI is told of them on its command line."""
+        """The entries for them in the CLI's MCP configuration."""
         return {name: {"type": "sdk", "name": name} for name in self.servers}
 
-    def take(self, process: ClaudeProcess, frame: ControlRequest) -> None:
-        """A message of the CLI to one of the servers; the answer follows when there is one."""
+    def forward(self, process: ClaudeProcess, frame: ControlRequest) -> None:
+        """Passes a message of the CLI to its server, in a task that answers the request."""
         self._start_task(self._answer(process, frame))
 
     async def _answer(self, process: ClaudeProcess, frame: ControlRequest) -> None:
@@ -94,7 +97,7 @@ class McpBridge:
         if server not in self._endpoints:
 
             def push(message: Raw) -> None:
-                self._tell_progress(server, message)
+                self._log_progress(server, message)
                 self._start_task(_push(process, server, message))
 
             self._endpoints[server] = self._host.endpoint(
@@ -102,29 +105,27 @@ class McpBridge:
             )
         return self._endpoints[server]
 
-    def _tell_progress(self, server: str, message: Raw) -> None:
-        """Claude Code takes reports of progress and says nothing of them, so whoever watches hears them from us."""
+    def _log_progress(self, server: str, message: Raw) -> None:
+        """Claude Code takes progress notifications without reporting them, so we log them ourselves, some of them."""
         now = time.monotonic()
-        if message.get("method") == "notifications/progress" and now - self._told_at >= _BETWEEN_LINES:
-            self._told_at = now
-            self._tell(f"[progress] {server}: {_progress(message.get('params') or {})}")
+        if message.get("method") != "notifications/progress" or now - self._progress_at < _PROGRESS_INTERVAL:
+            return
+        self._progress_at = now
+        params = message.get("params") or {}
+        total = params.get("total")
+        progress = f"{params.get('progress', 0):g}" + (f" of {total:g}" if total else "")
+        text = one_line(str(params.get("message") or ""), _PROGRESS_LENGTH)
+        self._report_progress(f"[progress] {server}: {f'{progress} {text}'.strip()}")
 
     def close(self) -> None:
-        """The process is gone, or will be."""
+        """Closes the endpoints, because the process is about to end."""
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
 
 
-def _progress(params: Raw) -> str:
-    total = params.get("total")
-    done = f"{params.get('progress', 0):g}" + (f" of {total:g}" if total else "")
-    words = one_line(str(params.get("message") or ""), _LONGEST)
-    return f"{done} {words}".strip()
-
-
 async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
     try:
-        await process.request("mcp_message", timeout=10, server_name=server, message=message)
+        await process.request("mcp_message", timeout=_PUSH_TIMEOUT, server_name=server, message=message)
     except ProcessFailed as error:
         log.debug("a message of %s did not reach its session: %s", server, error.message)

@@ -1,4 +1,4 @@
-"""Messages on their way into a session, and the turn that they start or join."""
+"""The user messages that a session has accepted: which process has them, and how each of them came out."""
 
 import asyncio
 import time
@@ -8,9 +8,9 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from ..model.outcome import Outcome, OutcomeCode
+from ..model.outcome import Outcome
 
-_REMEMBERED = 32
+_SETTLED_KEPT = 32
 
 
 class WhenBusy(StrEnum):
@@ -37,23 +37,24 @@ class UserMessage:
     accepted: float = field(default_factory=time.monotonic)
     turn: int = 0
     """The number of the turn whose outcome it has; 0 before, and for a message that never ran."""
-    mentioned: bool = False
-    """Whether the process has said anything of it: then it may have run."""
+    acknowledged: bool = False
+    """Whether the process has reported anything about it: then it may have run."""
     started: bool = False
     """Whether the process has taken it up into a turn."""
     sent_again: bool = False
     """Whether it was taken back from a process that died before it had read it. That is done once."""
 
-    def settle(self, outcome: Outcome, turn: int = 0) -> None:
-        if not self.outcome.done():
-            self.turn = turn
-            self.outcome.set_result(outcome)
+    @property
+    def unread(self) -> bool:
+        """Whether no process has shown a sign of having read it, and it was not sent a second time already."""
+        return not (self.acknowledged or self.started or self.sent_again)
 
 
 class MessageQueue:
     """The messages that a session has accepted and that have no outcome yet, oldest first.
 
-    The last few that have one are remembered, for a call that comes back for the outcome of its own message.
+    A message is unsent until it is handed to a process, then open until its outcome is known. The last few settled
+    ones are kept, so that a call which was interrupted can come back for the outcome of its own message.
     """
 
     def __init__(self) -> None:
@@ -66,79 +67,54 @@ class MessageQueue:
         """Those without an outcome, oldest first."""
         return list(self._open.values())
 
+    @property
+    def unsent(self) -> frozenset[str]:
+        """The ids of those that no process has been given."""
+        return frozenset(message.id for message in self._unsent)
+
     def find(self, message_id: str) -> UserMessage | None:
         """A message that has no outcome yet, or was one of the last to get one."""
         return self._open.get(message_id) or self._settled.get(message_id)
 
-    def accept(self, delivery: UserMessage) -> None:
-        self._open[delivery.id] = delivery
-        self._unsent.append(delivery)
+    def accept(self, message: UserMessage) -> None:
+        self._open[message.id] = message
+        self._unsent.append(message)
 
-    @property
-    def unsent(self) -> frozenset[str]:
-        """The ids of those that no process has been given."""
-        return frozenset(one.id for one in self._unsent)
+    def take_unsent(self, turn_message_id: str, *, question_only: bool) -> list[UserMessage]:
+        """Removes and returns those that the process is to be given now, while this turn is the current one.
 
-    def take_unsent(self, turn: "Turn") -> list[UserMessage]:
-        """Those that the process is to be given now, and is.
-
-        Claude Code makes one turn of all messages that wait when a turn ends. So one that wants a turn of its own is
-        held back until that turn is the current one, or until nothing runs at all but a question of the background.
+        Claude Code makes one turn of all messages that wait when a turn ends. So a message that wants a turn of its own
+        is held back until that turn is the current one, or until nothing runs at all but a question of the background.
         """
-        ready = [one for one in self._unsent if not one.later or one.id == turn.message_id]
-        if turn.only_asks and len(self._unsent) == len(self._open):
+        ready = [message for message in self._unsent if not message.later or message.id == turn_message_id]
+        if question_only and len(self._unsent) == len(self._open):
             ready = ready or self._unsent[:1]
-        self._unsent = [one for one in self._unsent if one not in ready]
+        self._unsent = [message for message in self._unsent if message not in ready]
         return ready
 
     def take_back(self) -> None:
-        """The process that was given them has died without a word of them: they are for the next one."""
+        """The process that was given them has died without reading them: all open ones are for the next process."""
         self._unsent = self.open
-        for delivery in self._unsent:
-            delivery.sent_again = True
+        for message in self._unsent:
+            message.sent_again = True
 
-    def settle(self, outcome: Outcome, turn: int, except_for: Set[str] = frozenset()) -> UserMessage | None:
+    def settle_turn(self, outcome: Outcome, turn: int, except_for: Set[str] = frozenset()) -> UserMessage | None:
         """Gives the outcome to all but those in `except_for`, of which it returns the one that runs next.
 
         Claude Code runs those that may join a turn before those that may not, else in the order they came.
         """
-        for delivery in [one for one in self._open.values() if one.id not in except_for]:
-            self._settle(delivery, outcome, turn)
-        return min(self._open.values(), key=lambda one: one.later, default=None)
+        for message in self.open:
+            if message.id not in except_for:
+                self.settle(message, outcome, turn)
+        return min(self._open.values(), key=lambda message: message.later, default=None)
 
-    def drop(self, delivery: UserMessage, outcome: Outcome) -> None:
-        """It will never run."""
-        self._settle(delivery, outcome, 0)
-
-    def _settle(self, delivery: UserMessage, outcome: Outcome, turn: int) -> None:
-        self._open.pop(delivery.id, None)
-        self._unsent = [one for one in self._unsent if one is not delivery]
-        self._settled[delivery.id] = delivery
-        if len(self._settled) > _REMEMBERED:
+    def settle(self, message: UserMessage, outcome: Outcome, turn: int = 0) -> None:
+        """Gives a message its outcome; `turn` stays 0 for one that never ran."""
+        self._open.pop(message.id, None)
+        self._unsent = [unsent for unsent in self._unsent if unsent is not message]
+        self._settled[message.id] = message
+        if len(self._settled) > _SETTLED_KEPT:
             self._settled.popitem(last=False)
-        delivery.settle(outcome, turn)
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """The turn that is running. `ending` is why we are ending it, once we are.
-
-    `message_id` is that of the message which started it, empty if it started by itself. `only_asks` says that
-    Claude Code itself runs no turn: something in the background has a question, and will report back in the end.
-    """
-
-    number: int
-    message_id: str = ""
-    only_asks: bool = False
-    started: float = field(default_factory=time.monotonic)
-    moved: bool = False
-    """Whether the conversation was replaced by another one in it."""
-    heard: bool = False
-    """Whether the process has begun it."""
-    ending: OutcomeCode | None = None
-    timer: asyncio.TimerHandle | None = None
-    doomed: frozenset[str] = frozenset()
-    """The messages that were there when an interruption asked for the queue to be dropped."""
-    dropped: list[UserMessage] = field(default_factory=list)
-    """The messages behind it that were dropped when it was interrupted."""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+        if not message.outcome.done():
+            message.turn = turn
+            message.outcome.set_result(outcome)

@@ -1,4 +1,4 @@
-"""All sessions of a server: new ones, known ones, those found on disk, and those that have had their time."""
+"""All sessions of a server: creates new ones, finds those in memory and on disk, forks, parks and forgets them."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,27 +15,29 @@ from ..claude.option_checks import check_definitions
 from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
-from ..store.transcripts import is_session_id, read_lines
+from ..store.transcripts import is_session_id
 from .dependencies import SessionDeps
 from .launcher import Origin, default_directory, own_directory
 from .session import Session
-from .session_loader import OnDisk, read_session, resumed_options
+from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 
 log = logging.getLogger(__name__)
 
-_RECORDS_EVERY = 600.0
+_RECORDS_INTERVAL = 600.0
 _RECORD_GRACE = 24 * 3600.0
 """How long the record of a session without a transcript is kept after it was last written."""
 
 
 class Sessions:
-    """Finds and makes sessions, and lets go of them."""
+    """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
 
-    def __init__(self, around: SessionDeps) -> None:
-        self._around = around
+    def __init__(self, deps: SessionDeps) -> None:
+        self._deps = deps
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
+        """By a former id of a session, its current one."""
         self._senders: Counter[str] = Counter()
+        """How many calls are sending a message to a session; it must not be forgotten meanwhile."""
         self._records_due = 0.0
         self._closed = False
 
@@ -52,40 +54,38 @@ class Sessions:
         """A session goes on under another id; the old one, and those before it, mean the same session."""
         if old in self._known:
             self._known[new] = self._known.pop(old)
-        self._moved = {**{name: new if to == old else to for name, to in self._moved.items()}, old: new}
+        self._moved = {former: new if current == old else current for former, current in self._moved.items()}
+        self._moved[old] = new
 
     def create(self, options: SessionOptions, owner: str) -> Session:
         """A new session with an id of our choosing."""
-        cwd = options.cwd or default_directory(self._around.settings)
+        cwd = options.cwd or default_directory(self._deps.settings)
         if not os.path.isabs(cwd):
             cwd = os.path.abspath(os.path.join(own_directory(), cwd))
-        self._check_servers(options.hub_servers or ())
+        available = self._deps.host.servers if self._deps.host is not None else ()
+        for name in options.hub_servers or ():
+            if name not in available:
+                raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
         return self._new(str(uuid.uuid4()), options, cwd, owner)
 
-    def _check_servers(self, wanted: Iterable[str]) -> None:
-        there = self._around.host.servers if self._around.host is not None else ()
-        for name in wanted:
-            if name not in there:
-                raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
-
     def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
-        """The one way to a session: what makes no sense is refused, and then the gate may refuse it, or tighten it."""
+        """A session with options from a caller: checked first, then refused or tightened by the policy."""
         check_definitions(options)
-        admitted = self._around.gate.admit(options, cwd, owner)
-        return Session(session_id, admitted, admitted.cwd or cwd, owner, self._around, **more)
+        admitted = self._deps.gate.admit(options, cwd, owner)
+        return Session(session_id, admitted, admitted.cwd or cwd, owner, self._deps, **more)
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
-        """Keeps a session in memory while it is given a message, and from then on if it took one.
+        """Keeps a session in memory while it is sent a message, and from then on if it took one.
 
-        Of two that are the same session, found on disk at the same moment, the first is kept and given to both.
+        If two calls have read the same session from disk at the same time, the first object is kept and both get it.
         """
         if self._closed:
             raise Cancelled("The server is stopping.", session_id=session.id)
         kept = self._known.setdefault(session.id, session)
         if kept.owner != session.owner:
             raise SessionNotFound(f"There is no session {session.id}.", session_id=session.id)
-        key = kept.id  # it may be another one by the end, if the session is cleared meanwhile
+        key = kept.id  # the session may have another id by the end, if it is cleared meanwhile
         self._senders[key] += 1
         try:
             yield kept
@@ -97,60 +97,56 @@ class Sessions:
                     del self._known[key]
 
     async def find(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
-        """The session in memory, or one on disk as it was left; `options` are for the latter, over those recorded.
+        """The session in memory, or one read from disk; `options` are for the latter, over those recorded.
 
-        One from disk may be looked at; before it is sent a message, `admit` must have let it through.
-        RecordUnreadable for one of which is not known what it may do.
+        One from disk may be looked at; before it is sent a message, it must pass `admit`. RecordUnreadable if its
+        record is damaged, since its limits are not known then.
         """
         known = self.known(session_id)
         if known is not None:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        around = self._around
-        session_id = await asyncio.to_thread(around.aliases.resolve, session_id)
-        await around.recorder.saved(session_id)
-        found = await asyncio.to_thread(
-            read_session, session_id, around.recorder.records, around.transcripts, around.leases
-        )
+        deps = self._deps
+        session_id = await asyncio.to_thread(deps.aliases.resolve, session_id)
+        await deps.recorder.saved(session_id)
+        found = await asyncio.to_thread(read_session, session_id, deps.recorder.records, deps.transcripts, deps.leases)
         if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-        # While the disk was read somebody else may have brought it into memory.
+        # Another call may have brought it into memory while the disk was read.
         return self.known(session_id) or self._from_disk(found, owner, options)
 
-    def _from_disk(self, found: OnDisk, owner: str, wished: SessionOptions | None) -> Session:
+    def _from_disk(self, found: OnDisk, owner: str, requested: SessionOptions | None) -> Session:
         record = found.record
         if record is None:
-            options = wished or SessionOptions()
+            options = requested or SessionOptions()
             session = self._new(found.session_id, options, options.cwd or found.cwd, owner, usage=found.usage)
         else:
             foreign = record.owner if record.owner != owner else None
-            options = resumed_options(record.options, wished, foreign_owner=foreign)
+            options = resumed_options(record.options, requested, foreign_owner=foreign)
             cwd = options.cwd or found.cwd
             options = options.model_copy(update={"cwd": cwd})
-            session = Session(found.session_id, options, cwd, owner, self._around, usage=found.usage)
+            session = Session(found.session_id, options, cwd, owner, self._deps, usage=found.usage)
         session.restore(found)
-        if wished is not None and "permission_mode" in wished.model_fields_set:
-            session.grants = tuple(one for one in session.grants if one.get("type") != "setMode")
+        if requested is not None and "permission_mode" in requested.model_fields_set:
+            session.revoke_mode()
         return session
 
     def admit(self, session: Session) -> None:
-        """Past the gate again before a message: what was allowed when the session began may no longer be.
+        """Applies the policy again before a message: what was allowed when the session began may not be any more.
 
-        What the policy tightens is taken over by a session that is just coming from disk; one in memory has it.
+        A session that was just read from disk takes over the tightened options; one in memory has them already.
         """
-        admitted = self._around.gate.admit(session.options, session.cwd, session.owner)
+        admitted = self._deps.gate.admit(session.options, session.cwd, session.owner)
         if session.id not in self._known:
             session.options, session.cwd = admitted, admitted.cwd or session.cwd
 
     async def check_message(self, session_id: str, message_id: str | None) -> None:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
-        if message_id is not None and not await asyncio.to_thread(self._holds, session_id, message_id):
+        if message_id is None:
+            return
+        if not await asyncio.to_thread(messages_in_transcript, self._deps.transcripts, session_id, {message_id}):
             raise InvalidArgument(f"Session {session_id} has no message {message_id!r}.", field="at_message")
-
-    def _holds(self, session_id: str, message_id: str) -> bool:
-        path = self._around.transcripts.path_of(session_id)
-        return path is not None and any(line.get("uuid") == message_id for line in read_lines(path))
 
     async def fork(
         self,
@@ -161,35 +157,35 @@ class Sessions:
         options: SessionOptions | None = None,
     ) -> Session:
         """A new session that starts from the transcript of another, which stays as it is."""
-        resumable = await asyncio.to_thread(self._around.transcripts.resumable, source.id, source.cwd)
+        resumable = await asyncio.to_thread(self._deps.transcripts.resumable, source.id, source.cwd)
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
         origin = Origin(source.id, at_message)
         foreign = source.recorded_owner if source.recorded_owner != owner else None
-        wished = resumed_options(source.options, options, foreign_owner=foreign)
+        resumed = resumed_options(source.options, options, foreign_owner=foreign)
         cwd = (options.cwd if options is not None else None) or source.cwd
-        fork = self._new(str(uuid.uuid4()), wished, cwd, owner, origin=origin)
+        fork = self._new(str(uuid.uuid4()), resumed, cwd, owner, origin=origin)
         if options is None or options.max_budget_usd is None:
             fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
         return fork
 
     async def clean_up_regularly(self) -> None:
-        """Parks idle processes, ends stuck turns and forgets sessions that nobody used for long. Never returns."""
-        settings = self._around.settings
+        """Parks idle processes, ends turns that run too long and forgets unused sessions. Never returns."""
+        settings = self._deps.settings
         while True:
             await asyncio.sleep(min(settings.cleanup_interval, settings.idle_park))
             for session in list(self._known.values()):
                 self._clean_up(session)
             if time.monotonic() >= self._records_due:
-                self._records_due = time.monotonic() + _RECORDS_EVERY
+                self._records_due = time.monotonic() + _RECORDS_INTERVAL
                 await asyncio.to_thread(self._clean_up_records)
 
     def _clean_up(self, session: Session) -> None:
-        settings, around = self._around.settings, self._around
+        settings = self._deps.settings
         if session.busy:
             if (session.turn_seconds or 0) > settings.running_session_max:
                 log.warning("session %s runs for too long and is ended", session.id)
-                around.start_task(_time_out(session))
+                self._deps.start_task(_time_out(session))
         elif session.background_work and session.background_seconds <= settings.running_session_max:
             return  # what it runs in the background is not idle
         elif session.idle_seconds > settings.session_ttl and not self._senders[session.id]:
@@ -201,15 +197,15 @@ class Sessions:
             session.evict()
 
     def _clean_up_records(self) -> None:
-        transcripts = self._around.transcripts
+        transcripts = self._deps.transcripts
         if not transcripts.available:
             return  # a directory that is not there just now is no reason to forget anything
         with contextlib.suppress(OSError):
-            for kept in (self._around.recorder.records, self._around.aliases):
+            for kept in (self._deps.recorder.records, self._deps.aliases):
                 kept.clean_up(lambda session_id: transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 
     def _forget(self, session: Session) -> None:
-        """A session whose process is still being closed stays known: whoever resumes it must wait for that."""
+        """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
         session.evict()
         if session.dormant:
             del self._known[session.id]
@@ -217,14 +213,14 @@ class Sessions:
             session.log.close()
 
     async def drop(self, session: Session) -> None:
-        """Forgets a session that Claude Code would not start as it was asked for, once its process is gone."""
+        """Forgets a session whose options Claude Code has refused, once its process is gone."""
         await session.closed()
         if self._known.get(session.id) is session and session.dormant:
             del self._known[session.id]
             session.log.close()
 
     async def close(self) -> None:
-        """Ends every process and waits for that; no message is taken any more."""
+        """Ends every process and waits for that; no session takes a message any more."""
         self._closed = True
         sessions = list(self._known.values())
         for session in sessions:

@@ -1,32 +1,46 @@
-"""The side of a session that its users drive: messages in, a look at everything, and the end."""
+"""A session: a conversation with Claude Code that survives the processes it runs in.
+
+`Session` is what callers see and do. The work is done by its parts: `TurnRunner` (turn.py) runs the turns,
+`MessageQueue` has the accepted messages, `CurrentProcess` (live_process.py) the process, `SessionQuestions` the open
+questions, `StateTracker` and `StallTimer` (state.py) the state, `SessionCosts` the totals; `FrameRouter` hands them
+what the process says.
+"""
 
 import asyncio
 import contextlib
-import json
+import logging
 import time
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, RecordUnreadable, SessionBusy, SessionNotFound
-from ..model.events import ProcessChanged, Retrying
+from ..model.events import Event, Retrying, Stalled
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
-from ..processes.child import Exit
-from ..store.session_records import LONGEST_RESULT, SessionRecord
-from ..store.transcripts import read_lines
+from ..store.event_log import EventLog
+from ..store.session_records import SessionRecord
 from .dependencies import SessionDeps
-from .dialogue import Dialogue
-from .launcher import Origin, opening_of
-from .live_process import LiveProcess
-from .messages import Turn, UserMessage, WhenBusy
-from .session_loader import OnDisk, narrated
+from .event_writer import EventWriter
+from .frame_router import FrameRouter
+from .launcher import Origin, find_conversation_start
+from .live_process import CurrentProcess, LiveProcess
+from .messages import MessageQueue, UserMessage, WhenBusy
+from .record_writer import recordable_outcome, recordable_prompt
+from .session_costs import SessionCosts
+from .session_loader import OnDisk, restored_output
+from .session_questions import SessionQuestions
+from .state import StallTimer, StateTracker
+from .turn import SessionParts, TurnRunner
+
+log = logging.getLogger(__name__)
 
 
-class Session(Dialogue):
-    """A conversation with Claude Code that survives the processes it runs in."""
+class Session:
+    """One conversation. It is live while it has a process and parked otherwise; the next message resumes it."""
 
     def __init__(
         self,
@@ -34,23 +48,56 @@ class Session(Dialogue):
         options: SessionOptions,
         cwd: str,
         owner: str,
-        around: SessionDeps,
+        deps: SessionDeps,
         *,
         origin: Origin | None = None,
         usage: Usage | None = None,
     ) -> None:
-        super().__init__(session_id, options, cwd, owner, around, usage or Usage())
-        self.created_at = self.used_at
-        self.first_prompt: str | None = None
+        settings = deps.settings
+        self.id = session_id
+        """The conversation that the process writes; another one after it was cleared."""
+        self.options = options
+        self.cwd = cwd
+        self.owner = owner
         self.recorded_owner = owner
-        """Whose the session stays on disk, whoever uses it now."""
-        self._revision = 0
+        """The owner in the record, which stays when somebody else resumes the session."""
+        self.created_at = self.used_at = time.time()
+        self.first_prompt: str | None = None
+        self.outcome: Outcome | None = None
+        self.grants: tuple[Mapping[str, Any], ...] = ()
+        """Permission updates that were allowed for the whole session; every new process is given them."""
+        self.start_error: ClaudeCodeError | None = None
+        """Why the last process could not be started, until another one is tried."""
+        self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
+        self._deps = deps
         self._origin = origin
-        self._crash = Outcome(OutcomeCode.CRASHED)
-        self._gate = asyncio.Lock()
+        self._revision = 0
         self._released = False
+        self._state = StateTracker(self.log)
+        self._stall_timer = StallTimer(
+            settings.stall, lambda: self.state is State.RUNNING, lambda seconds: self.log.append(Stalled(seconds))
+        )
+        self._events = EventWriter(self.log, cwd, deps.redact)
+        self.readable_lines = self._events.readable_lines
+        self._costs = SessionCosts(usage or Usage())
+        self._messages = MessageQueue()
+        self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
+        self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
+        parts = SessionParts(
+            self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
+        )
+        self._turns = TurnRunner(self, deps, parts)
+        self.frames = FrameRouter(self, self._turns, parts, deps.gate, self._move_to)
+        """Takes every frame of the current process."""
+
+    def _notify(self, event: Event) -> None:
+        self._deps.notice(self.id, self.owner, event)
 
     # -- what callers see -------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._state.state
 
     @property
     def busy(self) -> bool:
@@ -59,53 +106,81 @@ class Session(Dialogue):
     @property
     def live(self) -> bool:
         """Whether a process is running; otherwise the session is parked."""
-        return self._process is not None
+        return self._process.process is not None
 
     @property
     def dormant(self) -> bool:
         """Whether nothing of a process is left, not even one that is being closed."""
-        return self._incarnation is None and (self._last_incarnation is None or self._last_incarnation.is_gone)
+        return self._process.dormant
 
     @property
     def pid(self) -> int | None:
-        return self._process.pid if self._process is not None else None
+        return self._process.pid
 
     @property
     def questions(self) -> list[Question]:
-        return self._inquiry.pending
+        return self._questions.pending
 
     @property
-    def retrying(self) -> Retrying | None:
-        """The last refusal of the API, while the CLI waits to try again."""
-        return self._journal.retrying
-
-    @property
-    def stalled(self) -> bool:
-        """Whether nothing has been heard in the running turn for too long."""
-        return self._silence.long
-
-    @property
-    def background_tasks(self) -> int:
-        return self._journal.background_tasks
-
-    @property
-    def background_seconds(self) -> float:
-        """How long something has been running in the background without a break."""
-        return self._journal.background_seconds
-
-    @property
-    def background_work(self) -> bool:
-        """Whether tasks run in the background, or one of them is about to report."""
-        return self._journal.background_work
+    def turns(self) -> int:
+        """How many turns it has begun in this server."""
+        return self._turns.count
 
     @property
     def turn_seconds(self) -> float | None:
         """How long the current turn has been running."""
-        return time.monotonic() - self._turn.started if self._turn else None
+        turn = self._turns.current
+        return time.monotonic() - turn.started if turn is not None else None
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether another server is running a turn of it, as far as was known when it was looked up."""
+        return self.busy and self._turns.current is None
+
+    @property
+    def retrying(self) -> Retrying | None:
+        """The last refusal of the API, while the CLI waits to try again."""
+        return self._events.retrying
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the running turn has had no output for too long."""
+        return self._stall_timer.stalled
+
+    @property
+    def background_tasks(self) -> int:
+        return self._events.background_tasks
+
+    @property
+    def background_seconds(self) -> float:
+        """How long something has been running in the background without a break."""
+        return self._events.background_seconds
+
+    @property
+    def background_work(self) -> bool:
+        """Whether tasks run in the background, or one of them is about to report."""
+        return self._events.background_work
 
     @property
     def idle_seconds(self) -> float:
         return time.time() - self.used_at
+
+    @property
+    def usage(self) -> Usage:
+        return self._costs.usage
+
+    @property
+    def model_turns(self) -> int:
+        return self._costs.model_turns
+
+    @property
+    def spent_usd(self) -> float:
+        """What counts against the budget."""
+        return self._costs.spent_usd
+
+    @spent_usd.setter
+    def spent_usd(self, amount: float) -> None:
+        self._costs.spent_usd = amount
 
     @property
     def budget_left(self) -> float | None:
@@ -116,22 +191,17 @@ class Session(Dialogue):
     @property
     def process_budget(self) -> float | None:
         """What a process that starts now may spend: what is left to the session, or to its owner for today."""
-        left = (self.budget_left, self._around.gate.left_today(self.owner))
+        left = (self.budget_left, self._deps.gate.left_today(self.owner))
         return min((amount for amount in left if amount is not None), default=None)
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
-        """Waits for the end of all turns (or a question, unless told otherwise); tells whether that came.
+        """Waits until no turn is running (or a question is open); returns whether that came in time.
 
-        What came is on disk by then, as whoever waited will tell others of it.
+        The outcome is on disk by then, as the caller may tell others of it.
         """
-        came = await self._standing.at_rest(timeout, or_waiting=for_questions)
-        await self._around.recorder.saved(self.id)
-        return came
-
-    @property
-    def runs_elsewhere(self) -> bool:
-        """Whether another server is in the middle of a turn of it, as far as was known when it was looked up."""
-        return self.busy and self._turn is None
+        in_time = await self._state.wait_until_at_rest(timeout, or_waiting=for_questions)
+        await self._deps.recorder.saved(self.id)
+        return in_time
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -143,48 +213,38 @@ class Session(Dialogue):
         timeout: float | None = None,
         at_message: str | None = None,
     ) -> UserMessage:
-        """Takes a message: into the running turn, or as a new turn, in a resumed process if need be.
+        """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
-        Whether the session is busy is decided in the same breath as the message is accepted: of two that want a turn
-        of their own at the same time, one is refused.
         `at_message` first takes the conversation back to that message; what came after it is left behind.
         """
-        async with self._gate:
-            self._refuse_if_over(when_busy)
+        async with self._process.starting:
+            self._check_accepting(when_busy)
             if at_message is not None:
-                self._leave_for_rewind()
-            if self._incarnation is None:
-                await self._around.launcher.check(self.options, self.cwd)
-                await self._make_way()
+                if self.busy or self.background_work:
+                    raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
+                self.evict()
+            if self._process.live is None:
+                await self._deps.launcher.check(self.options, self.cwd)
+                await self._turns.clear_way()
                 await self._catch_up()
-            # Nothing may be awaited between here and the acceptance.
-            self._refuse_if_over(when_busy)
-            if self._incarnation is None:
+            # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
+            # two messages that want a turn of their own at the same time, one is refused.
+            self._check_accepting(when_busy)
+            if self._process.live is None:
                 self.start_error = None
-                self._incarnation = self._incarnate(at_message)
-            delivery = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
-            self._accept(delivery)
-            return delivery
-
-    def delivery(self, message_id: str) -> UserMessage | None:
-        """A message of this session that has no outcome yet, or was one of the last to get one."""
-        return self._mail.find(message_id)
-
-    async def give_up_message(self, delivery: UserMessage) -> None:
-        """Nobody waits for the answer any more: ends its turn, and only its turn."""
-        if not delivery.outcome.done():
-            await self.interrupt(drop_queued=False)
-
-    async def start_settled(self) -> None:
-        """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
-        if self._incarnation is not None:
-            await self._incarnation.start_settled()
+                self._process.start(at_message)
+            message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
+            self.used_at = time.time()
+            self.first_prompt = self.first_prompt or text
+            self._turns.accept(message)
+            return message
 
     def refuse_if_busy(self) -> None:
         if self.busy:
             raise SessionBusy(f"Session {self.id} is still working on its last message.", session_id=self.id)
 
-    def _refuse_if_over(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
+    def _check_accepting(self, when_busy: WhenBusy) -> None:
+        """Raises why the session takes no message now."""
         if self.runs_elsewhere:
             raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
         if when_busy is WhenBusy.REFUSE:
@@ -198,80 +258,106 @@ class Session(Dialogue):
                 f"The budget of ${self.options.max_budget_usd:g} of session {self.id} is spent.",
                 session_id=self.id,
             )
-        if not self.options.persist and self._spoke and self._incarnation is None:
+        if not self.options.persist and self._turns.any_sent and self._process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
 
-    def _leave_for_rewind(self) -> None:
-        if self.busy or self._journal.background_work:
-            raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
-        self.evict()
+    def delivery(self, message_id: str) -> UserMessage | None:
+        """A message of this session that has no outcome yet, or was one of the last to get one."""
+        return self._messages.find(message_id)
 
-    def _incarnate(self, at_message: str | None) -> LiveProcess:
-        opening = partial(opening_of, self.id, self._around.transcripts, self._origin, at_message)
-        return LiveProcess(self, self._around, opening)
+    async def give_up_message(self, message: UserMessage) -> None:
+        """Nobody waits for the answer any more: ends its turn; messages behind it run next."""
+        if not message.outcome.done():
+            await self.interrupt(drop_queued=False)
 
-    def _accept(self, delivery: UserMessage) -> None:
-        self.used_at = time.time()
-        self.first_prompt = self.first_prompt or delivery.text
-        self._mail.accept(delivery)
-        if self._turn is None:
-            self._begin_turn(delivery)
-        if self._ready:
-            self._hand_over()
+    async def start_settled(self) -> None:
+        """Waits until the process that this session has is ready, or has failed to start: see `start_error`."""
+        if self._process.live is not None:
+            await self._process.live.start_settled()
 
-    # -- messages that a process died before reading ----------------------------------------------------------
+    async def interrupt(
+        self, code: OutcomeCode = OutcomeCode.INTERRUPTED, *, drop_queued: bool = True
+    ) -> Sequence[UserMessage]:
+        """Ends the running turn and keeps the session; returns the messages behind it that were dropped.
 
-    def process_ended(self, exit_: Exit) -> None:
-        """The process ended by itself. A message that it has not read is not lost: the next process gets it."""
-        turn = self._turn
-        if turn is None or not self._is_untouched(turn):
-            super().process_ended(exit_)
-            return
-        self._crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code)
-        self._record(ProcessChanged("ended", self.pid, exit_.reason))
-        self._let_go()
-        self._mail.take_back()
-        self._around.start_task(self._start_process_for(turn))
+        Messages that the turn has not taken up are dropped with it, or else run next. Nothing happens when no turn
+        is running.
+        """
+        return await self._turns.interrupt(code, drop_queued=drop_queued)
 
-    def _is_untouched(self, turn: Turn) -> bool:
-        """Whether the process has shown no sign of having read any message of this turn."""
-        waiting = self._mail.open
-        unread = all(not (one.mentioned or one.started or one.sent_again) for one in waiting)
-        return bool(waiting) and unread and self.options.persist and turn.ending is None and not turn.heard
+    # -- permissions that outlive a process -------------------------------------------------------------------
 
-    async def _start_process_for(self, turn: Turn) -> None:
-        async with self._gate:
+    def grant(self, updates: list[Mapping[str, Any]]) -> None:
+        """Permission updates that were allowed for the whole session, which the next process must be given too."""
+        self.grants = (*self.grants, *(update for update in updates if update not in self.grants))
+
+    def revoke_mode(self) -> None:
+        """Forgets a mode that was granted, because a newer one is set."""
+        self.grants = tuple(update for update in self.grants if update.get("type") != "setMode")
+
+    def plan_approved(self, mode: str | None) -> None:
+        """The session goes on in this mode, also in the processes to come: a resumed one must not plan again."""
+        if mode is not None or self.options.permission_mode == "plan":
+            self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
+            self.revoke_mode()
+
+    # -- the process and its conversation ---------------------------------------------------------------------
+
+    def _new_process(self, at_message: str | None) -> LiveProcess:
+        find_start = partial(find_conversation_start, self.id, self._deps.transcripts, self._origin, at_message)
+        return LiveProcess(self, self._turns, self.frames, self._deps, find_start)
+
+    def _move_to(self, session_id: str) -> None:
+        """The conversation was cleared, and the process writes another one from now on.
+
+        Everything else stays: owner, options, totals, log, the running turn. The old id becomes an alias before
+        anything is reported under the new one. If another process holds the new id, this one is given up.
+        """
+        self._questions.withdraw_all("the conversation was cleared")
+        old, self.id = self.id, session_id
+        self._origin = None
+        self._costs.start_api_time(0)
+        self._deps.moved(old, session_id)
+        if self._turns.current is not None:
+            self._turns.current.cleared = True
+        if self._process.live is not None:
             try:
-                await self._make_way()
-                if self._turn is turn and self._incarnation is None:
-                    self._incarnation = self._incarnate(None)
+                self._process.live.conversation_moved(session_id)
             except ClaudeCodeError as error:
-                self.start_failed(error)
+                log.error("session %s: %s", session_id, error.message)
+                self._turns.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
 
-    async def _make_way(self) -> None:
-        """Until the process before is gone. A message that it has written down after all must not run twice."""
-        await self.closed()
-        await asyncio.to_thread(self._around.launcher.end_stray, self.id)
-        doubtful = frozenset(one.id for one in self._mail.open if one.sent_again)
-        taken = await asyncio.to_thread(self._in_transcript, self.id, doubtful) if doubtful else doubtful
-        for delivery in [one for one in self._mail.open if one.id in taken]:
-            self._mail.drop(delivery, self._crash)
-        if self._turn is not None and self._turn.message_id in taken:
-            self._give_up(self._crash)
+    @property
+    def evictable(self) -> bool:
+        return self._process.ready and not self.busy and self.options.persist and not self.background_work
 
-    def _in_transcript(self, session_id: str, message_ids: frozenset[str]) -> frozenset[str]:
-        path = self._around.transcripts.path_of(session_id, self.cwd)
-        written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
-        return frozenset(one for one in written if isinstance(one, str) and one in message_ids)
+    def evict(self) -> None:
+        """Parks the session: closes its process, if it has one; the next message resumes it."""
+        self._process.park()
 
-    # -- what is kept -----------------------------------------------------------------------------------------
+    def cancel(self) -> None:
+        """Ends the session for good, at once; its process is closed in the background."""
+        self._process.leave()
+        self._turns.end(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."))
+        self._state.move(State.CANCELLED)
+
+    def release(self) -> None:
+        """Lets go of the process and takes no more messages, because the server stops."""
+        self._released = True
+        self._turns.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
+
+    async def closed(self) -> None:
+        """Waits until no process is left that this session has let go of."""
+        await self._process.closed()
+
+    # -- the record -------------------------------------------------------------------------------------------
 
     def record(self) -> SessionRecord | None:
         """What the session is like now, for its file; None if it is to leave no trace."""
         if not self.options.persist:
             return None
         self._revision += 1
-        outcome, cut = _short_enough(self.outcome)
+        outcome, cut = recordable_outcome(self.outcome)
         origin = self._origin
         return SessionRecord(
             revision=self._revision,
@@ -281,7 +367,7 @@ class Session(Dialogue):
             used_at=self.used_at,
             cwd=self.cwd,
             options=self.options.model_copy(update={"cwd": None}),
-            first_prompt=_storable(self.first_prompt[:_LONGEST_PROMPT]) if self.first_prompt else None,
+            first_prompt=recordable_prompt(self.first_prompt),
             origin=(origin.session_id, origin.at_message) if origin is not None else None,
             cancelled=self.state is State.CANCELLED,
             running_since=None if self.turn_seconds is None else time.time() - self.turn_seconds,
@@ -294,16 +380,16 @@ class Session(Dialogue):
         )
 
     def restore(self, found: OnDisk) -> None:
-        """Takes over what the disk knows of the session, before anything else happens to it."""
-        self.log.restore(narrated(found.recent, self.narrator), found.recent.fingerprint)
-        self._standing.state = found.state
+        """Takes over what was read from disk; called once, before anything else happens to the session."""
+        self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
+        self._state.state = found.state
         self.outcome = found.outcome
         if not self.busy:
-            self.narrator.ended()
+            self.readable_lines.fail_running()
         record = found.record
         if record is not None:
             self._adopt(record)
-            self.usage = found.usage
+            self._costs.usage = found.usage
             self.created_at, self.used_at = record.created_at, record.used_at
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner
@@ -311,64 +397,18 @@ class Session(Dialogue):
 
     def _adopt(self, record: SessionRecord) -> None:
         self._revision = record.revision
-        self.spent_usd = record.spent_usd
-        self.usage = record.usage
-        self.model_turns = record.model_turns
+        self._costs.usage = record.usage
+        self._costs.spent_usd = record.spent_usd
+        self._costs.model_turns = record.model_turns
         self.grants = record.grants
 
     async def _catch_up(self) -> None:
-        """Another server may have gone on with the session while this one had it parked."""
+        """Another server may have gone on with the session while this one had it parked: its record is newer then."""
         record = None
-        await self._around.recorder.saved(self.id)
+        await self._deps.recorder.saved(self.id)
         with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
-            record = await asyncio.to_thread(self._around.recorder.records.read, self.id)
+            record = await asyncio.to_thread(self._deps.recorder.records.read, self.id)
         if record is not None and record.revision > self._revision:
             self._adopt(record)
             if record.cancelled:
-                self._standing.move(State.CANCELLED)
-
-    # -- letting go -------------------------------------------------------------------------------------------
-
-    @property
-    def evictable(self) -> bool:
-        return self._ready and not self.busy and self.options.persist and not self._journal.background_work
-
-    def cancel(self) -> None:
-        """Ends the session for good, at once; its process is closed behind it."""
-        self._let_go()
-        self._end_turn(Outcome(OutcomeCode.CANCELLED, detail="The session was cancelled."))
-        self._standing.move(State.CANCELLED)
-
-    def release(self) -> None:
-        """Lets go of the process and takes no more messages, because the server stops."""
-        self._released = True
-        self._give_up(Outcome(OutcomeCode.INTERRUPTED, detail="The server stopped."))
-
-    async def closed(self) -> None:
-        """Waits until no process is left that this session has let go of."""
-        if self._last_incarnation is not None:
-            await self._last_incarnation.gone()
-
-
-_LONGEST_PROMPT = 1000
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
-
-
-def _short_enough(outcome: Outcome | None) -> tuple[Outcome | None, bool]:
-    """An outcome as a record keeps it, and whether the transcript has more of its result."""
-    if outcome is None:
-        return None, False
-    if outcome.structured_output is not None and _size(outcome.structured_output) > LONGEST_RESULT:
-        outcome = replace(outcome, structured_output=None)
-    if outcome.permission_denials and _size(outcome.permission_denials) > LONGEST_RESULT:
-        outcome = replace(outcome, permission_denials=())
-    cut = len(outcome.result) > LONGEST_RESULT
-    result = _storable(outcome.result[:LONGEST_RESULT])
-    return replace(outcome, result=result, detail=_storable(outcome.detail)), cut
-
-
-def _size(value: object) -> int:
-    return len(json.dumps(value, default=str))
+                self._state.move(State.CANCELLED)

@@ -1,7 +1,7 @@
-"""A session out of what is left of it on disk: its record, if it was ours, and its transcript."""
+"""Reads a session from disk: from its record, if this server has written one, and from its transcript."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -16,40 +16,42 @@ from ..store.lease import Leases
 from ..store.session_records import SessionRecord, SessionRecords
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcript_summary import in_folder
-from ..store.transcripts import Transcript, Transcripts
+from ..store.transcripts import Transcript, Transcripts, read_lines
 from .event_writer import ReadableLines
 from .launcher import own_directory
 
 
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """All that the disk knows of a session."""
+    """Everything on disk about a session."""
 
     session_id: str
     record: SessionRecord | None
     transcript: Transcript | None
     recent: Recent
     runs_elsewhere: bool = False
-    """Whether another server is in the middle of a turn of it."""
+    """Whether another server is running a turn of it."""
 
     @property
     def cwd(self) -> str:
         """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
-        told = self.transcript.cwd if self.transcript is not None else None
-        if self.record is None or self.transcript is None:
-            return self.record.cwd if self.record is not None else told or own_directory()
-        at_home = in_folder(os.path.realpath(self.record.cwd), self.transcript.path.parent.name)
-        return self.record.cwd if at_home or told is None else told
+        record, transcript = self.record, self.transcript
+        if record is None:
+            return (transcript.cwd if transcript is not None else None) or own_directory()
+        if transcript is None or transcript.cwd is None:
+            return record.cwd
+        in_place = in_folder(os.path.realpath(record.cwd), transcript.path.parent.name)
+        return record.cwd if in_place else transcript.cwd
 
     @property
     def usage(self) -> Usage:
         """The CLI counts what interactive use cost, our record what a killed process cost: the larger is nearer."""
-        told = [self.transcript.usage] if self.transcript is not None else []
-        return max([self.record.usage, *told] if self.record is not None else told, key=lambda one: one.cost_usd)
+        sources = (self.record, self.transcript)
+        return max((source.usage for source in sources if source is not None), key=lambda usage: usage.cost_usd)
 
     @property
     def state(self) -> State:
-        """Where the session stands."""
+        """The state that it was left in; a turn that no server runs any more was interrupted."""
         record = self.record
         if record is None:
             return State.IDLE
@@ -61,22 +63,22 @@ class OnDisk:
 
     @property
     def outcome(self) -> Outcome | None:
-        """What the last turn came to; a turn that nobody ended was interrupted, whatever the one before came to."""
+        """The outcome of the last turn. One that was never ended was interrupted, whatever the one before came to."""
         record = self.record
         if record is None:
             return Outcome(OutcomeCode.COMPLETED, result=self.recent.answer) if self.recent.answer else None
         if record.running_since is not None:
-            return None if self.runs_elsewhere else _cut_short(record.running_since)
+            return None if self.runs_elsewhere else _interrupted_since(record.running_since)
         if record.outcome is not None and record.result_cut:
             return replace(record.outcome, result=self.recent.answer or record.outcome.result)
         return record.outcome
 
 
 def read_session(session_id: str, records: SessionRecords, transcripts: Transcripts, leases: Leases) -> OnDisk | None:
-    """None if there is nothing that could be resumed. RecordUnreadable if it must not be. Blocks on the disk.
+    """None if there is nothing that could be resumed, RecordUnreadable if it must not be. Blocks on the disk.
 
-    A session that was ended before it could write a line has only its record, and begins anew. One that has spoken
-    and lost its transcript is gone.
+    A session that was ended before it could write a line has only its record, and begins anew. One that has had
+    turns of the model and lost its transcript is gone.
     """
     record = records.read(session_id)
     transcript = transcripts.read(session_id)
@@ -88,16 +90,15 @@ def read_session(session_id: str, records: SessionRecords, transcripts: Transcri
 
 
 def resumed_options(
-    recorded: SessionOptions, wished: SessionOptions | None, *, foreign_owner: str | None = None
+    recorded: SessionOptions, requested: SessionOptions | None, *, foreign_owner: str | None = None
 ) -> SessionOptions:
-    """What a session is resumed with: what this call sets, else what is recorded.
+    """What a session is resumed with: the fields that this call sets, else what is recorded.
 
-    Only fields that were set count as wishes. The policy is applied to the outcome, elsewhere. A session that
-    belongs to somebody else was limited by that one's policy, of which only the recorded options tell: it takes no
-    wishes, or PermissionDenied.
+    The policy is applied to the result, elsewhere. A session of another owner (`foreign_owner`) was limited by that
+    owner's policy, of which only the recorded options tell: none of them may be changed, or PermissionDenied.
     """
-    names = wished.model_fields_set if wished is not None else set()
-    changes = {name: value for name in sorted(names) if (value := getattr(wished, name)) is not None}
+    names = requested.model_fields_set if requested is not None else set()
+    changes = {name: value for name in sorted(names) if (value := getattr(requested, name)) is not None}
     differing = [name for name, value in changes.items() if value != getattr(recorded, name)]
     if foreign_owner is not None and differing:
         raise PermissionDenied(
@@ -107,13 +108,22 @@ def resumed_options(
     return recorded.model_copy(update=changes)
 
 
-def narrated(recent: Recent, narrator: ReadableLines) -> Iterator[Event]:
-    """The readable lines of a transcript's end, as they were told when it happened."""
+def messages_in_transcript(
+    transcripts: Transcripts, session_id: str, message_ids: Set[str], cwd: str | None = None
+) -> Set[str]:
+    """Those of the messages that the session's transcript has. Blocks on the disk."""
+    path = transcripts.path_of(session_id, cwd)
+    written = (line.get("uuid") for line in read_lines(path)) if path is not None else ()
+    return {uuid for uuid in written if isinstance(uuid, str) and uuid in message_ids}
+
+
+def restored_output(recent: Recent, readable_lines: ReadableLines) -> Iterator[Event]:
+    """The readable lines of a transcript's end, as they were logged when it happened."""
     if not recent.complete:
         yield Output("[earlier output is not kept here; the transcript has it]", "text")
     for message in recent.messages:
         at = _time_of(message.get("timestamp"))
-        for kind, line in narrator.conversation(Conversation(dict(message), 0)):
+        for kind, line in readable_lines.conversation(Conversation(dict(message), 0)):
             yield Output(line, kind, size=len(line), at=at)
 
 
@@ -124,7 +134,7 @@ def _time_of(timestamp: object) -> float:
         return 0.0
 
 
-def _cut_short(began: float) -> Outcome:
+def _interrupted_since(began: float) -> Outcome:
     when = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
     detail = f"The turn that began at {when} was cut short: the server that ran it ended before it."
     return Outcome(OutcomeCode.INTERRUPTED, detail=detail)

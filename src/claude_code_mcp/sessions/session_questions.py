@@ -1,4 +1,8 @@
-"""The questions of one session: requests of its process on one side, the broker and its channels on the other."""
+"""The questions of one session: requests of its process on one side, the broker and its channels on the other.
+
+A question is in the log before anything can answer it, and its end is in the log before the process gets the reply.
+Answers of the policy's rules take the same path as those of people.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,112 +26,112 @@ class QuestionSource(Protocol):
     cwd: str
     owner: str
     log: EventLog
-    narrator: ReadableLines
+    readable_lines: ReadableLines
 
-    def granted(self, updates: list[Mapping[str, Any]]) -> None:
-        """Somebody allowed something for the whole session."""
+    def grant(self, updates: list[Mapping[str, Any]]) -> None:
+        """Permission updates that were allowed for the whole session."""
 
     def plan_approved(self, mode: str | None) -> None:
         """A plan was approved; the session goes on in this mode, or in the CLI's own choice."""
 
 
 class SessionQuestions:
-    """Opens questions for requests and hands the replies back; both ends are logged."""
+    """Opens questions for requests and hands the replies back."""
 
     def __init__(
         self,
-        asker: QuestionSource,
+        session: QuestionSource,
         broker: Broker,
-        gate: PolicyEnforcer,
+        enforcer: PolicyEnforcer,
         reply: Callable[[str, Raw | None], None],
-        settle: Callable[[], None],
     ) -> None:
-        """`reply` takes the id of the request and what the CLI is to hear, None if it wants no answer any more;
-        `settle` is called after every question that is no longer open."""
-        self._asker = asker
+        """`reply` takes the id of the request and the response for the CLI, None if there is no answer."""
+        self._session = session
         self._broker = broker
-        self._gate = gate
+        self._enforcer = enforcer
         self._reply = reply
-        self._settle = settle
-        self._asked: dict[str, str] = {}
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called after a question was settled and the CLI has its reply."""
+        self._question_ids: dict[str, str] = {}
+        """By the id of the CLI's request."""
 
     @property
     def pending(self) -> list[Question]:
         """Oldest first."""
-        return self._broker.pending(self._asker.id)
+        return self._broker.pending(self._session.id)
 
     def open(self, frame: ControlRequest) -> None:
-        """Offers a `can_use_tool` request to everybody who may answer, unless a rule answers it."""
-        request, asker = frame.request, self._asker
+        """Offers a `can_use_tool` request to every channel, unless a rule answers it."""
+        request, session = frame.request, self._session
         tool_use_id = request.get("tool_use_id")
-        modes, mode_after = self._gate.modes_after_plan(asker.owner)
+        modes, mode_after = self._enforcer.modes_after_plan(session.owner)
         question = self._broker.open(
-            self._asker.id,
+            session.id,
             str(request.get("tool_name")),
-            self._input(request, tool_use_id),
+            self._tool_input(request, tool_use_id),
             lambda question, resolution, body: self._settled(frame.id, question, resolution, body),
-            cwd=self._asker.cwd,
+            cwd=session.cwd,
             tool_use_id=tool_use_id,
-            suggestions=self._gate.suggestions(asker.owner, asker.cwd, request.get("permission_suggestions")),
+            suggestions=self._enforcer.suggestions(session.owner, session.cwd, request.get("permission_suggestions")),
             reason=request.get("decision_reason"),
             blocked_path=request.get("blocked_path"),
             modes=modes,
             mode_after=mode_after,
         )
-        self._asked[frame.id] = question.id
-        self._asker.log.append(QuestionOpened(question))
-        answer = self._gate.answer(asker.owner, asker.cwd, question.tool_name, question.tool_input)
+        self._question_ids[frame.id] = question.id
+        session.log.append(QuestionOpened(question))
+        answer = self._enforcer.answer(session.owner, session.cwd, question.tool_name, question.tool_input)
         if answer is not None:
-            self._broker.answer(asker.id, question.id, answer, BY)
+            self._broker.answer(session.id, question.id, answer, BY)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
-        """Puts a form of an MCP server to everybody who may answer; done with the form as it was filled in."""
+        """Puts a form of an MCP server to every channel; the future has the form as it was filled in."""
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        session = self._session
 
-        def settle(question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
-            self._asker.log.append(QuestionSettled(question, resolution))
+        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
             if not filled.done():
-                filled.set_result(_filled_in(server, form, resolution, body))
-            self._settle()
+                filled.set_result(_form_result(server, form, resolution, body))
+            self.on_settled()
 
-        question = self._broker.open(self._asker.id, TOOL, questions_of(server, form), settle, cwd=self._asker.cwd)
-        self._asker.log.append(QuestionOpened(question))
+        question = self._broker.open(session.id, TOOL, questions_of(server, form), settle, cwd=session.cwd)
+        session.log.append(QuestionOpened(question))
         return filled
 
     def withdraw(self, request_id: str) -> None:
         """The CLI no longer wants an answer to this request."""
-        self._broker.withdraw(self._asked.pop(request_id, ""), "Claude Code no longer needs an answer")
+        self._broker.withdraw(self._question_ids.pop(request_id, ""), "Claude Code no longer needs an answer")
 
     def withdraw_all(self, detail: str) -> None:
-        """Nobody wants any answer any more."""
-        self._broker.withdraw_all(self._asker.id, detail)
+        """Closes all open questions without an answer."""
+        self._broker.withdraw_all(self._session.id, detail)
 
-    def _input(self, request: Raw, tool_use_id: str | None) -> Raw:
-        """The input of the call; a plan that the CLI left out is taken from the model's own words."""
-        given = request.get("input")
-        given = given if isinstance(given, dict) else {}
-        if request.get("tool_name") == "ExitPlanMode" and not given.get("plan"):
-            plan = self._asker.narrator.plan_input(tool_use_id).get("plan")
-            return {**given, "plan": plan} if plan else given
-        return given
+    def _tool_input(self, request: Raw, tool_use_id: str | None) -> Raw:
+        """The input of the call. A plan that the CLI has left out of the request is taken from the model's own call."""
+        tool_input = request.get("input")
+        tool_input = tool_input if isinstance(tool_input, dict) else {}
+        if request.get("tool_name") == "ExitPlanMode" and not tool_input.get("plan"):
+            plan = self._session.readable_lines.plan_input(tool_use_id).get("plan")
+            return {**tool_input, "plan": plan} if plan else tool_input
+        return tool_input
 
-    def _settled(
-        self, request_id: str, question: Question, resolution: Resolution, body: dict[str, Any] | None
-    ) -> None:
-        self._asked.pop(request_id, None)
+    def _settled(self, request_id: str, question: Question, resolution: Resolution, body: Raw | None) -> None:
+        session, answer = self._session, resolution.answer
+        self._question_ids.pop(request_id, None)
         if body is not None and isinstance(updates := body.get("updatedPermissions"), list):
-            self._asker.granted(updates)
-        self._asker.log.append(QuestionSettled(question, resolution))
-        if resolution.answer is not None and resolution.answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
-            self._asker.plan_approved(chosen_mode(question, resolution.answer))
+            session.grant(updates)
+        session.log.append(QuestionSettled(question, resolution))
+        if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
+            session.plan_approved(chosen_mode(question, answer))
         denied = body is not None and body.get("behavior") == "deny"
         if denied and question.kind is QuestionKind.PERMISSION:
-            self._asker.narrator.denied(question.tool_use_id)
+            session.readable_lines.mark_denied(question.tool_use_id)
         self._reply(request_id, body)
-        self._settle()
+        self.on_settled()
 
 
-def _filled_in(server: str, form: Raw, resolution: Resolution, body: dict[str, Any] | None) -> Raw:
+def _form_result(server: str, form: Raw, resolution: Resolution, body: Raw | None) -> Raw:
     if resolution.closure is not Closure.ANSWERED or body is None:
         return {"action": "cancel"}
     if body.get("behavior") != "allow":

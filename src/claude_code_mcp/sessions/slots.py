@@ -1,4 +1,4 @@
-"""Room for live processes: how many at once, how many starting at once, and who makes way."""
+"""Limits on live processes: how many at once, how many starting at once, and which idle one makes room."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +9,7 @@ from ..errors import LimitReached
 
 
 class SlotHolder(Protocol):
-    """Whoever holds a slot."""
+    """A session that holds a slot, or wants one."""
 
     @property
     def used_at(self) -> float:
@@ -17,10 +17,10 @@ class SlotHolder(Protocol):
 
     @property
     def evictable(self) -> bool:
-        """Whether its process can be closed without harm to anybody."""
+        """Whether its process can be closed without losing work."""
 
     def evict(self) -> None:
-        """Gives up the process; must call `leave` with the task that closes it before it returns."""
+        """Gives up the process. It must call `leave`, with the task that closes the process, before it returns."""
 
 
 class Slots:
@@ -28,42 +28,39 @@ class Slots:
 
     def __init__(self, limit: int, spawns: int) -> None:
         self._limit = limit
-        self._spawning = asyncio.Semaphore(spawns)
-        self._occupants: set[SlotHolder] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._spawns = asyncio.Semaphore(spawns)
+        self._holders: set[SlotHolder] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def live(self) -> int:
         """Slots taken."""
-        return len(self._occupants)
+        return len(self._holders)
 
-    def take(self, newcomer: SlotHolder) -> None:
-        """Takes a slot, from the least recently used idle occupant if none is free; else LimitReached."""
-        if newcomer not in self._occupants and len(self._occupants) >= self._limit:
-            self._make_room()
-        self._occupants.add(newcomer)
+    def take(self, holder: SlotHolder) -> None:
+        """Takes a slot, from the least recently used idle holder if none is free; else LimitReached."""
+        if holder not in self._holders and len(self._holders) >= self._limit:
+            evictable = (other for other in self._holders if other.evictable)
+            idle = min(evictable, key=lambda other: other.used_at, default=None)
+            if idle is None:
+                raise LimitReached(
+                    f"All {self._limit} sessions are busy (MAX_SESSIONS); wait for one to finish or cancel one.",
+                    limit=self._limit,
+                )
+            idle.evict()
+        self._holders.add(holder)
 
-    def _make_room(self) -> None:
-        evictable = (occupant for occupant in self._occupants if occupant.evictable)
-        victim = min(evictable, key=lambda occupant: occupant.used_at, default=None)
-        if victim is None:
-            raise LimitReached(
-                f"All {self._limit} sessions are busy (MAX_SESSIONS); wait for one to finish or cancel one.",
-                limit=self._limit,
-            )
-        victim.evict()
-
-    def leave(self, occupant: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
-        """Gives the slot back; `closing` is still at work on the old process."""
-        self._occupants.discard(occupant)
+    def leave(self, holder: SlotHolder, closing: asyncio.Task[None] | None = None) -> None:
+        """Gives the slot back at once; `closing` is the task that still ends the old process."""
+        self._holders.discard(holder)
         if closing is not None and not closing.done():
-            self._leaving.add(closing)
-            closing.add_done_callback(self._leaving.discard)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
     @asynccontextmanager
     async def spawning(self) -> AsyncIterator[None]:
-        """Waits until the old processes are gone that must be, and for a turn to start up."""
-        while self._leaving and len(self._occupants) + len(self._leaving) > self._limit:
-            await asyncio.wait(self._leaving, return_when=asyncio.FIRST_COMPLETED)
-        async with self._spawning:
+        """Around a spawn: waits until the limit holds with closing processes counted, then for a permit to spawn."""
+        while self._closing and len(self._holders) + len(self._closing) > self._limit:
+            await asyncio.wait(self._closing, return_when=asyncio.FIRST_COMPLETED)
+        async with self._spawns:
             yield

@@ -1,4 +1,4 @@
-"""Where a session stands: its state, every change of it in the log, and those who wait for one."""
+"""The state of a session: its legal moves, the tasks that wait for one, and the timer that notices a stalled turn."""
 
 import asyncio
 import contextlib
@@ -11,68 +11,72 @@ from ..store.event_log import EventLog
 
 
 class StateTracker:
-    """Only legal moves are made; a move to the same state is none."""
+    """The current state. Every change is checked against the state machine, logged, and wakes all waiting tasks."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log
-        self._pulse = asyncio.Event()
+        self._changed = asyncio.Event()
         self.state = State.IDLE
 
     def move(self, state: State, detail: str = "") -> None:
-        """Goes to another state, writes it down and wakes everybody who waits."""
+        """Changes the state; IllegalMove if the state machine has no such move. Staying put does nothing."""
         if state is self.state:
             return
         self.state = move(self.state, state)
         self._log.append(StateChanged(state, detail))
-        pulse, self._pulse = self._pulse, asyncio.Event()
-        pulse.set()
+        # A new event per change: the waiting tasks look at the state again when they run, and nothing must be cleared.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def at_rest(self, timeout: float | None, *, or_waiting: bool) -> bool:
-        """Waits until nothing is running, or for a question too; tells whether that came in time."""
-        wanted = BUSY - {State.WAITING} if or_waiting else BUSY
+    async def wait_until_at_rest(self, timeout: float | None, *, or_waiting: bool) -> bool:
+        """Waits until no turn is running, with `or_waiting` also for a question; returns whether that came in time."""
+        awaited = BUSY - {State.WAITING} if or_waiting else BUSY
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                while self.state in wanted:
-                    await self._pulse.wait()
-        return self.state not in wanted
+                while self.state in awaited:
+                    await self._changed.wait()
+        return self.state not in awaited
 
 
 class StallTimer:
-    """Calls `report` with the seconds once per silence of at least `limit`, while `may_be_heard` says so."""
+    """Calls `report` with the seconds, once per silence of at least `limit`, while `expects_output` returns true.
 
-    def __init__(self, limit: float, may_be_heard: Callable[[], bool], report: Callable[[float], None]) -> None:
+    `touch` runs for every frame, so it only stores the time; the timer looks at that time when it fires and sets
+    itself again.
+    """
+
+    def __init__(self, limit: float, expects_output: Callable[[], bool], report: Callable[[float], None]) -> None:
         self._limit = limit
-        self._may_be_heard = may_be_heard
+        self._expects_output = expects_output
         self._report = report
-        self._heard = time.monotonic()
+        self._last_output = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
-        self.long = False
-        """Whether it has been silent for too long, as of now."""
+        self.stalled = False
+        """Whether the limit has passed since the last output."""
 
-    def broken(self) -> None:
-        """Something was heard. Called for every frame, so it does no more than take the time."""
-        self._heard = time.monotonic()
-        self.long = False
+    def touch(self) -> None:
+        """There was output."""
+        self._last_output = time.monotonic()
+        self.stalled = False
 
-    def watch(self) -> None:
-        """Silence counts from now on."""
-        self.broken()
+    def start(self) -> None:
+        """Counts the silence from now on, also if it is running already."""
+        self.touch()
         if self._timer is None:
-            self._look_later(self._limit)
+            self._schedule(self._limit)
 
     def stop(self) -> None:
-        """Silence is as it should be."""
-        self.long = False
+        self.stalled = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self, seconds: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._look)
+    def _schedule(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
-    def _look(self) -> None:
-        silent = time.monotonic() - self._heard
-        if silent >= self._limit and not self.long and self._may_be_heard():
-            self.long = True
-            self._report(silent)
-        self._look_later(max(self._limit - silent, self._limit / 10))
+    def _check(self) -> None:
+        silence = time.monotonic() - self._last_output
+        if silence >= self._limit and not self.stalled and self._expects_output():
+            self.stalled = True
+            self._report(silence)
+        self._schedule(max(self._limit - silence, self._limit / 10))

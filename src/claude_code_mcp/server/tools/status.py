@@ -170,7 +170,7 @@ def _silent_seconds(session: Session) -> int:
 
 
 def _tools(session: Session) -> list[ToolUseEvent]:
-    recent = list(session.narrator.tools.values())[-_TOOLS_SHOWN:]
+    recent = list(session.readable_lines.tools.values())[-_TOOLS_SHOWN:]
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 

@@ -1,0 +1,400 @@
+"""The running turn of a session: how it begins, what ends it, and what follows.
+
+Every change happens in plain synchronous code on the event loop. What must wait (starting or interrupting a process)
+runs in tasks that belong to the service, never to a caller; such a task looks at `current` again when it goes on,
+since its turn may be over by then.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from ..claude.frames import Lifecycle, Raw, Result
+from ..claude.process import ClaudeProcess
+from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.events import ProcessChanged, Spent, TurnEnded, TurnStarted
+from ..model.options import SessionOptions
+from ..model.outcome import Outcome, OutcomeCode
+from ..model.states import State
+from ..processes.child import Exit
+from ..store.event_log import EventLog
+from .dependencies import SessionDeps
+from .event_writer import EventWriter
+from .live_process import CurrentProcess
+from .messages import MessageQueue, UserMessage
+from .session_costs import SessionCosts
+from .session_loader import messages_in_transcript
+from .session_questions import SessionQuestions
+from .state import StallTimer, StateTracker
+
+_DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
+_NEVER_STARTED = "Ended before it had started."
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """The turn that is running."""
+
+    number: int
+    message_id: str = ""
+    """The message which started it; empty if it started by itself."""
+    question_only: bool = False
+    """Whether the CLI itself runs no turn: a background task has a question, and will report back in the end."""
+    started: float = field(default_factory=time.monotonic)
+    begun: bool = False
+    """Whether the process has begun it (its `init` frame was received)."""
+    cleared: bool = False
+    """Whether the conversation was replaced by another one in it."""
+    ending_as: OutcomeCode | None = None
+    """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
+    to_drop: frozenset[str] = frozenset()
+    """The messages that were there when an interruption asked for the queue to be dropped."""
+    dropped: list[UserMessage] = field(default_factory=list)
+    """The messages behind it that were dropped when it was interrupted."""
+    timer: asyncio.TimerHandle | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class TurnSession(Protocol):
+    """What turns read and change of their session."""
+
+    id: str
+    options: SessionOptions
+    cwd: str
+    log: EventLog
+    used_at: float
+    outcome: Outcome | None
+    start_error: ClaudeCodeError | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """The parts of one session that work together on its turns."""
+
+    state: StateTracker
+    stall_timer: StallTimer
+    events: EventWriter
+    costs: SessionCosts
+    messages: MessageQueue
+    questions: SessionQuestions
+    process: CurrentProcess
+
+
+class TurnRunner:
+    """Runs the turns of one session, one at a time; the `LifecycleListener` of its processes."""
+
+    def __init__(self, session: TurnSession, deps: SessionDeps, parts: SessionParts) -> None:
+        self.current: Turn | None = None
+        self.count = 0
+        self.any_sent = False
+        """Whether any process has been given a message."""
+        self._session = session
+        self._deps = deps
+        self._state = parts.state
+        self._stall_timer = parts.stall_timer
+        self._events = parts.events
+        self._costs = parts.costs
+        self._messages = parts.messages
+        self._questions = parts.questions
+        self._questions.on_settled = self.question_settled
+        self._process = parts.process
+        self._crash = Outcome(OutcomeCode.CRASHED)
+        """The outcome of messages that turn out to have been read by a process which crashed."""
+
+    # -- begin ------------------------------------------------------------------------------------------------
+
+    def accept(self, message: UserMessage) -> None:
+        """Takes a message: it starts a turn, joins the running one or waits behind it."""
+        self._messages.accept(message)
+        if self.current is None:
+            self.begin(message)
+        if self._process.ready:
+            self._hand_over()
+
+    def begin(self, message: UserMessage | None, *, question_only: bool = False) -> Turn:
+        """Begins a turn, for a message or (None) because the process has begun one by itself."""
+        self.count += 1
+        message_id, prompt = (message.id, message.text) if message is not None else ("", "")
+        self.current = turn = Turn(self.count, message_id, question_only)
+        self._events.retrying = None
+        if message is not None and message.timeout is not None:
+            turn.timer = asyncio.get_running_loop().call_later(message.timeout, self._time_out, turn)
+        self._session.log.append(TurnStarted(turn.number, message_id, prompt))
+        self._state.move(State.RUNNING if self._process.ready else State.STARTING)
+        self._stall_timer.start()
+        return turn
+
+    def process_began_turn(self) -> None:
+        """The CLI reports that it runs a turn; without one of ours, a background task has reported back."""
+        turn = self.current or self.begin(None)
+        turn.question_only = False
+        turn.begun = True
+
+    def _hand_over(self) -> None:
+        """Gives the process the messages that it is to have now."""
+        process = self._process.process
+        assert process is not None
+        if self.current is None:
+            return
+        self.any_sent = True
+        ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
+        for message in ready:
+            try:
+                process.send(message.text, message.id, later=message.later)
+            except ProcessFailed as error:
+                self._deps.start_task(self._await_end(process, error))
+                return
+
+    async def _await_end(self, process: ClaudeProcess, error: ProcessFailed) -> None:
+        """A process that takes no input is about to end, and `process_ended` tells more. If it does not, we give up."""
+        await asyncio.wait([process.exited], timeout=self._deps.settings.stop_timeout)
+        if self._process.process is process:
+            self.give_up(Outcome(OutcomeCode.CRASHED, detail=error.message))
+
+    # -- end --------------------------------------------------------------------------------------------------
+
+    def result_received(self, frame: Result) -> None:
+        """Ends the turn with what the process reports."""
+        turn = self.current
+        if turn is None:
+            return  # a repetition for a turn that has its outcome
+        if frame.unasked and turn.message_id and turn.message_id not in frame.message_ids:
+            # A report of background work came in between; the message of this turn is still to be answered.
+            self.late_result(frame)
+            return
+        outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
+        if outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.TIMEOUT:
+            outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
+        if turn.cleared and outcome.ok and not outcome.result:
+            going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
+            outcome = replace(outcome, result=going_on)
+        self.end(outcome)
+
+    def end(self, outcome: Outcome) -> None:
+        """Settles the messages of the turn and begins the next one, or brings the session to rest.
+
+        `current` is None until the next turn begins, so nothing that is called from here can end this one again.
+        Costs, log and the outcomes of messages come before the state: a task that waits for the state finds all of
+        them. `Turn.ended` comes last.
+        """
+        turn, self.current = self.current, None
+        if turn is None:
+            return
+        if turn.timer is not None:
+            turn.timer.cancel()
+        self._stall_timer.stop()
+        self._events.retrying = None
+        self._costs.add(outcome.usage)
+        self._costs.model_turns += outcome.num_turns
+        self._session.outcome = outcome
+        self._session.used_at = time.time()
+        self._session.log.append(TurnEnded(turn.number, outcome))
+        if turn.ending_as is not None or not self._events.background_tasks:
+            # Otherwise the questions may be those of background tasks, which go on without a turn.
+            self._questions.withdraw_all("the turn ended")
+        following = self._messages.settle_turn(outcome, turn.number, except_for=self._waiting_behind(outcome))
+        if following is not None or self._questions.pending:
+            next_turn = self.begin(following, question_only=following is None)
+            self.wait_for_answers()
+            if self._process.ready:
+                self._hand_over()
+            elif self._process.live is None:  # it has crashed
+                self._deps.start_task(self._start_process_for(next_turn))
+        else:
+            self._state.move(outcome.state, outcome.detail)
+            if self._process.live is not None and self._process.live.budget_outdated:
+                self._process.park()
+        turn.ended.set()
+
+    def _waiting_behind(self, outcome: Outcome) -> Set[str]:
+        """The messages that the outcome of the turn is not for.
+
+        While the process lives, these are the ones that it has not finished or not been given. Without it, all that it
+        was given end with the turn; those which were held back it has never seen, and after a crash they are for the
+        next process.
+        """
+        process = self._process.process
+        if process is not None:
+            return process.unfinished | self._messages.unsent
+        persistent = self._session.options.persist
+        return self._messages.unsent if outcome.code is OutcomeCode.CRASHED and persistent else frozenset()
+
+    def give_up(self, outcome: Outcome) -> None:
+        """Lets go of the process and ends the turn, with the code that it was being ended with, if it was."""
+        self._process.leave()
+        turn = self.current
+        if turn is None or turn.ending_as is None:
+            self.end(outcome)
+            return
+        behind = [message for message in self._messages.open if not message.started and message.id != turn.message_id]
+        self._drop(behind, turn)
+        self.end(replace(outcome, code=turn.ending_as))
+
+    def late_result(self, frame: Result) -> None:
+        """Counts what a turn cost that was given up before it ended, or that nobody asked for."""
+        usage = self._read_result(frame, interrupted=True).usage
+        self._costs.add(usage)
+        if usage.models:
+            self._session.log.append(Spent(usage))
+
+    def _read_result(self, frame: Result, *, interrupted: bool) -> Outcome:
+        wants_structure = self._session.options.output_schema is not None
+        return self._costs.read_result(frame, wants_structure=wants_structure, interrupted=interrupted)
+
+    # -- interruption -----------------------------------------------------------------------------------------
+
+    async def interrupt(self, code: OutcomeCode, *, drop_queued: bool) -> Sequence[UserMessage]:
+        """Ends the running turn with this code; returns the messages behind it that were dropped, oldest first.
+
+        With `drop_queued` the messages that the turn has not taken up are dropped, else they run next. Nothing happens
+        without a turn; a second interruption waits for the end like the first, whose code stands.
+        """
+        turn = self.current
+        if turn is None:
+            return ()
+        if turn.ending_as is None:
+            turn.ending_as = code
+            turn.to_drop = frozenset(message.id for message in self._messages.open) if drop_queued else frozenset()
+            held_back = self._messages.unsent & turn.to_drop - {turn.message_id}
+            self._drop([message for message in self._messages.open if message.id in held_back], turn)
+            if turn.question_only:
+                self.end(Outcome(code, detail="The background task that asked goes on without an answer."))
+            elif self._process.ready:
+                self._interrupt_process(turn, drop_queued)
+            else:
+                self.give_up(Outcome(code, detail=_NEVER_STARTED))
+        await turn.ended.wait()
+        return sorted(turn.dropped, key=lambda message: message.accepted)
+
+    def _interrupt_process(self, turn: Turn, drop_queued: bool) -> None:
+        process = self._process.process
+        assert process is not None
+        try:
+            reply = process.ask("interrupt", cancel_queued=drop_queued)
+        except ProcessFailed as error:
+            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail=error.message))
+        else:
+            self._deps.start_task(self._await_interruption(turn, reply))
+
+    async def _await_interruption(self, turn: Turn, reply: "asyncio.Future[Raw]") -> None:
+        """The process must confirm the interruption and then end the turn, both in time; else it is stopped."""
+        timeout = self._deps.settings.stop_timeout
+        with contextlib.suppress(ProcessFailed, TimeoutError):
+            await asyncio.wait_for(reply, timeout)
+            await asyncio.wait_for(turn.ended.wait(), timeout)
+        if self.current is turn:
+            self.give_up(Outcome(OutcomeCode.INTERRUPTED, detail="Claude Code did not react and was stopped."))
+
+    def _time_out(self, turn: Turn) -> None:
+        async def interrupt() -> None:
+            await self.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)  # the messages behind it have their own time
+
+        if self.current is turn:
+            self._deps.start_task(interrupt())
+
+    def message_reported(self, frame: Lifecycle) -> None:
+        """The process reports what became of a message."""
+        message, turn = self._messages.find(frame.message_id), self.current
+        if message is None or message.outcome.done():
+            return
+        message.acknowledged = True
+        if frame.state == "started":
+            message.started = True
+        elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
+            # The interruption came before the message that started this turn was read: there will be no result.
+            behind = turn.to_drop - {turn.message_id}
+            self._drop([message for message in self._messages.open if message.id in behind], turn)
+            self.end(Outcome(turn.ending_as or OutcomeCode.INTERRUPTED, detail=_NEVER_STARTED))
+        elif frame.state == "cancelled" and not message.started:
+            self._drop([message], turn)
+
+    def _drop(self, messages: Iterable[UserMessage], turn: Turn | None) -> None:
+        for message in messages:
+            self._messages.settle(message, Outcome(OutcomeCode.DROPPED, detail=_DROPPED))
+            if turn is not None:
+                turn.dropped.append(message)
+
+    # -- questions --------------------------------------------------------------------------------------------
+
+    def wait_for_answers(self) -> None:
+        """Called after a question was opened, which a rule may have answered at once."""
+        if self._questions.pending:
+            self._state.move(State.WAITING)
+
+    def question_settled(self) -> None:
+        """The turn goes on when no question is open any more."""
+        if self.current is not None and self._state.state is State.WAITING and not self._questions.pending:
+            self._state.move(State.RUNNING)
+            self._stall_timer.start()
+
+    # -- the process ------------------------------------------------------------------------------------------
+
+    def process_started(self, pid: int, api_ms: int) -> None:
+        self._costs.start_api_time(api_ms)
+        self._session.log.append(ProcessChanged("started", pid))
+
+    def process_ready(self) -> None:
+        if self._state.state is State.STARTING:
+            self._state.move(State.RUNNING)
+        self._stall_timer.start()
+        self._hand_over()
+
+    def start_failed(self, error: ClaudeCodeError) -> None:
+        self._session.start_error = error
+        self.give_up(Outcome(OutcomeCode.START_FAILED, detail=error.message, error_code=error.code))
+
+    def process_ended(self, exit_: Exit) -> None:
+        """The process ended by itself, and the turn with it, unless the process had not read any of its messages.
+
+        Those messages are sent again, once, to the next process; the turn goes on and its callers notice nothing.
+        """
+        turn = self.current
+        untouched = turn is not None and self._is_untouched(turn)
+        crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code)
+        self._session.log.append(ProcessChanged("ended", self._process.pid, exit_.reason))
+        if turn is None or not untouched:
+            self.give_up(crash)
+            return
+        self._crash = crash
+        self._process.leave()
+        self._messages.take_back()
+        self._deps.start_task(self._start_process_for(turn))
+
+    def _is_untouched(self, turn: Turn) -> bool:
+        """Whether the process has shown no sign of having read any message of this turn."""
+        if turn.begun or turn.ending_as is not None or not self._session.options.persist:
+            return False
+        messages = self._messages.open
+        return bool(messages) and all(message.unread for message in messages)
+
+    async def _start_process_for(self, turn: Turn) -> None:
+        """Starts a process for a turn that has lost its own, unless it has one or is over by then."""
+        async with self._process.starting:
+            try:
+                await self.clear_way()
+                if self.current is turn and self._process.live is None:
+                    self._process.start()
+            except ClaudeCodeError as error:
+                self.start_failed(error)
+
+    async def clear_way(self) -> None:
+        """Waits until the process before is gone, also one that a killed server has left behind.
+
+        Messages that are to be sent again are then looked for in the transcript, which is final by now: one that the
+        dead process has written there after all must not run twice, and gets the outcome of its crash.
+        """
+        session, deps = self._session, self._deps
+        await self._process.closed()
+        await asyncio.to_thread(deps.launcher.end_stray, session.id)
+        doubtful = frozenset(message.id for message in self._messages.open if message.sent_again)
+        if not doubtful:
+            return
+        written = await asyncio.to_thread(messages_in_transcript, deps.transcripts, session.id, doubtful, session.cwd)
+        for message in self._messages.open:
+            if message.id in written:
+                self._messages.settle(message, self._crash)
+        if self.current is not None and self.current.message_id in written:
+            self.give_up(self._crash)
