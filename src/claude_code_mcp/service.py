@@ -1,8 +1,8 @@
 """The façade: everything that a frontend does with sessions goes through here.
 
     async with Service() as service:
-        session = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
-        await service.wait(session.id)
+        turn = await service.create("Fix the failing test", SessionOptions(cwd="/src/app"))
+        outcome = await turn.outcome()
 
 All frontends share one service, so a session made by one is visible to all.
 """
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,7 +29,6 @@ from .errors import (
 from .model.audit_events import AuditEvent, AuditKind
 from .model.events import Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from .model.options import SessionOptions
-from .model.outcome import Outcome
 from .model.question import Answer, Question
 from .model.states import State
 from .policy.policy import Policy
@@ -43,7 +42,8 @@ from .secret_shapes import MARK
 from .sessions.dependencies import SessionDeps
 from .sessions.launcher import Launcher, default_directory, needs_confirmation
 from .sessions.mcp_bridge import McpServerHost
-from .sessions.messages import UserMessage, WhenBusy
+from .sessions.messages import WhenBusy
+from .sessions.pending_turn import InterruptResult, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.record_writer import RecordWriter
 from .sessions.registry import Sessions
@@ -59,7 +59,7 @@ from .store.transcripts import Transcripts, is_session_id
 log = logging.getLogger(__name__)
 
 
-__all__ = ["LOCAL", "Observer", "Service", "outcome_of"]
+__all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
 
 
 _LAST_WORK = 1.0
@@ -258,19 +258,17 @@ class Service:
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
-    async def create(
-        self, prompt: str, options: SessionOptions | None = None, *, owner: str = LOCAL
-    ) -> "tuple[Session, UserMessage]":
+    async def create(self, prompt: str, options: SessionOptions | None = None, *, owner: str = LOCAL) -> PendingTurn:
         """A new session with its first message. Returns at once; the id is final."""
         _require_text("prompt", prompt)
         with self._refusals_told(owner, "create"):
             made = self._sessions.create(options or SessionOptions(), owner)
             async with self._admitted(made, owner) as session, self._recorded(session):
-                delivery = await session.send(prompt)
+                message = await session.send(prompt)
                 await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._tell_of(AuditKind.SESSION_CREATED, session, prompt)
-        return session, delivery
+        return PendingTurn(session, message)
 
     async def _confirm(self, session: Session, *, new: bool) -> None:
         """Where only Claude Code can tell whether it takes the options, waits for its word, which comes before it is
@@ -302,7 +300,7 @@ class Service:
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
-    ) -> "tuple[Session, UserMessage]":
+    ) -> PendingTurn:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
@@ -321,11 +319,11 @@ class Service:
             async with self._admitted(found, owner) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
-                delivery = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
+                message = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
                 await self._confirm(session, new=new)
         await self._recorder.saved(session.id)
         self._tell_of(kind, session, text)
-        return session, delivery
+        return PendingTurn(session, message)
 
     async def fork(
         self,
@@ -336,7 +334,7 @@ class Service:
         at_message: str | None = None,
         options: SessionOptions | None = None,
         timeout: float | None = None,
-    ) -> "tuple[Session, UserMessage]":
+    ) -> PendingTurn:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
         with self._refusals_told(owner, "fork", session_id):
@@ -345,18 +343,18 @@ class Service:
             await self._sessions.check_message(source.id, at_message)
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
             async with self._admitted(fork, owner) as session, self._recorded(session):
-                delivery = await session.send(text, timeout=timeout)
+                message = await session.send(text, timeout=timeout)
                 await self._confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._tell_of(AuditKind.SESSION_FORKED, session, text, source=source.id)
-        return session, delivery
+        return PendingTurn(session, message)
 
-    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> "tuple[Session, Sequence[UserMessage]]":
-        """Ends the running turn; the session stays usable. Gives the messages that waited behind it, now dropped."""
+    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> InterruptResult:
+        """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
         session = await self._owned(session_id, owner)
         _refuse_elsewhere(session)
         self.tell(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
-        return session, await session.interrupt()
+        return InterruptResult(session, await session.interrupt())
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
@@ -543,8 +541,3 @@ async def _sweep_quietly() -> None:
 def _require_text(field: str, text: str) -> None:
     if not text.strip():
         raise InvalidArgument(f"{field} must not be empty.", field=field)
-
-
-async def outcome_of(delivery: UserMessage) -> Outcome:
-    """The outcome of the turn that took the message up. Cancelling the wait leaves the turn alone."""
-    return await asyncio.shield(delivery.outcome)

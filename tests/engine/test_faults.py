@@ -163,6 +163,7 @@ async def test_a_second_result_of_the_same_turn_is_an_echo(
 
 async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
     service = await misbehaving(start_service, cli, {"cancel_question": True})
-    session, delivery = await service.create("hello", options(sandbox))
-    assert (await end_of(delivery)).ok
+    turn = await service.create("hello", options(sandbox))
+    session = turn.session
+    assert (await end_of(turn)).ok
     assert session.questions == []

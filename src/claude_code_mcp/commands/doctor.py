@@ -278,7 +278,7 @@ def _findings(config: Path | None, *, deep: bool) -> Iterator[Finding]:
 
 async def _turn(settings: Settings) -> Finding:
     from ..model.options import SessionOptions  # noqa: PLC0415 - only the deep look runs a session
-    from ..service import Service, outcome_of  # noqa: PLC0415
+    from ..service import Service  # noqa: PLC0415
     from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415
     from ..testing.script import script  # noqa: PLC0415
 
@@ -289,8 +289,8 @@ async def _turn(settings: Settings) -> Finding:
             try:
                 async with Service(private, sandbox.environment()) as service:
                     options = SessionOptions(cwd=str(sandbox.project))
-                    _, delivery = await service.create(script("Say hello.", "hello"), options)
-                    outcome = await asyncio.wait_for(outcome_of(delivery), 60)
+                    turn = await service.create(script("Say hello.", "hello"), options)
+                    outcome = await asyncio.wait_for(turn.outcome(), 60)
             except (ClaudeCodeError, TimeoutError) as error:
                 return Finding("a turn on the scripted model", False, str(error) or "no answer within 60 s")
     told = f"answered in {outcome.duration_ms} ms" if outcome.ok else f"{outcome.code}: {outcome.detail}"

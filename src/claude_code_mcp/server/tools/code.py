@@ -138,8 +138,8 @@ async def claude_code(call: Call, given: ClaudeCode) -> Reply:
     options = session_options(given, call.service.settings)
     call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(given.timeout)})
-    session, delivery = await call.service.create(given.prompt, options, owner=call.principal)
-    return await _turn(call, session, delivery)
+    turn = await call.service.create(given.prompt, options, owner=call.principal)
+    return await _turn(call, turn.session, turn.message)
 
 
 async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
@@ -150,11 +150,9 @@ async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
     if given.fork_session:
         source = await call.service.find(given.session_id, owner=call.principal)
         source.refuse_if_busy()
-        session, delivery = await call.service.fork(
-            given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted
-        )
-        return await _turn(call, session, delivery)
-    session, delivery = await call.service.send(
+        turn = await call.service.fork(given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted)
+        return await _turn(call, turn.session, turn.message)
+    turn = await call.service.send(
         given.session_id,
         given.prompt,
         owner=call.principal,
@@ -162,7 +160,7 @@ async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
         when_busy=WhenBusy.REFUSE,
         **wanted,
     )
-    return await _turn(call, session, delivery, given.session_id)
+    return await _turn(call, turn.session, turn.message, given.session_id)
 
 
 def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:

@@ -101,7 +101,8 @@ async def claude_code_query(call: Call, given: Query) -> Reply:
     if call.resumed_session is None:
         call.switches.check(options.permission_mode)
         wanted = _session_options(call, options)
-        session, delivery = await call.service.create(given.prompt, wanted, owner=call.principal)
+        turn = await call.service.create(given.prompt, wanted, owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
         delivery = call.resumed_delivery(session)

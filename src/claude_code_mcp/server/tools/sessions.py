@@ -125,7 +125,8 @@ class SessionList(ToolOutput):
 
 async def create_session(call: Call, given: CreateSession) -> Reply:
     if call.resumed_session is None:
-        session, delivery = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+        turn = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
         delivery = call.resumed_delivery(session)
@@ -152,7 +153,8 @@ async def send_message(call: Call, given: SendMessage) -> Reply:
         # The place behind which news begin is taken before the message: while it is sent, the turn already runs.
         here = [one for one in call.service.sessions(owner=call.principal) if one.id == given.session_id]
         since = here[0].log.cursor(here[0].log.last_seq) if here else None
-        session, delivery = await call.service.send(given.session_id, given.message, owner=call.principal)
+        turn = await call.service.send(given.session_id, given.message, owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session, since = call.service.session(call.resumed_session, owner=call.principal), None
         delivery = call.resumed_delivery(session)
@@ -196,8 +198,8 @@ async def respond(call: Call, given: Respond) -> Reply:
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
-    session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
-    return interruption(session, dropped)
+    interrupted = await call.service.interrupt(given.session_id, owner=call.principal)
+    return interruption(interrupted.session, interrupted.dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
