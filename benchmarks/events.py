@@ -34,7 +34,7 @@ async def stream_events(place: Place) -> Sequence[Figure]:
             for _ in range(_ROUNDS):
                 parsing.append(_parse(lines))
                 alone.append(await _receive(session, data, len(lines)))
-                with session.log.subscribe() as events:
+                with session.events.subscribe() as events:
                     watched.append(await _receive(session, data, len(lines), events))
     return [
         ratio("1,000 stream events, nobody watching", parsing, alone, 2),

@@ -144,14 +144,14 @@ async def _here(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
 
 
 async def _reached(session: Session, stage: str) -> None:
-    with session.log.subscribe(after=0) as events:
+    with session.events.subscribe(after=0) as events:
         async for event in events:
             if isinstance(event, _STAGES[stage]):
                 return
 
 
 async def _no_longer_live(session: Session) -> None:
-    with session.log.subscribe() as events:
+    with session.events.subscribe() as events:
         while session.live:
             await anext(aiter(events))
 

@@ -78,7 +78,7 @@ PUBLIC: dict[str, set[str]] = {
 # A task must have an owner that keeps it and hears of its failure: these modules are such owners. Whoever awaits what
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
-    "service",
+    "sessions.background_tasks",
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "testing.scripted_model",
@@ -86,6 +86,10 @@ MAY_START_TASKS = {
 
 # Standard output belongs to the protocol; a command may write to it.
 MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
+
+# What stands behind the façade. Others use the methods of the service and what it lends them to read.
+BEHIND_THE_FACADE = {"broker", "enforcer", "gate", "redactor", "log"}
+MAY_LOOK_BEHIND = {"service", "sessions"}
 
 LONGEST_FILE = 600
 
@@ -287,6 +291,32 @@ def test_tasks_are_started_only_by_their_owners() -> None:
 
 def test_only_commands_print() -> None:
     assert _callers("print|sys.stdout.write", MAY_PRINT) == []
+
+
+def _looks_behind(tree: ast.AST) -> list[str]:
+    """Where a part behind the façade is taken from another object; an object's own attribute may have such a name."""
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.removeprefix("_") in BEHIND_THE_FACADE
+        and ast.unparse(node.value) != "self"
+    ]
+
+
+def test_only_the_service_and_its_sessions_know_what_is_behind_the_facade() -> None:
+    wrong = {
+        name: found
+        for name, module in MODULES.items()
+        if module.layer not in MAY_LOOK_BEHIND and (found := _looks_behind(module.tree))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("source", ["service.broker.pending()", "self._service._redactor", "session.log.after(0)"])
+def test_a_look_behind_the_facade_is_seen(source: str) -> None:
+    assert _looks_behind(ast.parse(source))
+    assert not _looks_behind(ast.parse("self._redactor.text(log.name)"))
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

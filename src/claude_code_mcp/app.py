@@ -169,12 +169,12 @@ async def _audited(
     audit = _audit(settings, audit_file)
     if audit is not None:
         service.observe(audit)
-    service.tell(AuditEvent(AuditKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
+    service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
     try:
         async with service:
             yield service
     finally:
-        service.tell(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
+        service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
         if audit is not None:
             await asyncio.to_thread(audit.close)
 

@@ -43,7 +43,7 @@ class ChannelRelay:
     def connect(self, service: Service, hub: Hub) -> None:
         """From now on questions go out, and what comes in is heard. The servers are called up for that."""
         self._service, self._hub = service, hub
-        service.broker.add_channel(self)
+        service.add_channel(self)
         if self._messages or self._permissions:
             service.start_task(self._call_up(hub))
 
@@ -66,7 +66,7 @@ class ChannelRelay:
     async def _send(self, server: str, question: Question) -> None:
         assert self._service is not None
         assert self._hub is not None
-        params = _request(without_secrets(question, self._service.redactor))
+        params = _request(without_secrets(question, self._service.redaction))
         try:
             await self._hub.connect_to([server])
             if question.id in self._asked and self._declares(server, _PERMISSION):
@@ -98,7 +98,7 @@ class ChannelRelay:
     def _ignored(self, server: str, method: str) -> None:
         assert self._service is not None
         log.warning("%s of %s was ignored: it is not allowed as a channel", method, server)
-        self._service.tell(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
+        self._service.audit(AuditEvent(AuditKind.REFUSED, f"channel:{server}", details={"notification": method}))
 
     def _answer(self, server: str, params: Mapping[str, Any]) -> None:
         assert self._service is not None
@@ -107,12 +107,12 @@ class ChannelRelay:
         if question is None or behavior not in ("allow", "deny"):
             log.info("an answer of the channel %s fits no open question", server)
             return
-        if behavior == "allow" and not is_whole(without_secrets(question, self._service.redactor)):
+        if behavior == "allow" and not is_whole(without_secrets(question, self._service.redaction)):
             log.warning("%s was not shown whole to the channel %s, which can only deny it", question.id, server)
             return
         answer = Answer(allow=behavior == "allow", message=_words(params.get("message")))
         try:
-            self._service.broker.answer(question.session_id, question.id, answer, f"channel:{server}")
+            self._service.answer_question(question.session_id, question.id, answer, f"channel:{server}")
         except ClaudeCodeError as error:
             log.info("an answer of the channel %s came too late: %s", server, error.message)
 

@@ -130,7 +130,7 @@ async def test_the_question_of_a_background_agent_outlives_the_turn_that_started
     turn = await service.create(asking(0, 1), options(sandbox, allowed_tools=("Agent",)))
     session = turn.session
     asked = await question(session)
-    assert not turn.done
+    assert not turn.done()
     assert (await end_of(turn)).result == "on its way"
     assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
     message = await service.send(session.id, script("meanwhile", "here I am"))

@@ -117,7 +117,7 @@ async def test_a_crash_takes_its_question_with_it(start_service: StartService, s
     service = await misbehaving(start_service, cli, ways)
     session, outcome = await run(service, "hello", options(sandbox))
     assert outcome.code is OutcomeCode.CRASHED
-    assert (session.questions, service.broker.pending()) == ([], [])
+    assert (session.questions, service.pending_questions()) == ([], [])
 
 
 async def test_a_process_that_dies_while_idle_is_replaced(

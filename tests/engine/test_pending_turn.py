@@ -17,7 +17,7 @@ async def test_who_gives_up_waiting_does_not_end_the_turn(service: Service, sand
     assert turn.message_id == (await event(turn.session, TurnStarted)).message_id
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(turn.outcome(), 0.05)
-    assert not turn.done
+    assert not turn.done()
     assert (await end_of(turn)).result == "done"
-    assert turn.done
+    assert turn.done()
     assert (await turn.outcome()).result == "done", "an outcome can be asked for again"

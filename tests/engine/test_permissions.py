@@ -137,7 +137,7 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
     service: Service, sandbox: Sandbox, end: str
 ) -> None:
     bystander = Bystander()
-    service.broker.add_channel(bystander)
+    service.add_channel(bystander)
     turn = await service.create(ASK, options(sandbox))
     session = turn.session
     asked = await question(session)
@@ -149,7 +149,7 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
     else:
         await getattr(service, end)(session.id)
     await end_of(turn)
-    assert (bystander.shown, service.broker.pending(), session.questions) == ({}, [], [])
+    assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
     with pytest.raises(QuestionClosed, match="withdrawn"):
         service.respond(session.id, asked, Answer(allow=True))
     assert not made(sandbox)
@@ -159,9 +159,9 @@ async def test_a_channel_that_answers_at_once_is_heard(service: Service, sandbox
     class Eager(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)
-            service.broker.answer(question.session_id, question.id, Answer(allow=True), "eager")
+            service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
 
-    service.broker.add_channel(Eager())
+    service.add_channel(Eager())
     turn = await service.create(ASK, options(sandbox))
     session = turn.session
     assert (await end_of(turn)).ok
@@ -175,7 +175,7 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
     prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
     made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
     asked = [await question(turn.session) for turn in made]
-    assert {one.id for one in service.broker.pending()} == set(asked)
+    assert {one.id for one in service.pending_questions()} == set(asked)
     with pytest.raises(QuestionClosed):
         service.respond(made[0].session.id, asked[1], Answer(allow=True))
     for turn, one, name in reversed(list(zip(made, asked, names, strict=True))):
@@ -188,12 +188,12 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
 async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service: Service, sandbox: Sandbox) -> None:
     """Callers see inputs without secrets, and what they send back must not write the mark into a file."""
     secret = "correct-horse-battery-staple"
-    service.redactor.add([secret])
+    service.add_secrets([secret])
     asking = tool("Write", file_path=str(sandbox.project / "asked"), content=f"key={secret}\n")
     turn = await service.create(script("ask", asking, "done"), options(sandbox))
     session = turn.session
     asked = await question(session)
-    shown = service.redactor.data(session.questions[0].tool_input)
+    shown = service.redaction.data(session.questions[0].tool_input)
     assert secret not in str(shown)
     changed = {**shown, "content": shown["content"] + "more\n"}
     with pytest.raises(InvalidArgument, match="stands for a secret"):

@@ -74,5 +74,5 @@ async def test_a_random_walk_ends_in_a_session_that_works(
     await asyncio.gather(*(end_of(turn) for turn in walk.sent))
     await session.wait(30)
     assert session.state in (State.IDLE, State.INTERRUPTED, State.ERROR)
-    assert service.broker.pending() == []
+    assert service.pending_questions() == []
     assert (await say(service, session, script("last", "still here"))).result == "still here"

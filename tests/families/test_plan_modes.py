@@ -58,7 +58,7 @@ async def test_the_ceiling_holds_for_the_choice(start_service: StartService, san
     forged = answer_of(review, "accept", {"decision": "Approve the plan and accept edits"})
     assert forged is not None
     with pytest.raises(InvalidArgument):
-        service.broker.answer(session.id, asked, forged, "elicitation")
+        service.answer_question(session.id, asked, forged, "elicitation")
 
 
 async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
@@ -82,7 +82,7 @@ async def test_the_form_offers_to_accept_edits(service: Service, sandbox: Sandbo
     ]
     answer = answer_of(session.questions[0], "accept", {"decision": "Approve the plan and accept edits"})
     assert answer is not None
-    service.broker.answer(session.id, asked, answer, "elicitation")
+    service.answer_question(session.id, asked, answer, "elicitation")
     assert (await end_of(turn)).result == "swept"
 
 

@@ -25,7 +25,6 @@ class PendingTurn:
         """The id under which the events of the session and its transcript name the message."""
         return self.message.id
 
-    @property
     def done(self) -> bool:
         """Whether `outcome` returns at once."""
         return self.message.outcome.done()

@@ -15,6 +15,7 @@ from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
 from ..processes.child import Exit
+from ..store.event_log import EventReader
 from ..store.session_records import LONGEST_RESULT, RecordUnreadable, SessionRecord
 from ..store.transcripts import read_lines
 from .dependencies import SessionDeps
@@ -102,6 +103,11 @@ class Session(Dialogue):
     def turn_seconds(self) -> float | None:
         """How long the current turn has been running."""
         return time.monotonic() - self._turn.started if self._turn else None
+
+    @property
+    def events(self) -> EventReader:
+        """What has happened in the session, to be read and followed."""
+        return self.log
 
     @property
     def idle_seconds(self) -> float:

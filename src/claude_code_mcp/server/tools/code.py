@@ -193,7 +193,7 @@ async def _turn(call: Call, session: Session, delivery: UserMessage, asked_as: s
     asked = await wait_for_turn(call, session, delivery, call.service.settings.call_limit_ms / 1000)
     if asked is not None:
         return asked
-    done, parts = delivery.outcome.done(), ResultParts(call.service.redactor)
+    done, parts = delivery.outcome.done(), ResultParts(call.service.redaction)
     report = (
         _finished(session, delivery.outcome.result(), parts)
         if done
@@ -294,7 +294,7 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
         return _infos([session], sensitive, f"Session {session.id} was cancelled.")
     session = call.service.session(given.session_id, owner=call.principal)
     if given.action == "get" and given.part is not None:
-        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redactor))
+        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redaction))
     if given.action == "respond" and call.resumed_session is None:
         _respond(call, session, given)
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
@@ -320,7 +320,7 @@ def _respond(call: Call, session: Session, given: SessionAction) -> None:
 
 def _detailed(call: Call, session: Session, sensitive: bool) -> dict[str, Any]:
     """A session with what its last turn has come to: its result and output, and what it waits for."""
-    told = report(session, call.service.redactor)
+    told = report(session, call.service.redaction)
     details = told.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
     return {**_row(session, sensitive), **details}
 
