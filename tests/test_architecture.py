@@ -64,7 +64,33 @@ ONLY_FOR: dict[str, set[str]] = {
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.
 PUBLIC: dict[str, set[str]] = {
-    "": {"__version__"},
+    "": {
+        "Answer",
+        "Channel",
+        "ClaudeCodeError",
+        "Event",
+        "Hub",
+        "InterruptResult",
+        "Limits",
+        "Observer",
+        "Outcome",
+        "OutcomeCode",
+        "PendingTurn",
+        "Policy",
+        "Profile",
+        "Question",
+        "Scope",
+        "Service",
+        "Session",
+        "SessionOptions",
+        "Settings",
+        "State",
+        "WhenBusy",
+        "__version__",
+        "hub_configuration",
+        "load_settings",
+        "make_hub",
+    },
     "testing": {
         "RequestRecord",
         "Sandbox",
@@ -122,10 +148,13 @@ def _module(path: Path) -> Module:
 MODULES = {module.name: module for module in map(_module, sorted(ROOT.rglob("*.py")))}
 
 
-def imports_of(module: Module) -> set[str]:
+def imports_of(module: Module, *, for_type_checkers: bool = True) -> set[str]:
     """The modules of ours that a module imports, wherever in its code it does so."""
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    tree = module.tree
+    if not for_type_checkers:
+        tree.body = [node for node in tree.body if not _is_for_type_checkers(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(_ours(alias.name) for alias in node.names if _is_ours(alias.name))
         elif isinstance(node, ast.ImportFrom):
@@ -133,6 +162,10 @@ def imports_of(module: Module) -> set[str]:
             if _is_ours(source):
                 found.update(_imported(_ours(source), alias.name) for alias in node.names)
     return found - {module.name}
+
+
+def _is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _source_of(node: ast.ImportFrom, module: Module) -> str:
@@ -157,7 +190,8 @@ def _imported(source: str, name: str) -> str:
     return candidate if candidate in MODULES else source
 
 
-IMPORTS = {name: imports_of(module) for name, module in MODULES.items()}
+# The root says to type checkers what it offers, which is everything; it imports that when somebody asks for it.
+IMPORTS = {name: imports_of(module, for_type_checkers=name != "") for name, module in MODULES.items()}
 
 
 def layer_imports() -> Iterator[tuple[str, str, str]]:
@@ -252,6 +286,23 @@ def _public(module: Module) -> set[str]:
 @pytest.mark.parametrize("name", sorted(name for name, module in MODULES.items() if module.is_package))
 def test_packages_offer_only_what_is_listed(name: str) -> None:
     assert _public(MODULES[name]) == PUBLIC.get(name, set())
+
+
+def test_the_public_names_are_the_same_for_type_checkers_and_for_the_interpreter() -> None:
+    (block,) = filter(_is_for_type_checkers, MODULES[""].tree.body)
+    declared = {
+        alias.name: f"{PACKAGE}.{node.module}"
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    package = importlib.import_module(PACKAGE)
+    assert set(declared) == PUBLIC[""] - {"__version__"}
+    for name, module in declared.items():
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+    assert set(dir(package)) >= PUBLIC[""]
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        _ = package.Missing
 
 
 def test_importing_the_package_loads_nothing_but_itself() -> None:
