@@ -26,7 +26,7 @@ def run(argv: Sequence[str], heard: GreetedInput | None = None) -> int:
     try:
         if argv[:1] == ["claude"]:
             return claude.run(argv[1:])  # none of its arguments is ours, `--help` and `--version` neither
-        arguments = _parser().parse_args(argv, argparse.Namespace(heard=heard))
+        arguments = build_parser().parse_args(argv, argparse.Namespace(heard=heard))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
@@ -57,7 +57,8 @@ class _Parser(argparse.ArgumentParser):
         raise _Misuse(message, self.format_usage())
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. A mistake raises InvalidArgument instead of ending the process."""
     parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
