@@ -137,7 +137,7 @@ async def start_rig(
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
                 child_environment=marked_environment,
-                notified=relay.hear,
+                notified=relay.on_notification,
             )
             configured = servers if isinstance(servers, HubConfig) else parse_servers(servers, around)
             hub = await stack.enter_async_context(Hub(configured, given, means))
