@@ -82,7 +82,7 @@ async def test_a_process_that_ignores_the_interruption_is_replaced(
     assert "did not react" in outcome.detail
     again = await service.send(session.id, "go")
     await until(session, lambda: session.live)
-    assert not again.outcome.done()
+    assert not again.done()
 
 
 async def test_words_of_a_dead_turn_do_not_bring_it_back(start_service: StartService, sandbox: Sandbox) -> None:

@@ -33,7 +33,7 @@ async def serve(state, cwd, prompt):
         print(json.dumps(turn.session.id), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         turn.session.evict()
-        await session.closed()
+        await turn.session.closed()
         print(json.dumps("parked"), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -129,8 +129,9 @@ async def test_two_messages_at_once_to_a_session_on_disk_start_one_process(
     await first.__aexit__()
     second = await start_service()
     sent = await asyncio.gather(*(second.send(session.id, script(f"{number}", "more")) for number in range(2)))
-    assert sent[0][0] is sent[1][0]
+    resumed = sent[0].session
+    assert resumed is sent[1].session
     assert all([(await end_of(turn)).ok for turn in sent])
-    started = [one for one in events(sent[0][0], ProcessChanged) if one.change == "started"]
-    assert [one.pid for one in started] == [sent[0][0].pid]
+    started = [one for one in events(resumed, ProcessChanged) if one.change == "started"]
+    assert [one.pid for one in started] == [resumed.pid]
     assert started[0].pid != os.getpid()
