@@ -74,15 +74,17 @@ _MODULES = {
 """The module that each public name is imported from; the same as above, for the interpreter."""
 
 
-def __getattr__(name: str) -> object:
-    for module, names in _MODULES.items():
-        if name in names:
-            from importlib import import_module  # noqa: PLC0415 - not needed by those who want the version only
+if not TYPE_CHECKING:  # a type checker would take every name for one that exists
 
-            value: object = getattr(import_module(f".{module}", __name__), name)
-            globals()[name] = value
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name):
+        for module, names in _MODULES.items():
+            if name in names:
+                from importlib import import_module  # noqa: PLC0415 - not needed by those who want the version only
+
+                value = getattr(import_module(f".{module}", __name__), name)
+                globals()[name] = value
+                return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
