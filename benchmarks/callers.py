@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
+from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text
 
@@ -23,7 +23,7 @@ class Callers:
     service: Service
     session: Session
     seed: int
-    sent: list[tuple[str, UserMessage]] = field(default_factory=list)
+    sent: list[tuple[str, PendingTurn]] = field(default_factory=list)
     refused: int = 0
 
     def __post_init__(self) -> None:
@@ -45,15 +45,15 @@ class Callers:
         prompt = script(f"message {number}", self._random.choice(steps))
         when = self._random.choice([WhenBusy.QUEUE, WhenBusy.REFUSE, WhenBusy.REFUSE])
         try:
-            _, delivery = await self.service.send(self.session.id, prompt, when_busy=when)
+            turn = await self.service.send(self.session.id, prompt, when_busy=when)
         except SessionBusy:
             self.refused += 1
         else:
-            self.sent.append((answer, delivery))
+            self.sent.append((answer, turn))
 
-    async def _mistake(self, answer: str, delivery: UserMessage) -> str:
+    async def _mistake(self, answer: str, turn: PendingTurn) -> str:
         async with asyncio.timeout(_TIMEOUT):
-            outcome = await outcome_of(delivery)
+            outcome = await turn.outcome()
         got = (outcome.result, outcome.num_turns)
         return "" if got == (answer, 1) else f"{answer!r} got {got} ({outcome.code}: {outcome.detail})"
 
@@ -61,6 +61,7 @@ class Callers:
 async def run_callers(place: Place, seed: int, messages: int = 20) -> list[str]:
     """One round on a session of its own; what was wrong in it."""
     async with place.service() as service:
-        session, delivery = await service.create(script("one", "first"), SessionOptions(cwd=place.cwd))
-        await outcome_of(delivery)
+        turn = await service.create(script("one", "first"), SessionOptions(cwd=place.cwd))
+        session = turn.session
+        await turn.outcome()
         return await Callers(service, session, seed).go(messages)

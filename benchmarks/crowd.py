@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -54,10 +54,11 @@ async def crowd(place: Place) -> Sequence[Figure]:
 
 
 async def _turn(service: Service, place: Place) -> bool:
-    session, delivery = await service.create(_PROMPT, SessionOptions(cwd=place.cwd, allowed_tools=("Bash",)))
+    turn = await service.create(_PROMPT, SessionOptions(cwd=place.cwd, allowed_tools=("Bash",)))
+    session = turn.session
     with service.watch(session.id) as events:
         reader = asyncio.create_task(_read(events))
-        outcome = await outcome_of(delivery)
+        outcome = await turn.outcome()
     return outcome.ok and await reader > 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing.script import script, text
@@ -35,7 +35,7 @@ async def stream_events(place: Place) -> Sequence[Figure]:
             for _ in range(_ROUNDS):
                 parsing.append(_parse(lines))
                 alone.append(await _receive(session, data, len(lines)))
-                with session.log.subscribe() as events:
+                with session.events.subscribe() as events:
                     watched.append(await _receive(session, data, len(lines), events))
     return [
         ratio("1,000 stream events, nobody watching", parsing, alone, 2),
@@ -50,8 +50,9 @@ def _recorded(place: Place) -> list[bytes]:
 
 
 async def _session(service: Service, place: Place) -> Session:
-    session, delivery = await service.create(script("Hello.", "Hello."), SessionOptions(cwd=place.cwd))
-    await outcome_of(delivery)
+    turn = await service.create(script("Hello.", "Hello."), SessionOptions(cwd=place.cwd))
+    session = turn.session
+    await turn.outcome()
     return session
 
 

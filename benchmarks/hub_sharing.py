@@ -16,7 +16,7 @@ from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing.script import parallel, script, tool
 
 from .common import Figure, Place, benchmark
@@ -87,8 +87,8 @@ async def _used(service: Service, place: Place, mark: str, **options: Any) -> _W
 
     async def use() -> None:
         async with limit:
-            _, delivery = await service.create(_PROMPT, session_options)
-            outcome = await outcome_of(delivery)
+            turn = await service.create(_PROMPT, session_options)
+            outcome = await turn.outcome()
             assert (outcome.result or "").count("done") == _SERVERS, outcome
 
     await asyncio.gather(*(use() for _ in range(_SESSIONS)))

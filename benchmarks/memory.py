@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Figure, Place, benchmark
@@ -59,8 +59,8 @@ async def _measure(place: Place) -> None:
 async def _finish_some(service: Service, place: Place, count: int) -> None:
     for _ in range(count):
         options = SessionOptions(cwd=place.cwd, allowed_tools=("Bash",))
-        _, delivery = await service.create(_PROMPT, options)
-        outcome = await outcome_of(delivery)
+        turn = await service.create(_PROMPT, options)
+        outcome = await turn.outcome()
         assert outcome.ok, outcome
 
 

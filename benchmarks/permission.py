@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from claude_code_mcp.model.events import Message, QuestionOpened, TurnEnded
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing.script import script, tool
 
 from .common import Figure, Place, benchmark, difference, no_collection
@@ -23,8 +23,9 @@ async def permission_question(place: Place) -> Sequence[Figure]:
     engine: list[float] = []
     with RawSession(place) as raw:
         async with place.service() as service:
-            session, delivery = await service.create(script("Hello.", "Hello."), SessionOptions(cwd=place.cwd))
-            await outcome_of(delivery)
+            turn = await service.create(script("Hello.", "Hello."), SessionOptions(cwd=place.cwd))
+            session = turn.session
+            await turn.outcome()
             raw.turn(_PROMPT)
             await _engine(service, session.id)
             with no_collection():

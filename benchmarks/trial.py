@@ -20,7 +20,7 @@ from claude_code_mcp.claude.user_config import config_directory
 from claude_code_mcp.errors import Cancelled, SessionNotFound
 from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.store.transcripts import Transcripts
 from claude_code_mcp.testing.script import script, text, tool
@@ -124,7 +124,8 @@ async def run_trial(place: Place, trial: Trial, run: str) -> Finding:
 
 async def _in_this_process(place: Place, trial: Trial, mark: Mapping[str, str]) -> str:
     async with place.service(mark) as service:
-        session, delivery = await service.create(PROMPTS[trial.prompt], _options(place))
+        turn = await service.create(PROMPTS[trial.prompt], _options(place))
+        session = turn.session
         if trial.fate is not Fate.FINISH:
             await _reached(session, trial.after)
             await asyncio.sleep(trial.delay)
@@ -136,21 +137,21 @@ async def _in_this_process(place: Place, trial: Trial, mark: Mapping[str, str]) 
             case Fate.KILL_CLI if session.pid is not None:
                 os.kill(session.pid, signal.SIGKILL)
         if trial.fate not in (Fate.CLOSE, Fate.KILL_CLI):
-            await asyncio.wait_for(outcome_of(delivery), _TIMEOUT)
+            await asyncio.wait_for(turn.outcome(), _TIMEOUT)
         elif trial.fate is Fate.KILL_CLI:
             await asyncio.wait_for(_no_longer_live(session), _TIMEOUT)
     return session.id
 
 
 async def _reached(session: Session, stage: str) -> None:
-    with session.log.subscribe(after=0) as events:
+    with session.events.subscribe(after=0) as events:
         async for event in events:
             if isinstance(event, _STAGES[stage]):
                 return
 
 
 async def _no_longer_live(session: Session) -> None:
-    with session.log.subscribe() as events:
+    with session.events.subscribe() as events:
         while session.live:
             await anext(aiter(events))
 
@@ -179,7 +180,7 @@ async def _in_another_process(place: Place, trial: Trial, mark: Mapping[str, str
 async def _host_session(described: Mapping[str, str], extra: Mapping[str, str]) -> None:
     place = Place(Path(described["root"]), described["model"])
     async with place.service(extra) as service:
-        session, _ = await service.create(PROMPTS[described["prompt"]], _options(place))
+        session = (await service.create(PROMPTS[described["prompt"]], _options(place))).session
         await _reached(session, described["after"])
         print(session.id, flush=True)
         await asyncio.Event().wait()
@@ -209,8 +210,8 @@ async def _resume(place: Place, trial: Trial, mark: Mapping[str, str], session_i
 
 
 async def _answers_again(service: Service, session_id: str, place: Place) -> bool:
-    _, delivery = await service.send(session_id, script("Again.", "Again."), options=_options(place))
-    outcome = await asyncio.wait_for(outcome_of(delivery), _TIMEOUT)
+    turn = await service.send(session_id, script("Again.", "Again."), options=_options(place))
+    outcome = await asyncio.wait_for(turn.outcome(), _TIMEOUT)
     if not outcome.ok or outcome.result != "Again.":
         raise AssertionError(f"the session did not go on: {outcome}")
     return True

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing.script import script
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio
@@ -42,8 +42,9 @@ def _bare_start(place: Place) -> float:
 
 async def _engine_start(service: Service, place: Place) -> float:
     began = time.perf_counter()
-    session, delivery = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
-    outcome = await outcome_of(delivery)
+    turn = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
+    session = turn.session
+    outcome = await turn.outcome()
     took = (time.perf_counter() - began) * 1000
     assert outcome.ok, outcome
     session.cancel()
@@ -58,8 +59,9 @@ async def next_turn(place: Place) -> Sequence[Figure]:
     engine: list[float] = []
     with RawSession(place) as raw:
         async with place.service() as service:
-            session, delivery = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
-            await outcome_of(delivery)
+            turn = await service.create(_PROMPT, SessionOptions(cwd=place.cwd))
+            session = turn.session
+            await turn.outcome()
             raw.turn(_PROMPT)
             with no_collection():
                 for engine_first in pairs(_TURNS):
@@ -79,7 +81,7 @@ def _bare_turn(raw: RawSession) -> float:
 
 async def _engine_turn(service: Service, session_id: str) -> float:
     began = time.perf_counter()
-    _, delivery = await service.send(session_id, _PROMPT)
-    outcome = await outcome_of(delivery)
+    turn = await service.send(session_id, _PROMPT)
+    outcome = await turn.outcome()
     assert outcome.ok, outcome
     return (time.perf_counter() - began) * 1000

@@ -64,7 +64,33 @@ ONLY_FOR: dict[str, set[str]] = {
 
 # What the `__init__` of each package offers. Everything else is imported from its own module.
 PUBLIC: dict[str, set[str]] = {
-    "": {"__version__"},
+    "": {
+        "Answer",
+        "Channel",
+        "ClaudeCodeError",
+        "Event",
+        "Hub",
+        "InterruptResult",
+        "Limits",
+        "Observer",
+        "Outcome",
+        "OutcomeCode",
+        "PendingTurn",
+        "Policy",
+        "Profile",
+        "Question",
+        "Scope",
+        "Service",
+        "Session",
+        "SessionOptions",
+        "Settings",
+        "State",
+        "WhenBusy",
+        "__version__",
+        "hub_configuration",
+        "load_settings",
+        "make_hub",
+    },
     "testing": {
         "RequestRecord",
         "Sandbox",
@@ -78,7 +104,7 @@ PUBLIC: dict[str, set[str]] = {
 # A task must have an owner that keeps it and hears of its failure: these modules are such owners. Whoever awaits what
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
-    "service",
+    "sessions.background_tasks",
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "testing.scripted_model",
@@ -86,6 +112,10 @@ MAY_START_TASKS = {
 
 # Standard output belongs to the protocol; a command may write to it.
 MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
+
+# What stands behind the façade. Others use the methods of the service and what it lends them to read.
+BEHIND_THE_FACADE = {"broker", "enforcer", "gate", "redactor", "log"}
+MAY_LOOK_BEHIND = {"service", "sessions"}
 
 LONGEST_FILE = 600
 
@@ -118,10 +148,13 @@ def _module(path: Path) -> Module:
 MODULES = {module.name: module for module in map(_module, sorted(ROOT.rglob("*.py")))}
 
 
-def imports_of(module: Module) -> set[str]:
+def imports_of(module: Module, *, for_type_checkers: bool = True) -> set[str]:
     """The modules of ours that a module imports, wherever in its code it does so."""
     found: set[str] = set()
-    for node in ast.walk(module.tree):
+    tree = module.tree
+    if not for_type_checkers:
+        tree.body = [node for node in tree.body if not _is_for_type_checkers(node)]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(_ours(alias.name) for alias in node.names if _is_ours(alias.name))
         elif isinstance(node, ast.ImportFrom):
@@ -129,6 +162,10 @@ def imports_of(module: Module) -> set[str]:
             if _is_ours(source):
                 found.update(_imported(_ours(source), alias.name) for alias in node.names)
     return found - {module.name}
+
+
+def _is_for_type_checkers(node: ast.stmt) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
 
 
 def _source_of(node: ast.ImportFrom, module: Module) -> str:
@@ -153,7 +190,8 @@ def _imported(source: str, name: str) -> str:
     return candidate if candidate in MODULES else source
 
 
-IMPORTS = {name: imports_of(module) for name, module in MODULES.items()}
+# The root says to type checkers what it offers, which is everything; it imports that when somebody asks for it.
+IMPORTS = {name: imports_of(module, for_type_checkers=name != "") for name, module in MODULES.items()}
 
 
 def layer_imports() -> Iterator[tuple[str, str, str]]:
@@ -250,6 +288,23 @@ def test_packages_offer_only_what_is_listed(name: str) -> None:
     assert _public(MODULES[name]) == PUBLIC.get(name, set())
 
 
+def test_the_public_names_are_the_same_for_type_checkers_and_for_the_interpreter() -> None:
+    (block,) = filter(_is_for_type_checkers, MODULES[""].tree.body)
+    declared = {
+        alias.name: f"{PACKAGE}.{node.module}"
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    package = importlib.import_module(PACKAGE)
+    assert set(declared) == PUBLIC[""] - {"__version__"}
+    for name, module in declared.items():
+        assert getattr(package, name) is getattr(importlib.import_module(module), name)
+    assert set(dir(package)) >= PUBLIC[""]
+    with pytest.raises(AttributeError, match="no attribute 'Missing'"):
+        _ = package.Missing
+
+
 def test_importing_the_package_loads_nothing_but_itself() -> None:
     """Whoever asks only for the version, or starts the greeting, must not pay for the engine."""
     loaded = set(_modules_after(f"import {PACKAGE}")) - set(_modules_after("pass"))
@@ -287,6 +342,32 @@ def test_tasks_are_started_only_by_their_owners() -> None:
 
 def test_only_commands_print() -> None:
     assert _callers("print|sys.stdout.write", MAY_PRINT) == []
+
+
+def _looks_behind(tree: ast.AST) -> list[str]:
+    """Where a part behind the façade is taken from another object; an object's own attribute may have such a name."""
+    return [
+        f"{node.lineno}: {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.removeprefix("_") in BEHIND_THE_FACADE
+        and ast.unparse(node.value) != "self"
+    ]
+
+
+def test_only_the_service_and_its_sessions_know_what_is_behind_the_facade() -> None:
+    wrong = {
+        name: found
+        for name, module in MODULES.items()
+        if module.layer not in MAY_LOOK_BEHIND and (found := _looks_behind(module.tree))
+    }
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("source", ["service.broker.pending()", "self._service._redactor", "session.log.after(0)"])
+def test_a_look_behind_the_facade_is_seen(source: str) -> None:
+    assert _looks_behind(ast.parse(source))
+    assert not _looks_behind(ast.parse("self._redactor.text(log.name)"))
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))

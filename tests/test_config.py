@@ -142,8 +142,8 @@ async def test_sessions_that_name_no_directory_work_in_the_default_one(
     default.mkdir()
     other.mkdir()
     service = await start_service(default_cwd=str(default))
-    session, _ = await service.create(script("hello", text("hi")))
-    named, _ = await service.create(script("hello", text("hi")), SessionOptions(cwd=str(other)))
+    session = (await service.create(script("hello", text("hi")))).session
+    named = (await service.create(script("hello", text("hi")), SessionOptions(cwd=str(other)))).session
     assert (session.cwd, named.cwd) == (str(default), str(other))
 
 

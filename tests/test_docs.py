@@ -1,37 +1,303 @@
-"""What the documentation promises is so."""
+"""What the documentation promises is so: its examples are run, its commands are parsed, its links lead somewhere."""
 
+import argparse
+import ast
+import inspect
+import json
+import os
 import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import claude_code_mcp
+from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.commands.config import settings_page
+from claude_code_mcp.commands.parser import build_parser
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.policy.policy import parse_policy
+from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.__main__ import main as scripted_model
+from claude_code_mcp.testing.script import script, tool
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+TOOLS = tools_of(load_settings({}, allow_disk_resume=True))
+
+TASK = '"Fix the failing test"'
+"""The prompt of the examples; the scripted model is told what to do with it."""
+DIRECTORY = "/src/app"
+"""The project of the examples."""
+
+PROGRAMS_OF_OTHERS = {"cd", "claude", "export", "git", "npx", "printf"}
+"""What the examples use that is not ours to check."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """A fenced block of a page, or an indented one of a docstring."""
+
+    file: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Example]:
+    text = page.read_text(encoding="utf-8")
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
+        yield Example(page, text.count("\n", 0, found.start()) + 1, found[1], found[2])
+
+
+def docstring_examples(path: Path) -> Iterator[Example]:
+    """Indented blocks in docstrings that import or await something."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for found in re.finditer(r"(?:^|\n\n)((?:    .*(?:\n|$)|\n)+)", ast.get_docstring(node) or ""):
+                if re.search(r"^ +(from|import|.*\bawait) ", found[1], re.MULTILINE):
+                    yield Example(path, getattr(node, "lineno", 1), "python", inspect.cleandoc(found[1]))
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+IN_CODE = [example for path in sorted((ROOT / "src").rglob("*.py")) for example in docstring_examples(path)]
+
+
+def written_in(*languages: str) -> list[Example]:
+    return [block for block in BLOCKS if block.language in languages]
+
+
+def test_every_block_is_of_a_kind_that_is_checked() -> None:
+    kinds = {"python", "json", "toml", "console", "text"}
+    drawings = {"docs/design.md"}
+    unchecked = [str(block) for block in BLOCKS if block.language not in kinds]
+    assert [where for where in unchecked if where.partition(":")[0] not in drawings] == []
+
+
+# -- Python ---------------------------------------------------------------------------------------------------
+
+GITHUB = """
+import json, sys
+tools = [{"name": "create_issue", "description": "Opens an issue.", "inputSchema": {"type": "object"}}]
+for line in sys.stdin:
+    message = json.loads(line)
+    results = {
+        "initialize": {
+            "protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "g", "version": "1"}
+        },
+        "tools/list": {"tools": tools},
+        "tools/call": {"content": [{"type": "text", "text": "opened"}]},
+    }
+    if message.get("method") in results:
+        answer = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+        print(json.dumps(answer), flush=True)
+"""
+"""The MCP server that the examples have configured."""
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Sandbox:
+    """A machine as the examples expect it: `claude` on the path, an MCP server in our own file, a project."""
+    programs = sandbox.root / "bin"
+    programs.mkdir()
+    (programs / "claude").symlink_to(find_executable(None, environment))
+    (sandbox.root / "github.py").write_text(GITHUB, encoding="utf-8")
+    server = {"command": sys.executable, "args": [str(sandbox.root / "github.py")]}
+    hub_file = sandbox.root / "mcp.json"
+    hub_file.write_text(json.dumps({"mcpServers": {"github": server}}), encoding="utf-8")
+    for name in [name for name in os.environ if not name.startswith("PYTEST")]:
+        monkeypatch.delenv(name)
+    there = {**environment, "PATH": f"{programs}{os.pathsep}{environment['PATH']}"}
+    for name, value in {**there, "CLAUDE_CODE_MCP_HUB_FILE": str(hub_file)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(sandbox.project)
+    return sandbox
+
+
+async def run_example(example: Example, place: Sandbox) -> dict[str, Any]:
+    """Runs it, with awaits at the top level, and the tests that it defines; the value is what it has left behind."""
+    prompt = script("Fix the failing test", tool("Bash", command="touch fixed"), "It is fixed.")
+    source = example.text.replace(TASK, repr(prompt)).replace(DIRECTORY, str(place.project))
+    code = compile(source, str(example), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    left: dict[str, Any] = {"__name__": "example"}
+    running = eval(code, left)
+    if inspect.isawaitable(running):
+        await running
+    for name, value in list(left.items()):
+        if name.startswith("test_"):
+            value(place.root / "of-the-example")
+    return left
+
+
+@pytest.mark.parametrize("example", [*written_in("python"), *IN_CODE], ids=str)
+async def test_python_examples_run(example: Example, place: Sandbox) -> None:
+    # Where an example has nobody to ask, Claude Code may run what the task needs.
+    if "respond(" not in example.text:
+        settings = place.home / ".claude" / "settings.json"
+        settings.parent.mkdir(exist_ok=True)
+        settings.write_text(json.dumps({"permissions": {"allow": ["Bash"]}}), encoding="utf-8")
+    left = await run_example(example, place)
+    if "outcome" in left:
+        assert left["outcome"].result == "It is fixed."
+        assert (place.project / "fixed").exists()
+    if "result" in left:
+        assert left["result"].content[0].text == "opened"
+
+
+def test_there_are_examples_in_the_readme_and_in_docstrings() -> None:
+    found = {str(example).partition(":")[0] for example in [*written_in("python"), *IN_CODE]}
+    assert {"README.md", "docs/library.md", "docs/hub.md", "src/claude_code_mcp/service.py"} <= found
+
+
+def test_every_public_name_is_described() -> None:
+    page = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == {
+        name for name in claude_code_mcp.__all__ if name != "__version__"
+    }
+
+
+# -- files and calls ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("example", written_in("json"), ids=str)
+def test_json_examples_parse(example: Example) -> None:
+    assert json.loads(example.text)
+
+
+@pytest.mark.parametrize("example", written_in("toml"), ids=str)
+def test_toml_examples_are_taken(example: Example, tmp_path: Path) -> None:
+    assert tomllib.loads(example.text)
+    file = tmp_path / "settings.toml"
+    file.write_text(example.text, encoding="utf-8")
+    if example.file.name == "policy.md":
+        parse_policy(example.text, str(example))
+    elif example.file.name == "settings.md":
+        load_settings({}, file=file)
+
+
+def calls() -> Iterator[tuple[str, set[str]]]:
+    """Every call of a tool in an example, with the names of what it is given or gives back."""
+    page = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+    for found in re.finditer(r"^### (\w+)$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL):
+        for block in re.findall(r"^```json\n(.*?)^```$", found[2], re.DOTALL | re.MULTILINE):
+            if "method" not in json.loads(block):
+                yield found[1], set(json.loads(block))
+    for example in written_in("text"):
+        for name, arguments in re.findall(r"^(\w+) +\{(.*?)\}", example.text, re.MULTILINE):
+            parts = re.sub(r'"[^"]*"', "", arguments).split(",")
+            yield name, {part.partition(":")[0].strip() for part in parts}
+
+
+@pytest.mark.parametrize(("name", "fields"), list(calls()), ids=lambda value: value if isinstance(value, str) else "")
+def test_calls_in_examples_fit_their_tools(name: str, fields: set[str]) -> None:
+    listing = TOOLS[name].listing()
+    assert listing.output_schema is not None
+    taken, given = listing.input_schema, listing.output_schema
+    assert fields
+    assert fields <= set(given["properties"]) or set(taken["required"]) <= fields <= set(taken["properties"])
 
 
 def test_the_settings_page_is_current() -> None:
     assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == settings_page()
 
 
+# -- commands -------------------------------------------------------------------------------------------------
+
+
+def commands_in(example: Example) -> Iterator[list[str]]:
+    for line in re.findall(r"^\$ (.*)", example.text, re.MULTILINE):
+        words = shlex.split(line.replace("<this repository>", "URL"), comments=True)
+        start = 0
+        for at, word in [*enumerate(words), (len(words), "|")]:
+            if word in ("|", "&&"):
+                yield words[start:at]
+                start = at + 1
+
+
+@pytest.mark.parametrize("example", written_in("console"), ids=str)
+def test_commands_in_examples_exist(example: Example) -> None:
+    commands = list(commands_in(example))
+    assert commands
+    for program, *arguments in commands:
+        if program == "claude-code-mcp":
+            build_parser().parse_args(arguments)
+        elif program == "make":
+            assert set(arguments) <= targets()
+        elif program == "pip":
+            _check_extras(arguments)
+        elif program == "python":
+            _check_module(arguments)
+        else:
+            assert program in PROGRAMS_OF_OTHERS
+
+
+def targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def _check_extras(arguments: Sequence[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    installed = re.fullmatch(r"(.*)\[(.*)\]", arguments[-1])
+    assert installed is not None
+    assert installed[1] == project["name"]
+    assert installed[2] in project["optional-dependencies"]
+
+
+def _check_module(arguments: Sequence[str]) -> None:
+    assert arguments[:2] == ["-m", "claude_code_mcp.testing"]
+    with pytest.raises(SystemExit) as ended:
+        scripted_model([*arguments[2:], "--help"])
+    assert ended.value.code == 0
+
+
+def test_a_command_that_does_not_exist_is_found() -> None:
+    for wrong in (["srve"], ["serve", "--htp", "x"], ["mcp", "ad"], ["config", "emacs"]):
+        with pytest.raises(InvalidArgument):
+            build_parser().parse_args(wrong)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_commands_and_options_that_are_mentioned_exist(page: Path) -> None:
+    mentioned = re.findall(r"`claude-code-mcp ([a-z][^`]*)`", page.read_text(encoding="utf-8"))
+    for arguments in mentioned:
+        parser: argparse.ArgumentParser | None = build_parser()
+        for word in arguments.split():
+            known = _subcommands(parser)
+            if word == "claude" or parser is None:
+                break  # what follows is for Claude Code
+            if word.startswith("--"):
+                assert word in parser._option_string_actions, f"{page.name}: {arguments}"
+            elif known:
+                assert word in known, f"{page.name}: {arguments}"
+                parser = known[word]
+
+
+def _subcommands(parser: argparse.ArgumentParser | None) -> dict[str, argparse.ArgumentParser]:
+    groups = [
+        action for action in (parser._actions if parser else ()) if isinstance(action, argparse._SubParsersAction)
+    ]
+    return dict(groups[0].choices) if groups else {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_make_target_that_is_named_exists(page: Path) -> None:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     named = set(re.findall(r"`?make ([a-z-]+)", page.read_text(encoding="utf-8")))
-    described = {target for target in named if re.search(rf"^{target}:", makefile, re.MULTILINE)}
-    assert named - described <= {"sure"}
+    assert named - targets() <= {"sure"}
 
 
-def test_python_in_the_readme_compiles() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert blocks
-    for block in blocks:
-        indented = "\n".join(f"    {line}" for line in block.splitlines())
-        compile(f"async def snippet():\n{indented}\n", "README.md", "exec")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []

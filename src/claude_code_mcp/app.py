@@ -60,7 +60,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())
-                await _on_disconnect(service, settings.on_disconnect or "stop")
+                await _finish_turns(service, settings.on_disconnect or "stop")
 
 
 async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
@@ -76,12 +76,12 @@ async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
                 await server.run(inbox, outbox, server.create_initialization_options())
 
 
-async def _on_disconnect(service: Service, action: str) -> None:
-    """The one client is gone: turns may finish (`keep`), or are interrupted; the service then closes in any case."""
+async def _finish_turns(service: Service, on_disconnect: str) -> None:
+    """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
     running = [session for session in service.sessions(owner=None) if session.busy]
-    if action == "keep":
+    if on_disconnect == "keep":
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
-    elif action == "interrupt":
+    elif on_disconnect == "interrupt":
         await asyncio.gather(*(session.interrupt() for session in running))
 
 
@@ -144,7 +144,7 @@ async def _hub(
         if problem.entry is None and problem.file == settings.hub_file:
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
-    async with make_hub(settings, configuration, os.environ, relay.hear) as hub:
+    async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
         yield hub, relay
 
 
@@ -152,34 +152,28 @@ async def _hub(
 async def _service(
     settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
-    """A service with its hub, its policy and its audit trail, which is closed last and then complete."""
-    async with _hub(settings, serving_at) as opened:
-        hub, relay = opened or (None, None)
-        async with _audited(settings, profile, audit_file, hub) as service:
-            if hub is not None and relay is not None:
-                relay.connect(service, hub)
-            yield service, hub
-
-
-@asynccontextmanager
-async def _audited(
-    settings: Settings, profile: str, audit_file: Path | None, hub: "Hub | None"
-) -> AsyncIterator[Service]:
+    """A running service with its hub, policy and observers. The service is closed before the hub that its sessions
+    use; the audit trail is closed after the service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
-    service.observe(SessionLog())
-    audit = _audit(settings, audit_file)
-    if audit is not None:
-        service.observe(audit)
-    service.tell(AuditEvent(AuditKind.SERVER_STARTED, "server", details={"version": __version__, "profile": profile}))
-    try:
-        async with service:
-            yield service
-    finally:
-        service.tell(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
+    async with _hub(settings, serving_at) as hosted:
+        hub, relay = hosted or (None, None)
+        service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
+        service.observe(SessionLog())
+        audit = _audit(settings, audit_file)
         if audit is not None:
-            await asyncio.to_thread(audit.close)
+            service.observe(audit)
+        started = {"version": __version__, "profile": profile}
+        service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
+        try:
+            async with service:
+                if hub is not None and relay is not None:
+                    relay.connect(service, hub)
+                yield service, hub
+        finally:
+            service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
+            if audit is not None:
+                await asyncio.to_thread(audit.close)
 
 
 def _audit(settings: Settings, default: Path | None) -> Audit | None:

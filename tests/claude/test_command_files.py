@@ -13,7 +13,7 @@ from claude_code_mcp.claude.process import ClaudeProcess
 from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.leftovers import new_mark, scratch_path, sweep_stale
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
@@ -92,8 +92,9 @@ async def test_files_live_as_long_as_the_process_and_no_longer(
     temporary: Path, service: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     options = SECRETIVE.model_copy(update={"cwd": str(sandbox.project), "allowed_tools": ("Bash",)})
-    session, delivery = await service.create(script("Look.", tool("Bash", command="echo hi"), "Done."), options)
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(script("Look.", tool("Bash", command="echo hi"), "Done."), options)
+    session = turn.session
+    assert (await turn.outcome()).ok
     assert names(temporary, "claude-code-mcp-*/append*") == ["append-system-prompt.txt"]
     assert "a secret word" in str([one.system for one in model.requests if one.session_id == session.id])
     session.cancel()

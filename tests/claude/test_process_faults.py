@@ -25,7 +25,6 @@ from claude_code_mcp.model.question import Answer
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.processes.lines import MAX_LINE
-from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 
 from ..conftest import StartService
@@ -107,12 +106,13 @@ async def test_an_answer_gets_through_behind_a_flood(start: Start) -> None:
 async def test_an_answer_gets_through_a_flood_that_nobody_reads(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "flood=50000 ask"}, claude_path=str(cli))
-    session, delivery = await service.create("go", SessionOptions(cwd=str(sandbox.project)))
+    turn = await service.create("go", SessionOptions(cwd=str(sandbox.project)))
+    session = turn.session
     with service.watch(session.id):
         await service.wait(session.id, PATIENCE)
         (question,) = service.questions(session.id)
         service.respond(session.id, question.id, Answer(allow=True))
-        outcome = await outcome_of(delivery)
+        outcome = await turn.outcome()
     assert json.loads(outcome.result)["behavior"] == "allow"
 
 

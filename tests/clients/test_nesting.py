@@ -11,7 +11,6 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.own_server import is_this_server
 from claude_code_mcp.server.transports.http import own_addresses, read_address
-from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 
@@ -35,8 +34,9 @@ def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> 
 
 async def tools_in_a_session(service: Any, sandbox: Sandbox, model: ScriptedModelThread) -> list[str]:
     """The tools of our registered server that the model of a new session is offered."""
-    session, delivery = await service.create(script("Go", "done"), SessionOptions(cwd=str(sandbox.project)))
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(script("Go", "done"), SessionOptions(cwd=str(sandbox.project)))
+    session = turn.session
+    assert (await turn.outcome()).ok
     request = [one for one in model.requests if one.session_id == session.id][-1]
     assert request.body is not None
     return [tool["name"] for tool in request.body["tools"] if tool["name"].startswith("mcp__ours")]

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 
@@ -19,8 +19,9 @@ def sessions(environment: dict[str, str], *arguments: str) -> subprocess.Complet
 
 async def a_session(service: Service, sandbox: Sandbox) -> str:
     prompt = script("Greet the reader", "hello there")
-    session, delivery = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)))
-    await outcome_of(delivery)
+    turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)))
+    session = turn.session
+    await turn.outcome()
     return session.id
 
 
@@ -52,9 +53,9 @@ async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbo
     try:
         assert follower.stdout is not None
         await _until(follower.stdout, "hello there")
-        _, delivery = await service.send(session_id, script("again", "and good bye"))
+        turn = await service.send(session_id, script("again", "and good bye"))
         await _until(follower.stdout, "and good bye")
-        assert (await outcome_of(delivery)).ok
+        assert (await turn.outcome()).ok
     finally:
         follower.terminate()
         await follower.wait()

@@ -10,8 +10,8 @@ from claude_code_mcp.model.events import Event, Partial, PartialRun
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.states import State
-from claude_code_mcp.service import Service, outcome_of
-from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
+from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
@@ -29,21 +29,22 @@ def options(sandbox: Sandbox, **more: Any) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), **more)
 
 
-async def end_of(delivery: UserMessage) -> Outcome:
+async def end_of(turn: PendingTurn) -> Outcome:
     async with asyncio.timeout(PATIENCE):
-        return await outcome_of(delivery)
+        return await turn.outcome()
 
 
 async def run(service: Service, prompt: str, given: SessionOptions) -> tuple[Session, Outcome]:
     """A new session and the outcome of its first turn."""
-    session, delivery = await service.create(prompt, given)
-    return session, await end_of(delivery)
+    turn = await service.create(prompt, given)
+    session = turn.session
+    return session, await end_of(turn)
 
 
 async def say(service: Service, session: Session | str, prompt: str, **how: Any) -> Outcome:
     """The outcome of one more message."""
-    _, delivery = await service.send(session if isinstance(session, str) else session.id, prompt, **how)
-    return await end_of(delivery)
+    turn = await service.send(session if isinstance(session, str) else session.id, prompt, **how)
+    return await end_of(turn)
 
 
 async def until(session: Session, reached: Callable[[], bool]) -> None:
@@ -110,13 +111,14 @@ MOMENTS = [
 
 
 @asynccontextmanager
-async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[UserMessage]]]:
+async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[PendingTurn]]]:
     """A session at that moment, and everything it was sent."""
     given = options(sandbox, allowed_tools=moment.allowed)
-    session, delivery = await service.create(moment.prompt, given)
+    turn = await service.create(moment.prompt, given)
+    session = turn.session
     await until(session, lambda: moment.reached(session))
-    sent = [delivery]
+    sent = [turn]
     if moment.queued:
-        sent.append((await service.send(session.id, "joins"))[1])
-        sent.append((await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))[1])
+        sent.append(await service.send(session.id, "joins"))
+        sent.append(await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))
     yield session, sent

@@ -23,8 +23,9 @@ PROMPT = script(
 
 
 async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    assert (await end_of(delivery)).result == "on its way"
+    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
+    session = turn.session
+    assert (await end_of(turn)).result == "on its way"
     assert session.state is State.IDLE
     await until(session, lambda: session.background_tasks == 1)
     (sandbox.project / "go").touch()
@@ -38,10 +39,11 @@ async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(service: Servi
 
 async def test_a_session_with_background_work_is_not_parked(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(max_sessions=2, idle_park_ms=50, cleanup_interval_ms=50)
-    session, delivery = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    await end_of(delivery)
+    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
+    session = turn.session
+    await end_of(turn)
     await until(session, lambda: session.background_tasks == 1)
-    other, _ = await service.create(script("one", "first"), options(sandbox))
+    other = (await service.create(script("one", "first"), options(sandbox))).session
     await until(other, lambda: other.turns == 1 and not other.live and not other.busy)
     assert session.live
     (sandbox.project / "go").touch()
@@ -59,10 +61,11 @@ async def test_background_work_outlives_the_time_of_an_idle_session(
     start_service: StartService, sandbox: Sandbox, prompt: str
 ) -> None:
     service = await start_service(session_ttl_ms=100, idle_park_ms=50, cleanup_interval_ms=20)
-    session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
-    await end_of(delivery)
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
+    session = turn.session
+    await end_of(turn)
     await until(session, lambda: session.background_tasks == 1)
-    short, _ = await service.create(script("one", "first"), options(sandbox))
+    short = (await service.create(script("one", "first"), options(sandbox))).session
     await log_closed(short)  # its time is over, and so would the other's be
     assert service.session(session.id) is session
     assert session.live
@@ -73,8 +76,9 @@ async def test_background_work_outlives_the_time_of_an_idle_session(
 
 async def test_background_work_ends_when_it_has_run_for_too_long(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(running_session_max_ms=6000, cleanup_interval_ms=50)
-    session, delivery = await service.create(IN_A_SHELL, options(sandbox, allowed_tools=("Bash",)))
-    await end_of(delivery)
+    turn = await service.create(IN_A_SHELL, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
+    await end_of(turn)
     await until(session, lambda: session.background_tasks == 1)
     await until(session, lambda: not session.live)
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
@@ -91,11 +95,12 @@ async def log_closed(session: Session) -> None:
 async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, delivery = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    await end_of(delivery)
+    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
+    session = turn.session
+    await end_of(turn)
     (sandbox.project / "go").touch()
     await event(session, TurnStarted, 2)
-    _, mine = await service.send(session.id, script("and this", "my answer"))
+    mine = await service.send(session.id, script("and this", "my answer"))
     assert (await end_of(mine)).result == "my answer"
     await session.wait(30)
     assert session.state is State.IDLE
@@ -108,8 +113,9 @@ def asking(before: float, after: float) -> str:
 
 
 async def test_a_background_agent_may_ask_when_no_turn_is_running(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
-    assert (await end_of(delivery)).result == "on its way"
+    turn = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
+    session = turn.session
+    assert (await end_of(turn)).result == "on its way"
     service.respond(session.id, await question(session), Answer(allow=True))
     assert session.state is State.RUNNING
     await session.wait(30)
@@ -121,12 +127,13 @@ async def test_a_background_agent_may_ask_when_no_turn_is_running(service: Servi
 async def test_the_question_of_a_background_agent_outlives_the_turn_that_started_it(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, delivery = await service.create(asking(0, 1), options(sandbox, allowed_tools=("Agent",)))
+    turn = await service.create(asking(0, 1), options(sandbox, allowed_tools=("Agent",)))
+    session = turn.session
     asked = await question(session)
-    assert not delivery.outcome.done()
-    assert (await end_of(delivery)).result == "on its way"
+    assert not turn.done()
+    assert (await end_of(turn)).result == "on its way"
     assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
-    _, message = await service.send(session.id, script("meanwhile", "here I am"))
+    message = await service.send(session.id, script("meanwhile", "here I am"))
     assert (await end_of(message)).result == "here I am"
     assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
     service.respond(session.id, asked, Answer(allow=True))
@@ -136,8 +143,9 @@ async def test_the_question_of_a_background_agent_outlives_the_turn_that_started
 
 
 async def test_interrupting_leaves_a_background_agent_without_its_answer(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
-    await end_of(delivery)
+    turn = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
+    session = turn.session
+    await end_of(turn)
     await question(session)
     pid = session.pid
     await service.interrupt(session.id)

@@ -27,7 +27,7 @@ async def test_a_cancelled_session_is_over_at_once_and_for_good(
         pid = session.pid
         await service.cancel(session.id)
         assert (session.state, session.live, session.questions) == (State.CANCELLED, False, [])
-        assert {(await end_of(delivery)).code for delivery in sent} == {OutcomeCode.CANCELLED}
+        assert {(await end_of(turn)).code for turn in sent} == {OutcomeCode.CANCELLED}
         seen = session.log.last_seq
         await session.closed()
         assert session.state is State.CANCELLED
@@ -77,10 +77,11 @@ async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Se
 
 
 async def test_a_process_that_is_just_being_started_is_stopped(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(script("one", "first"), options(sandbox))
+    turn = await service.create(script("one", "first"), options(sandbox))
+    session = turn.session
     started = await event(session, ProcessChanged)
     await service.cancel(session.id)
-    assert (await end_of(delivery)).code is OutcomeCode.CANCELLED
+    assert (await end_of(turn)).code is OutcomeCode.CANCELLED
     await session.closed()
     assert started.pid is not None
     assert not psutil.pid_exists(started.pid)
@@ -90,7 +91,7 @@ async def test_a_process_that_resists_is_gone_all_the_same(start_service: StartS
     cli = install_misbehaving_cli(sandbox.root / "bin")
     ways = {"MISBEHAVE": "silent ignore_interrupt ignore_signals ignore_eof"}
     service = await start_service(ways, claude_path=str(cli), stop_timeout_ms=200)
-    session, _ = await service.create("go", options(sandbox))
+    session = (await service.create("go", options(sandbox))).session
     await until(session, lambda: streams(session))
     pid = session.pid
     await service.cancel(session.id)

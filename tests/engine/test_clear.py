@@ -72,19 +72,21 @@ async def test_after_a_restart_the_old_id_leads_to_the_new_conversation(
     await first.__aexit__()
     second = await start_service()
     for number, name in enumerate((old, new, newest)):
-        session, delivery = await second.send(name, script(f"{number}", "here"))
-        assert (await end_of(delivery)).result == "here"
+        turn = await second.send(name, script(f"{number}", "here"))
+        session = turn.session
+        assert (await end_of(turn)).result == "here"
         assert session.id == newest
     assert SECRET not in told(model, newest)
 
 
 async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: StartService, sandbox: Sandbox) -> None:
     first, second = await start_service(), await start_service()
-    session, delivery = await first.create(script("one", "first"), options(sandbox), owner="alice")
-    await end_of(delivery)
+    turn = await first.create(script("one", "first"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
     old = session.id
-    _, delivery = await first.send(old, "/clear", owner="alice")
-    await end_of(delivery)
+    turn = await first.send(old, "/clear", owner="alice")
+    await end_of(turn)
     for name in (old, session.id):
         with pytest.raises(SessionNotFound):
             await second.send(name, "mine", owner="bob")
@@ -98,11 +100,12 @@ async def test_questions_of_the_new_conversation_are_answered_under_either_id(
     service: Service, sandbox: Sandbox
 ) -> None:
     old, _ = await cleared(service, sandbox)
-    session, delivery = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
+    turn = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
+    session = turn.session
     asked = await question(session)
     assert [one.id for one in service.questions(old)] == [asked]
     service.respond(old, asked, Answer(allow=True))
-    assert (await end_of(delivery)).result == "done"
+    assert (await end_of(turn)).result == "done"
     assert (sandbox.project / "made").exists()
 
 

@@ -68,8 +68,9 @@ async def test_another_server_knows_what_a_session_has_cost(start_service: Start
 
 async def test_tokens_are_told_per_model(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, words(1), options(sandbox, model="claude-haiku-4-5"))
-    fork, delivery = await service.fork(session.id, words(2), options=options(sandbox, model="claude-sonnet-4-5"))
-    await end_of(delivery)
+    turn = await service.fork(session.id, words(2), options=options(sandbox, model="claude-sonnet-4-5"))
+    fork = turn.session
+    await end_of(turn)
     assert {name: one.input_tokens for name, one in session.usage.models.items()} == {"claude-haiku-4-5": 1000}
     [(name, used)] = fork.usage.models.items()
     assert (name.startswith("claude-sonnet-4-5"), used.output_tokens) == (True, 200)
@@ -78,8 +79,9 @@ async def test_tokens_are_told_per_model(service: Service, sandbox: Sandbox) -> 
 async def test_an_interrupted_turn_costs_what_it_used(service: Service, sandbox: Sandbox) -> None:
     used = {"input_tokens": 5000, "output_tokens": 10}
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": used})
-    session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
     await until(session, lambda: bool(session.readable_lines.tools))
     await service.interrupt(session.id)
-    assert tokens((await end_of(delivery)).usage) == (5000, 10)
+    assert tokens((await end_of(turn)).usage) == (5000, 10)
     assert tokens(session.usage) == (5000, 10)

@@ -138,7 +138,7 @@ async def test_a_crash_takes_its_question_with_it(start_service: StartService, s
     service = await misbehaving(start_service, cli, ways)
     session, outcome = await run(service, "hello", options(sandbox))
     assert outcome.code is OutcomeCode.CRASHED
-    assert (session.questions, service.broker.pending()) == ([], [])
+    assert (session.questions, service.pending_questions()) == ([], [])
 
 
 async def test_a_process_that_dies_while_idle_is_replaced(
@@ -184,6 +184,7 @@ async def test_a_second_result_of_the_same_turn_is_an_echo(
 
 async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
     service = await misbehaving(start_service, cli, {"cancel_question": True})
-    session, delivery = await service.create("hello", options(sandbox))
-    assert (await end_of(delivery)).ok
+    turn = await service.create("hello", options(sandbox))
+    session = turn.session
+    assert (await end_of(turn)).ok
     assert session.questions == []

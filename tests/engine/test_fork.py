@@ -24,8 +24,9 @@ async def test_a_fork_knows_what_was_said_and_leaves_its_parent_alone(
     parent, _ = await run(service, script("remember heron", "I will"), options(sandbox))
     await parked(parent)
     before, spent = transcript(sandbox, parent), parent.usage.cost_usd
-    fork, delivery = await service.fork(parent.id, script("what was it", "heron"))
-    assert (await end_of(delivery)).result == "heron"
+    turn = await service.fork(parent.id, script("what was it", "heron"))
+    fork = turn.session
+    assert (await end_of(turn)).result == "heron"
     assert fork.id != parent.id
     assert fork.options == parent.options
     assert "remember heron" in str(model.requests[-1].body)
@@ -36,8 +37,9 @@ async def test_a_fork_knows_what_was_said_and_leaves_its_parent_alone(
 
 async def test_a_fork_pays_from_zero_and_goes_on_after_parking(service: Service, sandbox: Sandbox) -> None:
     parent, first = await run(service, script("one", "first"), options(sandbox))
-    fork, delivery = await service.fork(parent.id, script("two", "second"))
-    second = await end_of(delivery)
+    turn = await service.fork(parent.id, script("two", "second"))
+    fork = turn.session
+    second = await end_of(turn)
     assert fork.usage.cost_usd == pytest.approx(second.usage.cost_usd)
     assert 0 < second.usage.cost_usd < 2 * first.usage.cost_usd
     await parked(fork)
@@ -51,8 +53,9 @@ async def test_the_costs_of_a_fork_are_its_own_for_another_server_too(
 ) -> None:
     first = await start_service()
     parent, _ = await run(first, script("one", text("first", repeat=50)), options(sandbox))
-    fork, delivery = await first.fork(parent.id, script("two", "second"))
-    await end_of(delivery)
+    turn = await first.fork(parent.id, script("two", "second"))
+    fork = turn.session
+    await end_of(turn)
     await first.__aexit__()
     second = await start_service()
     third = await say(second, fork.id, script("three", "third"))
@@ -62,10 +65,10 @@ async def test_the_costs_of_a_fork_are_its_own_for_another_server_too(
 
 async def test_a_running_session_can_be_forked(service: Service, sandbox: Sandbox) -> None:
     parent, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash",)))
-    _, running = await service.send(parent.id, script("two", tool("Bash", command=ENDLESS)))
+    running = await service.send(parent.id, script("two", tool("Bash", command=ENDLESS)))
     await until(parent, lambda: bool(parent.readable_lines.tools))
-    _, delivery = await service.fork(parent.id, script("three", "third"))
-    assert (await end_of(delivery)).result == "third"
+    turn = await service.fork(parent.id, script("three", "third"))
+    assert (await end_of(turn)).result == "third"
     assert parent.busy
     await service.interrupt(parent.id)
     assert (await end_of(running)).code == "interrupted"
@@ -77,8 +80,9 @@ async def test_a_fork_at_a_message_forgets_what_came_after_it(
     parent, _ = await run(service, script("remember heron", "I keep heron"), options(sandbox))
     kept = next(one.raw["uuid"] for one in events(parent, Message) if one.type == "assistant")
     await say(service, parent, script("remember stork", "I keep stork"))
-    fork, delivery = await service.fork(parent.id, script("which", "heron"), at_message=kept)
-    assert (await end_of(delivery)).result == "heron"
+    turn = await service.fork(parent.id, script("which", "heron"), at_message=kept)
+    fork = turn.session
+    assert (await end_of(turn)).result == "heron"
     assert "I keep heron" in str(model.requests[-1].body)
     assert "stork" not in str(model.requests[-1].body)
     assert fork.state == "idle"
@@ -89,14 +93,15 @@ async def test_a_fork_may_have_options_of_its_own(
 ) -> None:
     parent, _ = await run(service, script("one", "first"), options(sandbox))
     given = options(sandbox, model="claude-haiku-4-5").model_copy(update={"cwd": None})
-    fork, delivery = await service.fork(parent.id, script("two", "second"), options=given)
-    assert (await end_of(delivery)).ok
+    turn = await service.fork(parent.id, script("two", "second"), options=given)
+    fork = turn.session
+    assert (await end_of(turn)).ok
     assert fork.cwd == parent.cwd
     assert (model.requests[-1].model, parent.options.model) == ("claude-haiku-4-5", None)
 
 
 async def test_a_session_that_has_said_nothing_cannot_be_forked(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await service.create(script("one", "first"), options(sandbox))
+    session = (await service.create(script("one", "first"), options(sandbox))).session
     with pytest.raises(SessionNotFound, match="no transcript"):
         await service.fork(session.id, "hello")
     assert [one.id for one in service.sessions()] == [session.id]

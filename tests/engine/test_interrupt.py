@@ -22,12 +22,12 @@ async def test_an_interrupted_turn_leaves_a_session_that_goes_on(
     service: Service, sandbox: Sandbox, moment: Moment
 ) -> None:
     async with at(moment, service, sandbox) as (session, sent):
-        found, dropped = await service.interrupt(session.id)
-        assert found is session
-        outcomes = [await end_of(delivery) for delivery in sent]
+        interrupted = await service.interrupt(session.id)
+        assert interrupted.session is session
+        outcomes = [await end_of(turn) for turn in sent]
         assert outcomes[0].code is OutcomeCode.INTERRUPTED
         assert {outcome.code for outcome in outcomes[1:]} <= {OutcomeCode.DROPPED}
-        assert list(dropped) == sent[1:]
+        assert list(interrupted.dropped) == [turn.message for turn in sent[1:]]
         assert (session.state, session.questions) == (State.INTERRUPTED, [])
         assert (session.retrying, session.stalled) == (None, False)
         assert len(events(session, TurnEnded)) == 1
@@ -62,7 +62,7 @@ async def test_a_message_behind_the_interruption_is_a_new_turn(service: Service,
     async with at(MOMENTS[2], service, sandbox) as (session, sent):
         interruption = asyncio.create_task(service.interrupt(session.id))
         await asyncio.sleep(0)  # it gets as far as to ask the process, and no further
-        _, behind = await service.send(session.id, script("and now", "something else"))
+        behind = await service.send(session.id, script("and now", "something else"))
         await interruption
         assert (await end_of(sent[0])).code is OutcomeCode.INTERRUPTED
         assert (await end_of(behind)).result == "something else"
@@ -73,28 +73,30 @@ async def test_a_process_that_ignores_the_interruption_is_replaced(
 ) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "silent ignore_interrupt"}, claude_path=str(cli), stop_timeout_ms=200)
-    session, delivery = await service.create("go", options(sandbox))
+    turn = await service.create("go", options(sandbox))
+    session = turn.session
     await until(session, lambda: streams(session))
     await service.interrupt(session.id)
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert (outcome.code, session.live) == (OutcomeCode.INTERRUPTED, False)
     assert "did not react" in outcome.detail
-    _, again = await service.send(session.id, "go")
+    again = await service.send(session.id, "go")
     await until(session, lambda: session.live)
-    assert not again.outcome.done()
+    assert not again.done()
 
 
 async def test_words_of_a_dead_turn_do_not_bring_it_back(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "silent late_frames"}, claude_path=str(cli))
-    session, delivery = await service.create("go", options(sandbox))
+    turn = await service.create("go", options(sandbox))
+    session = turn.session
     await until(session, lambda: streams(session))
     await service.interrupt(session.id)
     results = [one.raw["result"] for one in events(session, Message) if one.type == "result"]
     if "late result" not in results:
         await until(session, lambda: any(one.raw.get("result") == "late result" for one in events(session, Message)))
     assert (session.state, session.turns) == (State.INTERRUPTED, 1)
-    assert (await end_of(delivery)).code is OutcomeCode.INTERRUPTED
+    assert (await end_of(turn)).code is OutcomeCode.INTERRUPTED
 
 
 async def test_a_caller_that_is_gone_does_not_stop_the_interruption(service: Service, sandbox: Sandbox) -> None:

@@ -23,7 +23,7 @@ async def idle(service: Service, sandbox: Sandbox, count: int) -> list[Session]:
 
 async def busy(service: Service, sandbox: Sandbox) -> Session:
     given = options(sandbox, allowed_tools=("Bash",))
-    session, _ = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
+    session = (await service.create(script("work", tool("Bash", command=ENDLESS)), given)).session
     await until(session, lambda: bool(session.readable_lines.tools))
     return session
 
@@ -70,8 +70,9 @@ async def test_a_session_that_cannot_start_gives_its_slot_back(start_service: St
     for _ in range(2):
         with pytest.raises(InvalidArgument):
             await service.create("hello", options(sandbox, permission_mode="delegate"))
-        session, delivery = await service.create("hello", options(sandbox, executable="/bin/false"))
-        assert (await end_of(delivery)).code is OutcomeCode.START_FAILED
+        turn = await service.create("hello", options(sandbox, executable="/bin/false"))
+        session = turn.session
+        assert (await end_of(turn)).code is OutcomeCode.START_FAILED
         await session.closed()
     assert len(await idle(service, sandbox, 1)) == 1
 
@@ -104,21 +105,23 @@ async def test_sessions_leave_memory_after_a_while_but_not_the_disk(
 async def test_a_turn_that_runs_for_too_long_is_ended(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(running_session_max_ms=1500, cleanup_interval_ms=50)
     given = options(sandbox, allowed_tools=("Bash",))
-    session, delivery = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
-    assert (await end_of(delivery)).code is OutcomeCode.TIMEOUT
+    turn = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
+    session = turn.session
+    assert (await end_of(turn)).code is OutcomeCode.TIMEOUT
     assert (session.state, session.busy) == (State.ERROR, False)
 
 
 async def test_only_so_many_processes_start_at_once(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "no_init"}, claude_path=str(cli), spawn_limit=1)
-    first, _ = await service.create("one", options(sandbox))
+    first = (await service.create("one", options(sandbox))).session
     await event(first, ProcessChanged)
-    second, delivery = await service.create("two", options(sandbox))
-    third, _ = await service.create("three", options(sandbox))
+    turn = await service.create("two", options(sandbox))
+    second = turn.session
+    third = (await service.create("three", options(sandbox))).session
     assert [one.live for one in (first, second, third)] == [True, False, False]
     await service.interrupt(second.id)  # one that still waits for its turn costs nobody anything
-    assert (await end_of(delivery)).code is OutcomeCode.INTERRUPTED
+    assert (await end_of(turn)).code is OutcomeCode.INTERRUPTED
     assert events(second, ProcessChanged) == []
     await service.interrupt(first.id)
     await event(third, ProcessChanged)

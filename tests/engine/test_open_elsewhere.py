@@ -58,8 +58,9 @@ async def test_a_session_that_is_open_in_claude_code_is_busy_until_it_is_closed_
     async with open_in_claude(sandbox, environment, session_id, "--session-id") as other:
         with pytest.raises(SessionBusy, match=str(other.pid)):
             await service.send(session_id, "second writer")
-        fork, delivery = await service.fork(session_id, script("copy", "a copy"))
-        assert (await asyncio.wait_for(delivery.outcome, PATIENCE)).result == "a copy"
+        turn = await service.fork(session_id, script("copy", "a copy"))
+        fork = turn.session
+        assert (await asyncio.wait_for(turn.outcome(), PATIENCE)).result == "a copy"
         assert fork.id != session_id
     assert (await say(service, session_id, script("now", "mine"))).result == "mine"
 

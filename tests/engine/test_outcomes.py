@@ -50,22 +50,24 @@ async def test_a_turn_whose_time_is_up_before_it_has_started_is_ended(service: S
 
 async def test_silence_is_reported_and_ends_with_the_next_word(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(stall_ms=300)
-    session, delivery = await service.create(script("slow", text("at last", delay=1.5)), options(sandbox))
+    turn = await service.create(script("slow", text("at last", delay=1.5)), options(sandbox))
+    session = turn.session
     assert (await event(session, Stalled)).seconds >= 0.3
     assert (session.stalled, session.state) == (True, State.RUNNING)
-    assert (await end_of(delivery)).result == "at last"
+    assert (await end_of(turn)).result == "at last"
     assert not session.stalled
     assert len(events(session, Stalled)) <= 8  # once per silence, not once per look
 
 
 async def test_waiting_for_an_answer_is_no_silence(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(stall_ms=300, permission_timeout_ms=1500)
-    session, delivery = await service.create(script("ask", tool("Bash", command="touch a"), "ok"), options(sandbox))
+    turn = await service.create(script("ask", tool("Bash", command="touch a"), "ok"), options(sandbox))
+    session = turn.session
     await until(session, lambda: session.state is State.WAITING)
     seen = len(events(session, Stalled))
     await until(session, lambda: session.state is not State.WAITING)
     assert len(events(session, Stalled)) == seen
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
 
 
 async def test_the_number_of_model_turns_is_limited(service: Service, sandbox: Sandbox) -> None:
@@ -126,12 +128,13 @@ async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     service = await start_service({"CLAUDE_CODE_MAX_RETRIES": "1"})
-    session, delivery = await service.create(script("fail", fail(529)), options(sandbox))
+    turn = await service.create(script("fail", fail(529)), options(sandbox))
+    session = turn.session
     retry = await event(session, Retrying)
     assert (retry.attempt, retry.of, retry.status) == (1, 1, 529)
     shown = session.retrying
     assert shown is retry
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 529)
     assert (session.state, session.retrying) == (State.ERROR, None)
     assert (await say(service, session, script("go on", "fine again"))).result == "fine again"
@@ -139,7 +142,7 @@ async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status(
 
 async def test_an_api_that_recovers_ends_the_retrying(service: Service, sandbox: Sandbox) -> None:
     prompt = script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS)))
-    session, _ = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = (await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))).session
     await until(session, lambda: session.retrying is not None)
     await until(session, lambda: bool(session.readable_lines.tools))
     assert (session.retrying, session.state) == (None, State.RUNNING)
@@ -152,11 +155,12 @@ async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbo
 
 
 async def test_a_crash_in_mid_turn_tells_how_the_process_died(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(WORK, options(sandbox, allowed_tools=("Bash",)))
+    turn = await service.create(WORK, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
     await until(session, lambda: bool(session.readable_lines.tools))
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert (outcome.code, outcome.exit_code) == (OutcomeCode.CRASHED, -signal.SIGKILL)
     assert "SIGKILL" in outcome.detail
     assert (session.state, session.live) == (State.ERROR, False)

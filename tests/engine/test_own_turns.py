@@ -50,10 +50,10 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     sent = await asyncio.gather(
         *(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE) for prompt in prompts), return_exceptions=True
     )
-    accepted = [(number, one[1]) for number, one in enumerate(sent) if not isinstance(one, BaseException)]
+    accepted = [(number, one) for number, one in enumerate(sent) if not isinstance(one, BaseException)]
     assert [type(one) for one in sent if isinstance(one, BaseException)] == [SessionBusy]
-    [(number, delivery)] = accepted
-    assert (await end_of(delivery)).result == f"answer {number}"
+    [(number, turn)] = accepted
+    assert (await end_of(turn)).result == f"answer {number}"
 
 
 async def test_a_refused_message_leaves_no_process_behind(start_service: StartService, sandbox: Sandbox) -> None:
@@ -66,16 +66,17 @@ async def test_a_refused_message_leaves_no_process_behind(start_service: StartSe
     second = asyncio.create_task(service.send(session.id, script("b", "never said"), when_busy=WhenBusy.REFUSE))
     await asyncio.wait({first, second})
     assert isinstance(second.exception(), SessionBusy)
-    assert (await end_of(first.result()[1])).result == "slow"
+    assert (await end_of(first.result())).result == "slow"
     assert session.turns == 2
 
 
 async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, allowed_tools=("Bash",))
     work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), text("done", delay=0.4))
-    session, first = await service.create(work, given)
+    first = await service.create(work, given)
+    session = first.session
     await until(session, lambda: bool(session.readable_lines.tools))
-    _, second = await service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
+    second = await service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     long, short = await end_of(first), await end_of(second)
     assert (long.num_turns, short.num_turns) == (2, 1)
@@ -95,8 +96,9 @@ async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_
     assert (await say(service, session, script("quick", "three"))).duration_api_ms < 1000
     slow = await say(service, session, script("slow", text("four", delay=1)))
     assert slow.duration_api_ms >= 1000
-    fork, delivery = await service.fork(session.id, script("quick", "five"))
-    assert (await end_of(delivery)).duration_api_ms < 1000
+    turn = await service.fork(session.id, script("quick", "five"))
+    fork = turn.session
+    assert (await end_of(turn)).duration_api_ms < 1000
     assert fork.id != session.id
 
 
@@ -104,8 +106,8 @@ async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(
     service: Service, sandbox: Sandbox
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    _, slow = await service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
-    _, behind = await service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
+    slow = await service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
+    behind = await service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
     assert (await end_of(slow)).code is OutcomeCode.TIMEOUT
     assert (await end_of(behind)).result == "my answer"
 
@@ -126,10 +128,11 @@ async def test_whatever_the_order_everybody_gets_their_own_answer(
 async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, first = await service.create(script("slow", text("never", delay=60)), options(sandbox))
-    await until(session, lambda: first.started)
+    first = await service.create(script("slow", text("never", delay=60)), options(sandbox))
+    session = first.session
+    await until(session, lambda: first.message.started)
     behind = [
-        (await service.send(session.id, script(f"{number}", f"answer {number}"), when_busy=WhenBusy.QUEUE))[1]
+        await service.send(session.id, script(f"{number}", f"answer {number}"), when_busy=WhenBusy.QUEUE)
         for number in range(2)
     ]
     assert session.pid is not None

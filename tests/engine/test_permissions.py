@@ -26,7 +26,8 @@ def made(sandbox: Sandbox) -> bool:
 
 
 async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     await service.wait(session.id, 30)
     [asked] = service.questions(session.id)
     assert (session.state, asked.kind) == (State.WAITING, QuestionKind.PERMISSION)
@@ -35,16 +36,17 @@ async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> No
     assert not made(sandbox)
     service.respond(session.id, asked.id, Answer(allow=True), by="me")
     assert session.state is State.RUNNING
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
     assert made(sandbox)
     [settled] = events(session, QuestionSettled)
     assert (settled.resolution.closure, settled.resolution.by) == (Closure.ANSWERED, "me")
 
 
 async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=False, message="not on a Friday"))
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert "not on a Friday" in outcome.result
     assert not made(sandbox)
     assert len(outcome.permission_denials) == 1
@@ -53,32 +55,36 @@ async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Servi
 
 
 async def test_a_denial_may_end_the_turn(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=False, interrupt=True))
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)
     assert not made(sandbox)
 
 
 async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(service: Service, sandbox: Sandbox) -> None:
     command = tool("Bash", command="touch made")
-    session, delivery = await service.create(script("twice", command, command, "done"), options(sandbox))
+    turn = await service.create(script("twice", command, command, "done"), options(sandbox))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=True, scope=Scope.SESSION))
-    assert (await end_of(delivery)).result == "done"
+    assert (await end_of(turn)).result == "done"
     assert len(events(session, QuestionOpened)) == 1
     assert list((sandbox.project / ".claude").glob("*")) == []
 
 
 async def test_an_edited_input_is_what_runs(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     edited = Answer(allow=True, updated_input={"command": "echo something else"})
     service.respond(session.id, await question(session), edited)
-    assert "something else" in (await end_of(delivery)).result
+    assert "something else" in (await end_of(turn)).result
     assert not made(sandbox)
 
 
 async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     asked = await question(session)
     with pytest.raises(InvalidArgument):
         service.respond(session.id, asked, Answer(allow=True, answers=["blue"]))
@@ -86,24 +92,26 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Ser
         service.respond(session.id, "q-unknown", Answer(allow=True))
     assert session.state is State.WAITING
     service.respond(session.id, asked, Answer(allow=True))
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
 
 
 async def test_the_first_answer_wins(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(ASK, options(sandbox))
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     asked = await question(session)
     service.respond(session.id, asked, Answer(allow=True), by="the terminal")
     with pytest.raises(QuestionClosed, match="the terminal"):
         service.respond(session.id, asked, Answer(allow=False))
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
 
 
 async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(permission_timeout_ms=300)
-    session, delivery = await service.create(ASK, options(sandbox))
-    outcome = await end_of(delivery)
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    outcome = await end_of(turn)
     assert "Nobody answered within 0.3 seconds" in outcome.result
     assert not made(sandbox)
     assert [one.resolution.closure for one in events(session, QuestionSettled)] == [Closure.EXPIRED]
@@ -129,8 +137,9 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
     service: Service, sandbox: Sandbox, end: str
 ) -> None:
     bystander = Bystander()
-    service.broker.add_channel(bystander)
-    session, delivery = await service.create(ASK, options(sandbox))
+    service.add_channel(bystander)
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
     asked = await question(session)
     await asyncio.sleep(0)  # channels are told right after the code that opened the question
     assert list(bystander.shown) == [asked]
@@ -139,8 +148,8 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
         os.kill(session.pid, signal.SIGKILL)
     else:
         await getattr(service, end)(session.id)
-    await end_of(delivery)
-    assert (bystander.shown, service.broker.pending(), session.questions) == ({}, [], [])
+    await end_of(turn)
+    assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
     with pytest.raises(QuestionClosed, match="withdrawn"):
         service.respond(session.id, asked, Answer(allow=True))
     assert not made(sandbox)
@@ -150,11 +159,12 @@ async def test_a_channel_that_answers_at_once_is_heard(service: Service, sandbox
     class Eager(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)
-            service.broker.answer(question.session_id, question.id, Answer(allow=True), "eager")
+            service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
 
-    service.broker.add_channel(Eager())
-    session, delivery = await service.create(ASK, options(sandbox))
-    assert (await end_of(delivery)).ok
+    service.add_channel(Eager())
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    assert (await end_of(turn)).ok
     assert made(sandbox)
     kinds = [type(one) for one in session.log.after(0) if isinstance(one, QuestionOpened | QuestionSettled)]
     assert kinds == [QuestionOpened, QuestionSettled]
@@ -164,13 +174,13 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
     names = ("a", "b", "c")
     prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
     made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
-    asked = [await question(session) for session, _ in made]
-    assert {one.id for one in service.broker.pending()} == set(asked)
+    asked = [await question(turn.session) for turn in made]
+    assert {one.id for one in service.pending_questions()} == set(asked)
     with pytest.raises(QuestionClosed):
-        service.respond(made[0][0].id, asked[1], Answer(allow=True))
-    for (session, _), one, name in reversed(list(zip(made, asked, names, strict=True))):
-        service.respond(session.id, one, Answer(allow=name != "b", message="no b" if name == "b" else None))
-    results = [(await end_of(delivery)).result for _, delivery in made]
+        service.respond(made[0].session.id, asked[1], Answer(allow=True))
+    for turn, one, name in reversed(list(zip(made, asked, names, strict=True))):
+        service.respond(turn.session.id, one, Answer(allow=name != "b", message="no b" if name == "b" else None))
+    results = [(await end_of(turn)).result for turn in made]
     assert ["no b" in result for result in results] == [False, True, False]
     assert sorted(path.name for path in sandbox.project.iterdir()) == ["a", "c"]
 
@@ -178,11 +188,12 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
 async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service: Service, sandbox: Sandbox) -> None:
     """Callers see inputs without secrets, and what they send back must not write the mark into a file."""
     secret = "correct-horse-battery-staple"
-    service.redactor.add([secret])
+    service.add_secrets([secret])
     asking = tool("Write", file_path=str(sandbox.project / "asked"), content=f"key={secret}\n")
-    session, delivery = await service.create(script("ask", asking, "done"), options(sandbox))
+    turn = await service.create(script("ask", asking, "done"), options(sandbox))
+    session = turn.session
     asked = await question(session)
-    shown = service.redactor.data(session.questions[0].tool_input)
+    shown = service.redaction.data(session.questions[0].tool_input)
     assert secret not in str(shown)
     changed = {**shown, "content": shown["content"] + "more\n"}
     with pytest.raises(InvalidArgument, match="stands for a secret"):
@@ -190,5 +201,5 @@ async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service:
     assert session.questions, "it is still open"
     moved = {**shown, "file_path": str(sandbox.project / "moved")}
     service.respond(session.id, asked, Answer(allow=True, updated_input=moved))
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
     assert (sandbox.project / "moved").read_text() == f"key={secret}\n"

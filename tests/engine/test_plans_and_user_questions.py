@@ -18,42 +18,43 @@ PLAN = script("plan", plan("# Tidy up\n1. sweep"), "saw: ${tool_result}")
 
 
 async def ask(service: Service, sandbox: Sandbox, prompt: str, **given: Any) -> tuple[Session, Any, str]:
-    session, delivery = await service.create(prompt, options(sandbox, **given))
-    return session, delivery, await question(session)
+    turn = await service.create(prompt, options(sandbox, **given))
+    session = turn.session
+    return session, turn, await question(session)
 
 
 async def test_an_approved_plan_goes_ahead(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
+    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
     [review] = session.questions
     assert review.kind is QuestionKind.PLAN_REVIEW
     assert review.description == "Plan ready for review: Tidy up"
     assert "1. sweep" in review.tool_input["plan"]
     service.respond(session.id, asked, Answer(allow=True))
-    assert "approved" in (await end_of(delivery)).result.lower()
+    assert "approved" in (await end_of(turn)).result.lower()
 
 
 async def test_feedback_on_a_plan_reaches_the_model(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
+    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
     service.respond(session.id, asked, Answer(allow=False, message="mop as well"))
-    assert "mop as well" in (await end_of(delivery)).result
+    assert "mop as well" in (await end_of(turn)).result
 
 
 async def test_an_edited_plan_replaces_the_old_one(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
+    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
     edited = {**session.questions[0].tool_input, "plan": "# Tidy up\n1. mop"}
     service.respond(session.id, asked, Answer(allow=True, updated_input=edited))
-    assert "1. mop" in (await end_of(delivery)).result
+    assert "1. mop" in (await end_of(turn)).result
     written = [path.read_text() for path in sandbox.home.glob(".claude/plans/*")]
     assert written == ["# Tidy up\n1. mop"]
 
 
 async def test_a_plan_that_stands_only_in_the_tool_call_is_shown(service: Service, sandbox: Sandbox) -> None:
     prompt = script("plan", tool("ExitPlanMode", plan="# Only here"), "saw: ${tool_result}")
-    session, delivery, asked = await ask(service, sandbox, prompt, permission_mode="plan")
+    session, turn, asked = await ask(service, sandbox, prompt, permission_mode="plan")
     assert session.questions[0].tool_input["plan"] == "# Only here"
     assert session.questions[0].description == "Plan ready for review: Only here"
     service.respond(session.id, asked, Answer(allow=True))
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
 
 
 TWO = script(
@@ -79,19 +80,19 @@ TWO = script(
 async def test_answers_reach_the_model(
     service: Service, sandbox: Sandbox, answers: GivenAnswers, expected: tuple[str, str]
 ) -> None:
-    session, delivery, asked = await ask(service, sandbox, TWO)
+    session, turn, asked = await ask(service, sandbox, TWO)
     [user_question] = session.questions
     assert user_question.kind is QuestionKind.USER_QUESTION
     assert [choice.labels for choice in user_question.choices] == [("red", "blue"), ("apple", "pear", "plum")]
     service.respond(session.id, asked, Answer(allow=True, answers=answers))
-    heard = (await end_of(delivery)).result
+    heard = (await end_of(turn)).result
     assert all(f'"{answer}"' in heard for answer in expected), heard
 
 
 async def test_a_person_may_decline_to_answer(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await ask(service, sandbox, TWO)
+    session, turn, asked = await ask(service, sandbox, TWO)
     service.respond(session.id, asked, Answer(allow=False, message="ask me tomorrow"))
-    assert "ask me tomorrow" in (await end_of(delivery)).result
+    assert "ask me tomorrow" in (await end_of(turn)).result
 
 
 async def test_answers_to_something_else_are_refused(service: Service, sandbox: Sandbox) -> None:

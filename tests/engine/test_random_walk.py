@@ -9,8 +9,8 @@ import signal
 import pytest
 
 from claude_code_mcp.model.states import State
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.messages import UserMessage, WhenBusy
+from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -35,7 +35,7 @@ class Walk:
         self._session = session
         self._random = random.Random(seed)
         self._steps = [self.send, self.send, self.send, self.later, self.interrupt, self.evict, self.kill]
-        self.sent: list[UserMessage] = []
+        self.sent: list[PendingTurn] = []
 
     async def go(self, steps: int) -> None:
         async with asyncio.TaskGroup() as running:
@@ -45,7 +45,7 @@ class Walk:
 
     async def send(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
         prompt = self._random.choice(PROMPTS)
-        self.sent.append((await self._service.send(self._session.id, prompt, when_busy=when_busy))[1])
+        self.sent.append(await self._service.send(self._session.id, prompt, when_busy=when_busy))
 
     async def later(self) -> None:
         await self.send(WhenBusy.QUEUE)
@@ -71,8 +71,8 @@ async def test_a_random_walk_ends_in_a_session_that_works(
     session, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash(sleep:*)",)))
     walk = Walk(service, session, seed)
     await walk.go(25)
-    await asyncio.gather(*(end_of(delivery) for delivery in walk.sent))
+    await asyncio.gather(*(end_of(turn) for turn in walk.sent))
     await session.wait(30)
     assert session.state in (State.IDLE, State.INTERRUPTED, State.ERROR)
-    assert service.broker.pending() == []
+    assert service.pending_questions() == []
     assert (await say(service, session, script("last", "still here"))).result == "still here"

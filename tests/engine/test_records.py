@@ -105,8 +105,9 @@ async def test_what_a_call_sets_goes_over_what_is_recorded_field_by_field(
 
 async def test_a_session_of_somebody_else_takes_no_options(start_service: StartService, sandbox: Sandbox) -> None:
     first = await start_service()
-    session, delivery = await first.create(script("one", "first"), options(sandbox, tools=("Read",)), owner="alice")
-    await end_of(delivery)
+    turn = await first.create(script("one", "first"), options(sandbox, tools=("Read",)), owner="alice")
+    session = turn.session
+    await end_of(turn)
     second = await restarted(start_service, first)
     with pytest.raises(PermissionDenied, match=r"tools: .*alice"):
         await second.send(session.id, "hello", options=SessionOptions(tools=("Bash",)))
@@ -211,9 +212,9 @@ async def test_what_another_server_spent_counts_here_too(start_service: StartSer
 
 async def test_a_turn_that_another_server_runs_is_running(start_service: StartService, sandbox: Sandbox) -> None:
     here, there = await start_service(), await start_service()
-    session, _ = await here.create(
-        script("work", tool("Bash", command=ENDLESS)), options(sandbox, allowed_tools=("Bash",))
-    )
+    session = (
+        await here.create(script("work", tool("Bash", command=ENDLESS)), options(sandbox, allowed_tools=("Bash",)))
+    ).session
     await until(session, lambda: bool(session.readable_lines.tools))
     assert (await there.find(session.id)).state is State.RUNNING
     assert await there.last_states([session.id]) == {session.id: State.RUNNING}
@@ -226,8 +227,9 @@ async def test_a_fork_has_the_options_of_its_parent_and_none_of_its_grants(
     session, _ = await run(first, script("one", "first"), options(sandbox, **LIMITED))
     session.grant([{"type": "addRules", "rules": [{"toolName": "Bash"}], "behavior": "allow"}])
     second = await restarted(start_service, first)
-    fork, delivery = await second.fork(session.id, script("two", "second"))
-    await end_of(delivery)
+    turn = await second.fork(session.id, script("two", "second"))
+    fork = turn.session
+    await end_of(turn)
     third = await restarted(start_service, second)
     found = await third.find(fork.id)
     assert (found.options, found.grants) == (session.options, ())
@@ -260,8 +262,9 @@ async def test_a_session_whose_record_cannot_be_read_is_not_resumed(
     start_service: StartService, sandbox: Sandbox, damage: Any
 ) -> None:
     first = await start_service()
-    session, delivery = await first.create(script("one", "first"), options(sandbox, tools=("Read",)), owner="alice")
-    await end_of(delivery)
+    turn = await first.create(script("one", "first"), options(sandbox, tools=("Read",)), owner="alice")
+    session = turn.session
+    await end_of(turn)
     second = await restarted(start_service, first)
     damage(record_file(sandbox, session.id))
     with pytest.raises(PermissionDenied, match="cannot be read"):
@@ -294,9 +297,10 @@ async def test_what_was_allowed_for_the_session_is_not_asked_again(
 ) -> None:
     service = await start_service()
     prompt = script("ask", tool("Bash", command=command), "done")
-    session, delivery = await service.create(prompt, options(sandbox))
+    turn = await service.create(prompt, options(sandbox))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=True, scope=Scope.SESSION))
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
     (sandbox.project / "asked").unlink(missing_ok=True)
     if gone == "parked":
         await parked(session)
@@ -316,11 +320,12 @@ async def test_a_turn_whose_process_was_killed_is_an_error_after_a_restart_too(
 ) -> None:
     first = await start_service()
     work = script("work", tool("Bash", command=ENDLESS))
-    session, delivery = await first.create(work, options(sandbox, allowed_tools=("Bash",)))
+    turn = await first.create(work, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
     await until(session, lambda: bool(session.readable_lines.tools))
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
-    crashed = await end_of(delivery)
+    crashed = await end_of(turn)
     second = await restarted(start_service, first)
     found = await second.find(session.id)
     assert (found.state, found.outcome) == (State.ERROR, crashed)

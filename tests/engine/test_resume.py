@@ -53,10 +53,11 @@ async def test_a_session_without_a_process_is_resumed_where_and_as_it_was(
 
 async def test_a_session_killed_in_mid_turn_can_go_on(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, allowed_tools=("Bash",))
-    session, delivery = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
+    turn = await service.create(script("work", tool("Bash", command=ENDLESS)), given)
+    session = turn.session
     await until(session, lambda: bool(session.readable_lines.tools))
     await kill(session)
-    assert (await end_of(delivery)).code == "crashed"
+    assert (await end_of(turn)).code == "crashed"
     assert session.state is State.ERROR
     assert (await say(service, session, script("again", "recovered"))).result == "recovered"
 
@@ -64,11 +65,12 @@ async def test_a_session_killed_in_mid_turn_can_go_on(service: Service, sandbox:
 async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, delivery = await service.create(script("one", "never said"), options(sandbox))
+    turn = await service.create(script("one", "never said"), options(sandbox))
+    session = turn.session
     await event(session, ProcessChanged)
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
-    assert (await end_of(delivery)).code == "start_failed"
+    assert (await end_of(turn)).code == "start_failed"
     assert (await say(service, session, script("two", "here"))).result == "here"
 
 
@@ -141,7 +143,7 @@ async def test_interrupting_a_session_that_is_only_on_disk_changes_nothing(
     session, _ = await run(first, script("one", "first"), options(sandbox))
     await first.__aexit__()
     second = await start_service()
-    assert not (await second.interrupt(session.id))[0].busy
+    assert not (await second.interrupt(session.id)).session.busy
     assert second.sessions() == []
 
 

@@ -38,7 +38,7 @@ async def test_closing_ends_every_turn_and_every_process(
         began = time.monotonic()
         await service.__aexit__()
         assert time.monotonic() - began < 15
-        assert {(await end_of(delivery)).code for delivery in sent} == {OutcomeCode.INTERRUPTED}
+        assert {(await end_of(turn)).code for turn in sent} == {OutcomeCode.INTERRUPTED}
         assert (await waiting).state is State.INTERRUPTED
         assert (session.live, session.questions) == (False, [])
         assert children() <= before
@@ -49,7 +49,7 @@ async def test_closing_many_takes_no_longer_than_closing_one(start_service: Star
     cli = install_misbehaving_cli(sandbox.root / "bin")
     ways = {"MISBEHAVE": "silent ignore_interrupt ignore_eof ignore_signals"}
     service = await start_service(ways, claude_path=str(cli), stop_timeout_ms=300, spawn_limit=8)
-    sessions = [(await service.create("go", options(sandbox)))[0] for _ in range(8)]
+    sessions = [(await service.create("go", options(sandbox))).session for _ in range(8)]
     for session in sessions:
         await until(session, lambda session=session: streams(session))  # type: ignore[misc]
     began = time.monotonic()
@@ -124,10 +124,11 @@ async def test_callers_that_go_away_while_sending_leave_the_session_usable(servi
 
 
 async def test_a_caller_that_goes_away_while_waiting_leaves_the_turn_alone(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(script("say", "hello"), options(sandbox))
+    turn = await service.create(script("say", "hello"), options(sandbox))
+    session = turn.session
     await gone_after(service.wait(session.id), 3)
-    await gone_after(end_of(delivery), 3)
-    assert (await end_of(delivery)).result == "hello"
+    await gone_after(end_of(turn), 3)
+    assert (await end_of(turn)).result == "hello"
 
 
 async def test_closing_does_not_wait_for_a_person_who_was_sent_to_sign_in(start_service: StartService) -> None:

@@ -24,16 +24,16 @@ OTHER_SERVER = """
 import asyncio, json, os, sys
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 
 async def serve(state, cwd, prompt):
     async with Service(load_settings({}, state_dir=state), dict(os.environ)) as service:
-        session, delivery = await service.create(prompt, SessionOptions(cwd=cwd))
-        await outcome_of(delivery)
-        print(json.dumps(session.id), flush=True)
+        turn = await service.create(prompt, SessionOptions(cwd=cwd))
+        await turn.outcome()
+        print(json.dumps(turn.session.id), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        session.evict()
-        await session.closed()
+        turn.session.evict()
+        await turn.session.closed()
         print(json.dumps("parked"), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -117,7 +117,7 @@ async def test_two_messages_at_once_start_one_process(service: Service, sandbox:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     await parked(session)
     sent = await asyncio.gather(*(service.send(session.id, script(f"{number}", "more")) for number in range(3)))
-    assert all([(await end_of(delivery)).ok for _, delivery in sent])
+    assert all([(await end_of(turn)).ok for turn in sent])
     assert [one.change for one in events(session, ProcessChanged)].count("started") == 2
 
 
@@ -129,8 +129,9 @@ async def test_two_messages_at_once_to_a_session_on_disk_start_one_process(
     await first.__aexit__()
     second = await start_service()
     sent = await asyncio.gather(*(second.send(session.id, script(f"{number}", "more")) for number in range(2)))
-    assert sent[0][0] is sent[1][0]
-    assert all([(await end_of(delivery)).ok for _, delivery in sent])
-    started = [one for one in events(sent[0][0], ProcessChanged) if one.change == "started"]
-    assert [one.pid for one in started] == [sent[0][0].pid]
+    resumed = sent[0].session
+    assert resumed is sent[1].session
+    assert all([(await end_of(turn)).ok for turn in sent])
+    started = [one for one in events(resumed, ProcessChanged) if one.change == "started"]
+    assert [one.pid for one in started] == [resumed.pid]
     assert started[0].pid != os.getpid()

@@ -20,11 +20,12 @@ FIRST = script("first", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; 
 
 
 async def test_the_id_is_final_before_anything_has_started(service: Service, sandbox: Sandbox) -> None:
-    session, delivery = await service.create(script("say", "hello"), options(sandbox))
+    turn = await service.create(script("say", "hello"), options(sandbox))
+    session = turn.session
     assert session.state is State.STARTING
     assert uuid.UUID(session.id)
     assert service.session(session.id) is session
-    assert (await end_of(delivery)).ok
+    assert (await end_of(turn)).ok
     assert [path.stem for path in sandbox.home.glob(".claude/projects/*/*.jsonl")] == [session.id]
 
 
@@ -36,8 +37,9 @@ async def test_a_second_turn_runs_in_the_same_process(service: Service, sandbox:
 
 
 async def test_messages_sent_while_the_process_starts_are_not_lost(service: Service, sandbox: Sandbox) -> None:
-    session, first = await service.create("Hello.", options(sandbox, persist=False))
-    _, second = await service.send(session.id, script("say", "both heard"))
+    first = await service.create("Hello.", options(sandbox, persist=False))
+    session = first.session
+    second = await service.send(session.id, script("say", "both heard"))
     assert session.state is State.STARTING
     outcomes = [await end_of(first), await end_of(second)]
     assert all(outcome.ok for outcome in outcomes)
@@ -47,9 +49,10 @@ async def test_messages_sent_while_the_process_starts_are_not_lost(service: Serv
 async def test_a_message_in_mid_turn_joins_the_turn(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
-    session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    session = first.session
     await until(session, lambda: bool(session.readable_lines.tools))
-    _, second = await service.send(session.id, "Mind the gap.")
+    second = await service.send(session.id, "Mind the gap.")
     (sandbox.project / "go").touch()
     assert await end_of(first) is await end_of(second)
     assert (await end_of(first)).result == "first done"
@@ -58,29 +61,32 @@ async def test_a_message_in_mid_turn_joins_the_turn(
 
 
 async def test_a_later_message_becomes_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
-    session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    session = first.session
     await until(session, lambda: bool(session.readable_lines.tools))
-    _, second = await service.send(session.id, script("later", "second done"), when_busy=WhenBusy.QUEUE)
+    second = await service.send(session.id, script("later", "second done"), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     started = events(session, TurnStarted)
-    assert [one.message_id for one in started] == [first.id, second.id]
+    assert [one.message_id for one in started] == [first.message_id, second.message_id]
 
 
 async def test_a_message_that_comes_too_late_becomes_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
     """The model gives its last answer while the message is on its way: nothing is left that it could join."""
     slow = script("slow", text("first done", chunks=5, interval=0.1))
-    session, first = await service.create(slow, options(sandbox))
+    first = await service.create(slow, options(sandbox))
+    session = first.session
     await until(session, lambda: streams(session))
-    _, second = await service.send(session.id, script("late", "second done"))
+    second = await service.send(session.id, script("late", "second done"))
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     assert session.turns == 2
 
 
 async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service: Service, sandbox: Sandbox) -> None:
-    session, first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    first = await service.create(FIRST, options(sandbox, allowed_tools=("Bash",)))
+    session = first.session
     await until(session, lambda: bool(session.readable_lines.tools))
-    _, second = await service.send(session.id, script("later", text("slow", delay=30)), when_busy=WhenBusy.QUEUE)
+    second = await service.send(session.id, script("later", text("slow", delay=30)), when_busy=WhenBusy.QUEUE)
     (sandbox.project / "go").touch()
     await event(session, TurnStarted, 2)
     await service.interrupt(session.id)
@@ -92,10 +98,11 @@ async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service:
 async def test_a_message_that_wants_a_turn_of_its_own_is_refused_by_a_busy_session(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, delivery = await service.create(script("slow", text("done", delay=0.5)), options(sandbox))
+    turn = await service.create(script("slow", text("done", delay=0.5)), options(sandbox))
+    session = turn.session
     with pytest.raises(SessionBusy):
         await service.send(session.id, "hello", when_busy=WhenBusy.REFUSE)
-    assert (await end_of(delivery)).result == "done"
+    assert (await end_of(turn)).result == "done"
 
 
 @pytest.mark.parametrize("words", ["", "  \n"])
@@ -106,7 +113,7 @@ async def test_empty_messages_are_refused(service: Service, sandbox: Sandbox, wo
 
 
 async def test_wait_returns_at_the_end_of_the_turn_or_at_its_timeout(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await service.create(script("slow", text("done", delay=0.4)), options(sandbox))
+    session = (await service.create(script("slow", text("done", delay=0.4)), options(sandbox))).session
     assert (await service.wait(session.id, 0.01)).busy
     assert (await service.wait(session.id, 30)).state is State.IDLE
     assert session.outcome is not None

@@ -31,12 +31,12 @@ async def test_a_message_to_a_process_that_died_while_idle_is_not_lost(
     die(session)
     if certain:
         psutil.wait_procs([psutil.Process(session.pid)], timeout=PATIENCE)  # the loop stands still meanwhile
-    _, delivery = await service.send(session.id, script("two", "second"), when_busy=WhenBusy.REFUSE)
-    _, behind = await service.send(session.id, script("three", "third"), when_busy=WhenBusy.QUEUE)
-    assert (await end_of(delivery)).result == "second"
+    turn = await service.send(session.id, script("two", "second"), when_busy=WhenBusy.REFUSE)
+    behind = await service.send(session.id, script("three", "third"), when_busy=WhenBusy.QUEUE)
+    assert (await end_of(turn)).result == "second"
     assert (await end_of(behind)).result == "third"
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "ended", "started"]
-    assert [one.message_id for one in events(session, TurnStarted)][1:] == [delivery.id, behind.id]
+    assert [one.message_id for one in events(session, TurnStarted)][1:] == [turn.message_id, behind.message_id]
     asked = [one for one in model.requests if one.session_id == session.id and "two SCRIPT" in str(one.body)]
     assert len(asked) == 2, "once for the message, once in the history of the next"
 
@@ -45,35 +45,35 @@ async def test_a_message_that_the_dying_process_has_taken_up_does_not_run_twice(
     service: Service, sandbox: Sandbox
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    _, delivery = await service.send(session.id, script("two", text("second", delay=60)))
-    await until(session, lambda: delivery.started)
+    turn = await service.send(session.id, script("two", text("second", delay=60)))
+    await until(session, lambda: turn.message.started)
     die(session)
-    assert (await end_of(delivery)).code is OutcomeCode.CRASHED
+    assert (await end_of(turn)).code is OutcomeCode.CRASHED
     assert (await say(service, session, script("three", "third"))).result == "third"
 
 
 async def test_a_message_that_is_in_the_transcript_does_not_run_twice(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     die(session)
-    _, delivery = await service.send(session.id, script("two", "second"))
+    turn = await service.send(session.id, script("two", "second"))
     [path] = sandbox.home.glob(f".claude/projects/*/{session.id}.jsonl")
     with path.open("a") as file:
-        file.write(f'{{"type":"user","uuid":"{delivery.id}","message":{{"role":"user","content":"two"}}}}\n')
-    assert (await end_of(delivery)).code is OutcomeCode.CRASHED
+        file.write(f'{{"type":"user","uuid":"{turn.message_id}","message":{{"role":"user","content":"two"}}}}\n')
+    assert (await end_of(turn)).code is OutcomeCode.CRASHED
 
 
 async def test_interrupting_ends_a_message_that_is_sent_again(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     die(session)
-    _, delivery = await service.send(session.id, script("two", text("never", delay=60)))
+    turn = await service.send(session.id, script("two", text("never", delay=60)))
     await event(session, ProcessChanged, 2)
     await service.interrupt(session.id)
-    assert (await end_of(delivery)).code is OutcomeCode.INTERRUPTED
+    assert (await end_of(turn)).code is OutcomeCode.INTERRUPTED
     assert (await say(service, session, script("three", "third"))).result == "third"
 
 
 async def test_a_session_that_is_not_persisted_cannot_be_resumed(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox, persist=False))
     die(session)
-    _, delivery = await service.send(session.id, script("two", "second"))
-    assert (await end_of(delivery)).code is OutcomeCode.CRASHED
+    turn = await service.send(session.id, script("two", "second"))
+    assert (await end_of(turn)).code is OutcomeCode.CRASHED

@@ -26,10 +26,11 @@ async def up_to_the_end(watching: Subscription) -> list[Event]:
 async def test_a_watcher_sees_a_turn_as_it_happens_and_can_go_on_from_a_number(
     service: Service, sandbox: Sandbox
 ) -> None:
-    session, delivery = await service.create(script("say", text("one\ntwo\nthree", chunks=4)), options(sandbox))
+    turn = await service.create(script("say", text("one\ntwo\nthree", chunks=4)), options(sandbox))
+    session = turn.session
     with service.watch(session.id, after=0) as watching:
         seen = await up_to_the_end(watching)
-    await end_of(delivery)
+    await end_of(turn)
     numbers = [event.seq for event in seen]
     assert numbers == list(range(1, len(seen) + 1))
     assert isinstance(seen[0], TurnStarted)
@@ -66,9 +67,10 @@ async def test_a_watcher_that_never_reads_loses_events_and_nobody_else_does(
 ) -> None:
     cli: Path = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "flood=30000"}, claude_path=str(cli))
-    session, delivery = await service.create("go", options(sandbox))
+    turn = await service.create("go", options(sandbox))
+    session = turn.session
     with service.watch(session.id) as slow:
-        assert (await end_of(delivery)).ok
+        assert (await end_of(turn)).ok
         lost = slow.take()
         assert isinstance(lost, Gap)
         kept = await up_to_the_end(slow)

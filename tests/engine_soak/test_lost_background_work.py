@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.model.events import Message
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, tool
 
@@ -32,12 +32,13 @@ def _in_transcript(sandbox: Sandbox, session_id: str, words: str) -> bool:
 async def test_a_message_is_not_taken_for_answered_by_the_news_of_lost_work(service: Service, sandbox: Sandbox) -> None:
     background = tool("Bash", command=ENDLESS, run_in_background=True)
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
-    session, delivery = await service.create(script("Work.", background, stall("Waiting")), options)
+    turn = await service.create(script("Work.", background, stall("Waiting")), options)
+    session = turn.session
     await written(sandbox, session.id, '"tool_result"')
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
-    assert not (await outcome_of(delivery)).ok
-    _, delivery = await service.send(session.id, script("Again.", "Again."))
-    assert (await outcome_of(delivery)).result == "Again."
+    assert not (await turn.outcome()).ok
+    turn = await service.send(session.id, script("Again.", "Again."))
+    assert (await turn.outcome()).result == "Again."
     news = [event for event in session.log.after(0) if isinstance(event, Message) and event.raw.get("origin")]
     assert [one.raw["origin"]["kind"] for one in news] == ["task-notification"]

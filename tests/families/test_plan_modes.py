@@ -22,28 +22,29 @@ PLAN = script("plan", plan("# Tidy up\n1. sweep"), WRITE, "swept")
 
 
 async def planned(service: Service, sandbox: Sandbox) -> tuple[Session, Any, str]:
-    session, delivery = await service.create(PLAN, options(sandbox, permission_mode="plan"))
-    return session, delivery, await question(session)
+    turn = await service.create(PLAN, options(sandbox, permission_mode="plan"))
+    session = turn.session
+    return session, turn, await question(session)
 
 
 async def test_edits_are_accepted_after_an_approval_in_that_mode(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await planned(service, sandbox)
+    session, turn, asked = await planned(service, sandbox)
     service.respond(session.id, asked, Answer(allow=True, mode="acceptEdits"))
-    assert (await end_of(delivery)).result == "swept", "nobody was asked about the edit"
+    assert (await end_of(turn)).result == "swept", "nobody was asked about the edit"
     assert (sandbox.project / "swept").read_text() == "clean"
     await parked(session)
     (sandbox.project / "swept").unlink()
-    _, delivery = await service.send(session.id, script("again", WRITE, "swept again"))
-    assert (await end_of(delivery)).result == "swept again", "a resumed process goes on in that mode"
+    turn = await service.send(session.id, script("again", WRITE, "swept again"))
+    assert (await end_of(turn)).result == "swept again", "a resumed process goes on in that mode"
 
 
 async def test_without_a_choice_edits_are_asked_about(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await planned(service, sandbox)
+    session, turn, asked = await planned(service, sandbox)
     service.respond(session.id, asked, Answer(allow=True))
     await until(session, lambda: bool(session.questions) and session.questions[0].id != asked)
     assert session.questions[0].tool_name == "Write"
     service.respond(session.id, session.questions[0].id, Answer(allow=False))
-    await end_of(delivery)
+    await end_of(turn)
 
 
 async def test_the_ceiling_holds_for_the_choice(start_service: StartService, sandbox: Sandbox) -> None:
@@ -57,22 +58,22 @@ async def test_the_ceiling_holds_for_the_choice(start_service: StartService, san
     forged = answer_of(review, "accept", {"decision": "Approve the plan and accept edits"})
     assert forged is not None
     with pytest.raises(InvalidArgument):
-        service.broker.answer(session.id, asked, forged, "elicitation")
+        service.answer_question(session.id, asked, forged, "elicitation")
 
 
 async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(policy=Policy(default=Profile(mode_ceiling="dontAsk")))
-    session, delivery, asked = await planned(service, sandbox)
+    session, turn, asked = await planned(service, sandbox)
     service.respond(session.id, asked, Answer(allow=True))
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert [denial["tool_name"] for denial in outcome.permission_denials] == ["Write"]
     assert not (sandbox.project / "swept").exists()
 
 
 async def test_the_form_offers_to_accept_edits(service: Service, sandbox: Sandbox) -> None:
-    session, delivery, asked = await planned(service, sandbox)
+    session, turn, asked = await planned(service, sandbox)
     _, schema = form_of(session.questions[0])
     assert schema["properties"]["decision"]["enum"] == [
         "Approve the plan",
@@ -81,8 +82,8 @@ async def test_the_form_offers_to_accept_edits(service: Service, sandbox: Sandbo
     ]
     answer = answer_of(session.questions[0], "accept", {"decision": "Approve the plan and accept edits"})
     assert answer is not None
-    service.broker.answer(session.id, asked, answer, "elicitation")
-    assert (await end_of(delivery)).result == "swept"
+    service.answer_question(session.id, asked, answer, "elicitation")
+    assert (await end_of(turn)).result == "swept"
 
 
 @pytest.mark.parametrize("family", ["sessions", "code"])

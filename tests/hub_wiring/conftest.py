@@ -27,7 +27,7 @@ from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import Policy, parse_policy
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -87,12 +87,12 @@ class Rig:
     async def create(self, *steps: Any, **options: Any) -> "tuple[Session, Awaitable[Outcome]]":
         """A session whose model takes these steps."""
         given = SessionOptions(**{"cwd": str(self.sandbox.project), "allowed_tools": ("mcp__x",), **options})
-        session, delivery = await self.service.create(script("Go", *steps), given)
-        return session, outcome_of(delivery)
+        turn = await self.service.create(script("Go", *steps), given)
+        return turn.session, turn.outcome()
 
     async def say(self, session: Session, *steps: Any) -> Outcome:
-        _, delivery = await self.service.send(session.id, script("Go on", *steps))
-        return await asyncio.wait_for(outcome_of(delivery), LONG)
+        turn = await self.service.send(session.id, script("Go on", *steps))
+        return await asyncio.wait_for(turn.outcome(), LONG)
 
     async def first(self, *steps: Any, **options: Any) -> tuple[Session, str]:
         """The same, with what it said in the end."""
@@ -137,7 +137,7 @@ async def start_rig(
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
                 child_environment=marked_environment,
-                on_notification=relay.hear,
+                on_notification=relay.on_notification,
             )
             configured = servers if isinstance(servers, HubConfig) else parse_servers(servers, around)
             hub = await stack.enter_async_context(Hub(configured, given, means))

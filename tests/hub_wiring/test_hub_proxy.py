@@ -116,7 +116,7 @@ async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: St
         assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
         assert len(person.shown) == count
     assert "echo" in person.shown[0].message
-    assert rig.service.broker.pending() == []
+    assert rig.service.pending_questions() == []
 
 
 @BOTH
@@ -133,7 +133,7 @@ async def test_a_person_denies_and_the_server_hears_nothing(
     code, _ = await caller.refused("mcp__x__wait", note=str(tmp_path / "note"))
     assert code == "PERMISSION_DENIED"
     assert not (tmp_path / "note").exists()
-    assert rig.service.broker.pending() == []
+    assert rig.service.pending_questions() == []
 
 
 @BOTH
@@ -183,7 +183,7 @@ async def test_a_cancelled_call_takes_its_question_back(start_rig: StartRig, con
     calling = asyncio.ensure_future(caller.call("mcp__x__echo"))
     await asyncio.wait_for(shown.wait(), LONG)
     calling.cancel()
-    await until(lambda: not rig.service.broker.pending())
+    await until(lambda: not rig.service.pending_questions())
 
 
 @BOTH

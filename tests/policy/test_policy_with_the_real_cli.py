@@ -13,7 +13,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule
-from claude_code_mcp.service import Service
+from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -96,9 +96,10 @@ async def test_a_command_that_could_hide_a_denied_one_is_asked_though_all_were_a
 ) -> None:
     service = await start(start_service, BASH_RULES)
     prompt = script("work", tool("Bash", command="x=kept; $(echo touch) $x"), "done")
-    session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=False))
-    await end_of(delivery)
+    await end_of(turn)
     assert not (sandbox.project / "kept").exists()
 
 
@@ -127,14 +128,13 @@ async def test_only_the_tools_of_the_list_are_there(
 async def test_an_answer_cannot_turn_a_call_into_a_denied_one(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start(start_service, BASH_RULES)
     (sandbox.project / "kept").touch()
-    session, delivery = await service.create(
-        script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox)
-    )
+    turn = await service.create(script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox))
+    session = turn.session
     asked = await question(session)
     with pytest.raises(PermissionDenied):
         service.respond(session.id, asked, Answer(allow=True, updated_input={"command": "rm kept"}))
     service.respond(session.id, asked, Answer(allow=True))
-    assert (await end_of(delivery)).result == "done"
+    assert (await end_of(turn)).result == "done"
     assert (sandbox.project / "kept").exists()
 
 
@@ -143,14 +143,15 @@ async def test_allowing_for_the_session_does_not_lift_the_mode_above_its_ceiling
 ) -> None:
     service = await start(start_service, Profile(mode_ceiling="default"))
     edits = [tool("Write", file_path=str(sandbox.project / name), content="x") for name in ("one", "two")]
-    session, delivery = await service.create(script("write", *edits, "done"), options(sandbox))
+    turn = await service.create(script("write", *edits, "done"), options(sandbox))
+    session = turn.session
     first = await question(session)
     assert "setMode" not in {one.get("type") for one in session.questions[0].suggestions}
     service.respond(session.id, first, Answer(allow=True, scope=Scope.ONCE))
     second = await question(session)
     assert second != first
     service.respond(session.id, second, Answer(allow=False))
-    await end_of(delivery)
+    await end_of(turn)
     assert not (sandbox.project / "two").exists()
 
 
@@ -193,7 +194,7 @@ async def test_each_caller_has_so_many_sessions_at_work(start_service: StartServ
     refused = [one for one in made if isinstance(one, LimitReached)]
     assert len(refused) == 3
     await service.create(work, given, owner="bob")
-    first = next(one for one in made if isinstance(one, tuple))[0]
+    first = next(one for one in made if isinstance(one, PendingTurn)).session
     await service.interrupt(first.id, owner="alice")
     await service.create(work, given, owner="alice")
 
@@ -201,15 +202,16 @@ async def test_each_caller_has_so_many_sessions_at_work(start_service: StartServ
 async def test_the_budget_of_a_day_outlives_the_server(start_service: StartService, sandbox: Sandbox) -> None:
     profile = Profile(limits=Limits(daily_usd=0.000001))
     service = await start(start_service, profile)
-    session, delivery = await service.create(script("work", "done"), options(sandbox), owner="alice")
-    await end_of(delivery)
+    turn = await service.create(script("work", "done"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
     assert session.spent_usd > 0.000001
     with pytest.raises(LimitReached):
         await service.send(session.id, "more", owner="alice")
     with pytest.raises(LimitReached):
         await service.create("more", options(sandbox), owner="alice")
-    _, delivery = await service.create(script("work", "done"), options(sandbox), owner="bob")
-    await end_of(delivery)
+    turn = await service.create(script("work", "done"), options(sandbox), owner="bob")
+    await end_of(turn)
     again = await start(start_service, profile)
     with pytest.raises(LimitReached):
         await again.create("more", options(sandbox), owner="alice")
@@ -256,11 +258,13 @@ async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_s
 async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start(start_service, Profile(), observers=[acts])
-    session, delivery = await service.create(script("one", "1"), options(sandbox), owner="alice")
-    await end_of(delivery)
+    turn = await service.create(script("one", "1"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
     await say(service, session, script("two", "2"), owner="alice")
-    fork, delivery = await service.fork(session.id, script("three", "3"), owner="alice")
-    await end_of(delivery)
+    turn = await service.fork(session.id, script("three", "3"), owner="alice")
+    fork = turn.session
+    await end_of(turn)
     await service.interrupt(fork.id, owner="alice")
     await service.cancel(fork.id, owner="alice")
     with pytest.raises(Exception, match="There is no session"):

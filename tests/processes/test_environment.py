@@ -4,7 +4,6 @@ import pytest
 
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.environment import DEPTH, MARK, build_environment
-from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 
@@ -43,6 +42,6 @@ async def test_a_tool_of_the_real_cli_sees_the_clean_environment(start_service: 
     service = await start_service(extra={"CLAUDE_CODE_SESSION_ACCESS_TOKEN": "outer", "KEPT": "yes"})
     options = SessionOptions(cwd=str(sandbox.project), env={"GIVEN": "too"}, allowed_tools=("Bash",))
     show = tool("Bash", command="echo token=$CLAUDE_CODE_SESSION_ACCESS_TOKEN kept=$KEPT given=$GIVEN")
-    _, delivery = await service.create(script("Look.", show, "${tool_result}"), options)
-    outcome = await outcome_of(delivery)
+    turn = await service.create(script("Look.", show, "${tool_result}"), options)
+    outcome = await turn.outcome()
     assert outcome.result == "token= kept=yes given=too"

@@ -14,7 +14,6 @@ from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.environment import DEPTH, MARK, MAX_DEPTH, STATE_DIR, child_environment, depth, too_deep
-from claude_code_mcp.service import outcome_of
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 
@@ -48,8 +47,8 @@ async def test_a_session_and_its_hooks_and_servers_see_no_variable_of_ours(
     server = {"command": "sh", "args": ["-c", f"env > {project}/server"]}
     service = await start_service(extra=OURS)
     options = SessionOptions(cwd=str(project), allowed_tools=("Bash",), mcp_servers={"x": server})
-    _, delivery = await service.create(script("Look.", tool("Bash", command="env > tool"), "done"), options)
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(script("Look.", tool("Bash", command="env > tool"), "done"), options)
+    assert (await turn.outcome()).ok
     for program in ("tool", "hook", "server"):
         assert ours(project / program) == {MARK, DEPTH}, program
 
@@ -62,8 +61,8 @@ async def test_a_session_cannot_read_them_from_the_process_above_it(
     look = "cat /proc/$PPID/environ | tr '\\0' '\\n' > above; tr '\\0' ' ' < /proc/$PPID/cmdline > command"
     if sys.platform != "linux":
         pytest.skip("there is no /proc")
-    _, delivery = await service.create(script("Look.", tool("Bash", command=look), "done"), options)
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(script("Look.", tool("Bash", command=look), "done"), options)
+    assert (await turn.outcome()).ok
     assert ours(sandbox.project / "above") == {MARK, DEPTH}
 
 
@@ -156,8 +155,8 @@ async def test_a_session_that_may_nest_is_told_how_deep_and_where_the_state_is(
 ) -> None:
     service = await start_service(extra=OURS, max_depth=1)
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
-    _, delivery = await service.create(script("Look.", tool("Bash", command="env > tool"), "done"), options)
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(script("Look.", tool("Bash", command="env > tool"), "done"), options)
+    assert (await turn.outcome()).ok
     assert ours(sandbox.project / "tool") == {MARK, DEPTH, MAX_DEPTH, STATE_DIR}
 
 

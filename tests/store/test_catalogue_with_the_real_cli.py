@@ -7,7 +7,7 @@ import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.service import Service, outcome_of
+from claude_code_mcp.service import Service
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, script, text, tool
@@ -26,8 +26,9 @@ def repository(sandbox: Sandbox, environment: dict[str, str]) -> Path:
 
 
 async def run(service: Service, prompt: str, cwd: Path) -> str:
-    session, delivery = await service.create(prompt, SessionOptions(cwd=str(cwd), permission_mode="acceptEdits"))
-    assert (await outcome_of(delivery)).ok
+    turn = await service.create(prompt, SessionOptions(cwd=str(cwd), permission_mode="acceptEdits"))
+    session = turn.session
+    assert (await turn.outcome()).ok
     session.evict()
     await session.closed()  # now its transcript is complete
     return session.id
@@ -65,8 +66,8 @@ async def test_sessions_are_listed_by_project_text_and_limit_newest_first(
     assert ids(project=sandbox.project) == [again, here]
     assert ids(text="BAKE") == [there, here]
     assert ids(project=other, text="bread") == []
-    _, delivery = await service.send(here, script("more bread", "done"))
-    assert (await outcome_of(delivery)).ok
+    turn = await service.send(here, script("more bread", "done"))
+    assert (await turn.outcome()).ok
     assert ids() == [here, again, there]
 
 
@@ -89,8 +90,9 @@ async def test_a_fork_into_another_directory_belongs_to_that_one(
     other = sandbox.root / "other"
     other.mkdir()
     source = await run(service, script("bake bread", "done"), sandbox.project)
-    fork, delivery = await service.fork(source, script("eat it", "done"), options=SessionOptions(cwd=str(other)))
-    assert (await outcome_of(delivery)).ok
+    turn = await service.fork(source, script("eat it", "done"), options=SessionOptions(cwd=str(other)))
+    fork = turn.session
+    assert (await turn.outcome()).ok
     (found,) = catalogue.list(project=str(other))
     assert (found.session_id, found.project) == (fork.id, str(other))
     assert [entry.session_id for entry in catalogue.list(project=str(sandbox.project))] == [source]

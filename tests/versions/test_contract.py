@@ -61,8 +61,9 @@ async def test_turns_and_their_costs_over_several_processes(service: Service, sa
     outcomes = [first, await say(service, session, spend(2))]
     await parked(session)
     outcomes += [await say(service, session, spend(4)), await say(service, session, spend(8))]
-    fork, delivery = await service.fork(session.id, spend(3))
-    forked = await end_of(delivery)
+    turn = await service.fork(session.id, spend(3))
+    fork = turn.session
+    forked = await end_of(turn)
     assert [units(one) for one in outcomes] == [1, 2, 4, 8]
     assert units(forked) == 3, "what the original used is not the fork's"
     assert fork.id != session.id
@@ -78,13 +79,14 @@ async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandb
         choice,
         "saw: ${tool_result}",
     ]
-    session, delivery = await service.create(script("ask", *steps), options(sandbox))
+    turn = await service.create(script("ask", *steps), options(sandbox))
+    session = turn.session
     service.respond(session.id, await question(session), Answer(allow=True))
     await until(session, lambda: bool(session.questions) and "denied" in session.questions[0].description)
     service.respond(session.id, session.questions[0].id, Answer(allow=False, message="not that one"))
     await until(session, lambda: bool(session.questions) and session.questions[0].kind is QuestionKind.USER_QUESTION)
     service.respond(session.id, session.questions[0].id, Answer(allow=True, answers=["blue"]))
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert outcome.ok
     assert "blue" in outcome.result
     assert (sandbox.project / "allowed").exists()
@@ -94,21 +96,23 @@ async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandb
 async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: Sandbox) -> None:
     target = str(sandbox.project / "swept")
     steps: list[Step] = [plan("# Tidy up\n1. sweep"), tool("Write", file_path=target, content="clean"), "swept"]
-    session, delivery = await service.create(script("plan", *steps), options(sandbox, permission_mode="plan"))
+    turn = await service.create(script("plan", *steps), options(sandbox, permission_mode="plan"))
+    session = turn.session
     asked = await question(session)
     assert session.questions[0].kind is QuestionKind.PLAN_REVIEW
     assert "1. sweep" in session.questions[0].tool_input["plan"]
     service.respond(session.id, asked, Answer(allow=True, mode="acceptEdits"))
-    assert (await end_of(delivery)).result == "swept"
+    assert (await end_of(turn)).result == "swept"
     assert (sandbox.project / "swept").read_text() == "clean"
 
 
 async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": {"input_tokens": UNIT, "output_tokens": 10}})
-    session, delivery = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
     await until(session, lambda: any(one.status == "running" for one in session.readable_lines.tools.values()))
     await service.interrupt(session.id)
-    outcome = await end_of(delivery)
+    outcome = await end_of(turn)
     assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)
     assert units(outcome) == 1
     assert (await say(service, session, script("go", "on"))).result == "on"

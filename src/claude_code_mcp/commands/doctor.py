@@ -285,7 +285,7 @@ def _containment() -> Finding:
 async def _check_turn(settings: Settings) -> Finding:
     """One turn of the real CLI on the scripted model, in a temporary home with a state directory of its own."""
     from ..model.options import SessionOptions  # noqa: PLC0415 - only the deep check runs a session
-    from ..service import Service, outcome_of  # noqa: PLC0415
+    from ..service import Service  # noqa: PLC0415
     from ..testing import Sandbox, ScriptedModel  # noqa: PLC0415
     from ..testing.script import script  # noqa: PLC0415
 
@@ -297,8 +297,8 @@ async def _check_turn(settings: Settings) -> Finding:
             try:
                 async with Service(private, sandbox.environment()) as service:
                     options = SessionOptions(cwd=str(sandbox.project))
-                    _, delivery = await service.create(script("Say hello.", "hello"), options)
-                    outcome = await asyncio.wait_for(outcome_of(delivery), _TURN_TIMEOUT)
+                    turn = await service.create(script("Say hello.", "hello"), options)
+                    outcome = await asyncio.wait_for(turn.outcome(), _TURN_TIMEOUT)
             except (ClaudeCodeError, TimeoutError) as error:
                 return Finding(subject, False, str(error) or f"no answer within {_TURN_TIMEOUT:g} s")
     detail = f"answered in {outcome.duration_ms} ms" if outcome.ok else f"{outcome.code}: {outcome.detail}"

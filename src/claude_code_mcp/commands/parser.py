@@ -67,7 +67,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands; each sets `run` to the function that takes the parsed arguments."""
+    """The parser with all commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
+    command line raises InvalidArgument instead of ending the process."""
     parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

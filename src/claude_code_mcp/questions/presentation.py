@@ -35,6 +35,9 @@ class Redacts(Protocol):
 
     def data(self, value: Any) -> Any: ...
 
+    def held_back(self, text: str) -> int:
+        """How many characters at the end of an unfinished text may be the beginning of a secret."""
+
 
 def input_size(question: Question) -> int:
     """The bytes of the input as JSON, roughly: escapes of control characters count for one."""

@@ -133,7 +133,7 @@ class McpServer:
         except ClaudeCodeError as error:
             self._tell_failure(params.name, error.code)
             point_to_remedy(error, self.service.settings)
-            return self._without_secrets(refusal(error, self.service.redactor.text))
+            return self._without_secrets(refusal(error, self.service.redaction.text))
         except Exception:
             log.exception("tool %s failed", params.name)
             self._tell_failure(params.name, ClaudeCodeError.code)
@@ -142,7 +142,7 @@ class McpServer:
             )
 
     def _tell_failure(self, tool: str, code: str) -> None:
-        self.service.tell(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
+        self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
     async def _runner(self, name: str) -> "Run | None":
         """What runs a tool: one of ours, or one of the hub's servers."""
@@ -157,7 +157,7 @@ class McpServer:
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
         """The last stop before the wire."""
-        redactor = self.service.redactor
+        redactor = self.service.redaction
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
                 if isinstance(request, types.ElicitRequest):
@@ -191,11 +191,9 @@ class McpServer:
     def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
         connection = sdk.connection_id(context)
         dialogs = Dialogs(
-            self.service.broker,
+            self.service,
             context.session,
             pushes=pushes,
-            start_task=self.service.start_task,
-            redactor=self.service.redactor,
             connection=connection,
             is_heard=lambda: context.request is None or self.streams.is_open(connection),
         )

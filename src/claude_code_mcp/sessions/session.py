@@ -21,7 +21,7 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
-from ..store.event_log import EventLog
+from ..store.event_log import EventLog, EventReader
 from ..store.session_records import SessionRecord
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
@@ -160,6 +160,11 @@ class Session:
     def background_work(self) -> bool:
         """Whether tasks run in the background, or one of them is about to report."""
         return self._events.background_work
+
+    @property
+    def events(self) -> EventReader:
+        """What has happened in the session, to be read and followed."""
+        return self.log
 
     @property
     def idle_seconds(self) -> float:

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from ..model.events import Event, Gap, Partial, PartialRun
 
@@ -20,6 +21,37 @@ _LONG_RUN = 128 << 10
 _LARGE = 1 << 20
 _ENTRY_COST = 256
 _PART_COST = 64
+
+
+class EventReader(Protocol):
+    """The side of an event log that is for everybody: nothing can be appended, restored or closed through it."""
+
+    @property
+    def epoch(self) -> str:
+        """Tells this log from every other, also from those of the same session."""
+
+    @property
+    def restored_seq(self) -> int:
+        """The number of the newest event from before this log's time."""
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the newest event, 0 when there was none."""
+
+    def after(self, seq: int) -> list[Event]:
+        """The events behind `seq`, oldest first; a Gap stands for those that are gone."""
+
+    def latest(self, kind: type[Event], count: int) -> list[Event]:
+        """The last `count` events of a kind, oldest first."""
+
+    def subscribe(self, after: int | None = None) -> "Subscription":
+        """A live view that starts behind `after` (or with what comes next). Use it as a context manager."""
+
+    def cursor(self, seq: int) -> str:
+        """A place in this log that no other log, of the same session before or after, takes for one of its own."""
+
+    def position(self, cursor: str) -> int | None:
+        """The number that a cursor stands for; None if it is of another log. ValueError if it is no cursor at all."""
 
 
 class EventLog:

@@ -8,7 +8,7 @@ the question and the client repeats the call with the answer. The queue stays op
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,8 @@ from pydantic import ValidationError
 from ... import json_text
 from ...errors import InvalidArgument
 from ...model.question import Question, Resolution
-from ...questions.broker import Broker
-from ...questions.presentation import Redacts, as_offered, without_secrets
+from ...questions.presentation import as_offered, without_secrets
+from ...service import Service
 from ..transports.wire import log_pushed
 from .forms import CONFIRM, answer_of, confirmation, following, form_of, turns_page
 
@@ -35,8 +35,6 @@ _FORMS_AT_ONCE = 1 << 19
 """Characters of all forms in one result; what does not fit is asked in the next round."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
 NAME = "elicitation"
-
-StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,21 +53,17 @@ class Dialogs:
 
     def __init__(
         self,
-        broker: Broker,
+        service: Service,
         session: ServerSession,
         *,
         pushes: bool,
-        start_task: StartTask,
-        redactor: Redacts,
         is_heard: Callable[[], bool],
         connection: str | None = None,
     ) -> None:
         """`is_heard` tells whether the client reads what is sent to it outside of a call."""
-        self._broker = broker
+        self._service = service
         self._session = session
         self._pushes = pushes
-        self._start_task = start_task
-        self._redactor = redactor
         self._is_heard = is_heard
         self.connection = connection
         self.followed: set[str] = set()
@@ -80,11 +74,11 @@ class Dialogs:
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
         self._pulse = asyncio.Event()
-        broker.add_channel(self)
+        service.add_channel(self)
 
     def close(self) -> None:
         """The client is gone: nothing more is shown, and what is shown is taken back."""
-        self._broker.remove_channel(self)
+        self._service.remove_channel(self)
         for task in self._shown.values():
             task.cancel()
 
@@ -131,7 +125,7 @@ class Dialogs:
         if self._pushes and question.session_id in self.followed and question.id not in self._shown:
             way = self._way_for(question)
             if way is not None:
-                self._shown[question.id] = self._start_task(self._show(question, way))
+                self._shown[question.id] = self._service.start_task(self._show(question, way))
 
     def _way_for(self, question: Question) -> "_WaitingCall | None":
         """The stream of a call that waits, for this session if there is one, or else the connection's own. None where
@@ -177,7 +171,7 @@ class Dialogs:
     def _form(
         self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
     ) -> tuple[str, dict[str, Any]]:
-        shown = without_secrets(question, self._redactor)
+        shown = without_secrets(question, self._service.redaction)
         return form_of(shown, arrays=arrays, offset=offsets.get(question.id, 0))
 
     # -- returning and taking answers -------------------------------------------------------------------------
@@ -188,11 +182,13 @@ class Dialogs:
 
     def not_put_away(self, session_id: str) -> list[Question]:
         """Open questions that the person has not put away."""
-        return [question for question in self._broker.pending(session_id) if question.id not in self._put_away]
+        return [
+            question for question in self._service.pending_questions(session_id) if question.id not in self._put_away
+        ]
 
     def all_shown(self, session_id: str) -> bool:
         """Whether a person has every open question of the session before them, so that no one else need answer."""
-        questions = self._broker.pending(session_id)
+        questions = self._service.pending_questions(session_id)
         return bool(questions) and all(one.id in self._shown and one.id not in self._put_away for one in questions)
 
     def as_result(
@@ -236,10 +232,10 @@ class Dialogs:
         offsets: dict[str, int],
     ) -> bool:
         """One filled-in form; tells whether the question was still open."""
-        question = next((one for one in self._broker.pending(session_id) if one.id == question_id), None)
+        question = next((one for one in self._service.pending_questions(session_id) if one.id == question_id), None)
         if question is None:
             return False
-        shown = without_secrets(question, self._redactor)
+        shown = without_secrets(question, self._service.redaction)
         rest = following(shown, offsets.get(question_id, 0))
         if rest is not None and turns_page(action, content):
             offsets[question_id] = rest
@@ -249,7 +245,7 @@ class Dialogs:
             if answer is None:
                 self._put_aside(question_id)
             else:
-                self._broker.answer(session_id, question_id, as_offered(question, shown, answer), self.name)
+                self._service.answer_question(session_id, question_id, as_offered(question, shown, answer), self.name)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._put_aside(question_id)

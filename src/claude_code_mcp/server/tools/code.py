@@ -138,8 +138,8 @@ async def claude_code(call: Call, given: ClaudeCode) -> Reply:
     options = session_options(given, call.service.settings)
     call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(given.timeout)})
-    session, delivery = await call.service.create(given.prompt, options, owner=call.principal)
-    return await _turn(call, session, delivery)
+    turn = await call.service.create(given.prompt, options, owner=call.principal)
+    return await _turn(call, turn.session, turn.message)
 
 
 async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
@@ -150,11 +150,9 @@ async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
     if given.fork_session:
         source = await call.service.find(given.session_id, owner=call.principal)
         source.refuse_if_busy()
-        session, delivery = await call.service.fork(
-            given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted
-        )
-        return await _turn(call, session, delivery)
-    session, delivery = await call.service.send(
+        turn = await call.service.fork(given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted)
+        return await _turn(call, turn.session, turn.message)
+    turn = await call.service.send(
         given.session_id,
         given.prompt,
         owner=call.principal,
@@ -162,7 +160,7 @@ async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
         when_busy=WhenBusy.REFUSE,
         **wanted,
     )
-    return await _turn(call, session, delivery, given.session_id)
+    return await _turn(call, turn.session, turn.message, given.session_id)
 
 
 def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
@@ -195,7 +193,7 @@ async def _turn(call: Call, session: Session, delivery: UserMessage, asked_as: s
     asked = await wait_for_turn(call, session, delivery, call.service.settings.call_limit_ms / 1000)
     if asked is not None:
         return asked
-    done, parts = delivery.outcome.done(), ResultParts(call.service.redactor)
+    done, parts = delivery.outcome.done(), ResultParts(call.service.redaction)
     report = (
         _finished(session, delivery.outcome.result(), parts)
         if done
@@ -296,7 +294,7 @@ async def claude_code_session(call: Call, given: SessionAction) -> Reply:
         return _infos([session], sensitive, f"Session {session.id} was cancelled.")
     session = await call.service.find(given.session_id, owner=call.principal)
     if given.action == "get" and given.part is not None:
-        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redactor))
+        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redaction))
     if given.action == "respond" and call.resumed_session is None:
         _respond(call, session, given)
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
@@ -322,7 +320,7 @@ def _respond(call: Call, session: Session, given: SessionAction) -> None:
 
 def _detailed(call: Call, session: Session, sensitive: bool) -> dict[str, Any]:
     """A session with what its last turn has come to: its result and output, and what it waits for."""
-    told = report(session, call.service.redactor)
+    told = report(session, call.service.redaction)
     details = told.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
     return {**_row(session, sensitive), **details}
 

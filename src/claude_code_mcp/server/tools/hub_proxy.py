@@ -59,9 +59,8 @@ class HubProxy:
 
     async def _permitted(self, call: Call, name: str, arguments: Mapping[str, Any]) -> types.InputRequiredResult | None:
         """Nothing once it is permitted, PermissionDenied if it is not, or the question as the result of the call."""
-        cwd = self._service.settings.default_cwd or ""
         answer: Answer | types.InputRequiredResult | None
-        answer = self._service.gate.answer(call.principal, cwd, name, arguments)
+        answer = self._service.policy_answer(call.principal, name, arguments)
         if answer is None and (call.principal, name) not in self._allowed:
             answer = await self._asked(call, name, arguments)
         if answer is None or isinstance(answer, types.InputRequiredResult):
@@ -101,7 +100,7 @@ class HubProxy:
                 settled.set_result(resolution.answer or _denial(resolution.detail))
 
         always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
-        question = self._service.broker.open(place, name, arguments, settle, suggestions=[always])
+        question = self._service.open_question(place, name, arguments, settle, suggestions=[always])
         self._opened[question.id] = settled
         # A client that is given the question as a result may never come back.
         asyncio.get_running_loop().call_later(2 * self._service.settings.permission_timeout, self._done, question.id)
@@ -134,7 +133,7 @@ class HubProxy:
         return settled.result()
 
     def _done(self, question_id: str) -> None:
-        self._service.broker.withdraw(question_id, "the call is over")
+        self._service.withdraw_question(question_id, "the call is over")
         self._opened.pop(question_id, None)
 
 

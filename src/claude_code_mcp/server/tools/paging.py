@@ -108,7 +108,7 @@ def _line(session: Session, part: str) -> str:
     number = part.removeprefix(_OUTPUT)
     if not (number.isascii() and number.isdigit() and len(number) < 16):
         raise _unknown(session, part)
-    found = next(iter(session.log.after(int(number) - 1)), None)
+    found = next(iter(session.events.after(int(number) - 1)), None)
     if not isinstance(found, Output) or found.seq != int(number):
         raise _unknown(session, part)
     return found.line

@@ -101,7 +101,8 @@ async def claude_code_query(call: Call, given: Query) -> Reply:
     if call.resumed_session is None:
         call.switches.check(options.permission_mode)
         wanted = _session_options(call, options)
-        session, delivery = await call.service.create(given.prompt, wanted, owner=call.principal)
+        turn = await call.service.create(given.prompt, wanted, owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
         delivery = call.resumed_delivery(session)
@@ -145,11 +146,11 @@ class _Stream:
         self._kept: deque[Message] = deque()
         self._kept_bytes = 0
         self._backlog = NotificationQueue()
-        self._fragments = Fragments(call.service.redactor)
+        self._fragments = Fragments(call.service.redaction)
         # What an earlier round of this call had come to.
         self._began = call.resumed("began") or _now()
         # A place in the log of an earlier life of the session means nothing in this one.
-        same_log = call.state.get("log") == session.log.epoch
+        same_log = call.state.get("log") == session.events.epoch
         self._reached = (call.resumed("reached") or 0) if same_log else 0
         self._sequence = call.resumed("sequence") or 0
         self._total = call.resumed("total") or 0
@@ -158,7 +159,7 @@ class _Stream:
     def _position(self) -> dict[str, int | str]:
         return {
             "message": self._delivery.id,
-            "log": self._session.log.epoch,
+            "log": self._session.events.epoch,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,
@@ -182,7 +183,7 @@ class _Stream:
 
     def _recall(self) -> None:
         """What an earlier round has sent belongs into the bundle too."""
-        for event in self._session.log.after(0):
+        for event in self._session.events.after(0):
             if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
                 self._keep(event)
 
@@ -266,7 +267,7 @@ class _Stream:
             params = {
                 "type": "claude_code_message",
                 "sessionId": self._session.id,
-                "message": self._call.service.redactor.data(message),
+                "message": self._call.service.redaction.data(message),
                 "timestamp": iso(at),
                 "sequence": sequence,
             }

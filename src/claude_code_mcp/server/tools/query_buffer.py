@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ...redaction import Redactor
+from ...questions.presentation import Redacts
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 
@@ -99,7 +99,7 @@ class HeldEvents:
     @contextmanager
     def listening(self, session: Session, after: int) -> Iterator[Listening]:
         """The events from behind `after` on, or from where an earlier round of the call left off."""
-        held = self._held.pop(session.id) if session.id in self._held else session.log.subscribe(after)
+        held = self._held.pop(session.id) if session.id in self._held else session.events.subscribe(after)
         listening = Listening(held)
         try:
             yield listening
@@ -124,7 +124,7 @@ Raw = Mapping[str, Any]
 class Fragments:
     """One stream of messages. At most one held-back text per block that is being written."""
 
-    def __init__(self, redactor: Redactor) -> None:
+    def __init__(self, redactor: Redacts) -> None:
         self._redactor = redactor
         self._held: dict[object, tuple[Raw, str]] = {}
 

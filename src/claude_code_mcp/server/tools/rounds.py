@@ -136,12 +136,12 @@ class Round:
 def _asker(call: Call) -> AskPerson:
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
         session, request_id = call.context.session, call.context.request_id
-        message = visible(call.service.redactor.text(str(params.get("message", ""))))
+        message = visible(call.service.redaction.text(str(params.get("message", ""))))
         if params.get("mode") == "url":
             id_ = str(params.get("elicitationId", ""))
             return _wire(await session.elicit_url(message, str(params.get("url", "")), id_, request_id))
         schema = params.get("requestedSchema") or {"type": "object", "properties": {}}
-        clean = form_without_secrets(schema, call.service.redactor)
+        clean = form_without_secrets(schema, call.service.redaction)
         return _wire(await session.elicit_form(message, clean, request_id))
 
     return ask

@@ -125,7 +125,8 @@ class SessionList(ToolOutput):
 
 async def create_session(call: Call, given: CreateSession) -> Reply:
     if call.resumed_session is None:
-        session, delivery = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+        turn = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session = call.service.session(call.resumed_session, owner=call.principal)
         delivery = call.resumed_delivery(session)
@@ -151,8 +152,9 @@ async def send_message(call: Call, given: SendMessage) -> Reply:
     if call.resumed_session is None:
         # The place behind which news begin is taken before the message: while it is sent, the turn already runs.
         here = [one for one in call.service.sessions(owner=call.principal) if one.id == given.session_id]
-        since = here[0].log.cursor(here[0].log.last_seq) if here else None
-        session, delivery = await call.service.send(given.session_id, given.message, owner=call.principal)
+        since = here[0].events.cursor(here[0].events.last_seq) if here else None
+        turn = await call.service.send(given.session_id, given.message, owner=call.principal)
+        session, delivery = turn.session, turn.message
     else:
         session, since = call.service.session(call.resumed_session, owner=call.principal), None
         delivery = call.resumed_delivery(session)
@@ -167,7 +169,7 @@ async def get_status(call: Call, given: GetStatus) -> Reply:
     asked = await _waited(call, session, given.wait_seconds, late=late)
     if asked is not None:
         return asked
-    notice, redactor = _TOO_LATE if late else None, call.service.redactor
+    notice, redactor = _TOO_LATE if late else None, call.service.redaction
     return report(
         session, redactor, lines=given.output_lines, cursor=given.cursor, notice=notice, asked_as=given.session_id
     )
@@ -175,7 +177,7 @@ async def get_status(call: Call, given: GetStatus) -> Reply:
 
 def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport:
     """One part of a report that was cut."""
-    redactor, about = call.service.redactor, {"session_id": session.id, "status": status_of(session)}
+    redactor, about = call.service.redaction, {"session_id": session.id, "status": status_of(session)}
     if part != PENDING:
         return SessionReport(**about, part=read_part(session, part, offset, redactor))
     parts = ResultParts(redactor)
@@ -185,7 +187,7 @@ def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport
 
 async def respond(call: Call, given: Respond) -> Reply:
     session = call.service.session(given.session_id, owner=call.principal)
-    since = session.log.cursor(session.log.last_seq)
+    since = session.events.cursor(session.events.last_seq)
     if call.resumed_session is None:
         answer = answer_in(
             given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
@@ -196,8 +198,8 @@ async def respond(call: Call, given: Respond) -> Reply:
 
 
 async def interrupt(call: Call, given: Interrupt) -> Reply:
-    session, dropped = await call.service.interrupt(given.session_id, owner=call.principal)
-    return interruption(session, dropped)
+    interrupted = await call.service.interrupt(given.session_id, owner=call.principal)
+    return interruption(interrupted.session, interrupted.dropped)
 
 
 async def list_sessions(call: Call, given: ListSessions) -> Reply:
@@ -239,12 +241,12 @@ async def _went_on(
     """
     if call.resumed_session:
         since = str(call.state.get("since"))
-    since = since or session.log.cursor(session.log.restored_seq)
+    since = since or session.events.cursor(session.events.restored_seq)
     late = _take_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
     asked = await _waited(call, session, seconds, delivery, since=since, late=late)
-    notice, redactor = _TOO_LATE if late else None, call.service.redactor
+    notice, redactor = _TOO_LATE if late else None, call.service.redaction
     return asked or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, delivery=delivery)
 
 

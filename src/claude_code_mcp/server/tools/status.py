@@ -148,7 +148,7 @@ def report(
             "output": usage.output_tokens,
         },
         turn_count=session.model_turns,
-        next_cursor=session.log.cursor(next_cursor),
+        next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
@@ -165,7 +165,7 @@ def report(
 
 def _silent_seconds(session: Session) -> int:
     """How long nothing was heard: since the stall was noticed, and what it had lasted by then."""
-    noticed = session.log.latest(Stalled, 1)
+    noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
@@ -203,19 +203,19 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
     if cursor is None or cursor == FROM_THE_START:
         return (None if cursor is None else 0), True
     try:
-        position = session.log.position(cursor)
+        position = session.events.position(cursor)
     except ValueError:
         raise InvalidArgument("cursor: must be the nextCursor of an earlier call.", field="cursor") from None
     return position or 0, position is not None
 
 
 def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
-    last = session.log.last_seq
+    last = session.events.last_seq
     if start is None:
-        latest = session.log.latest(Output, _LINES if lines is None else lines)
+        latest = session.events.latest(Output, _LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest), parts)
         return shown[::-1], last, False
-    shown, reached, more = _within_budget(session.log.after(start), parts, lines)
+    shown, reached, more = _within_budget(session.events.after(start), parts, lines)
     return shown, (reached or start) if more else last, more
 
 

@@ -117,7 +117,7 @@ async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
     if not call.wants_progress:
         yield
         return
-    with session.log.subscribe() as events:
+    with session.events.subscribe() as events:
         telling = call.service.start_task(_tell(call, session.questions, events))
         try:
             yield
@@ -130,7 +130,7 @@ async def _tell(call: Call, questions: list[Question], events: Subscription) -> 
     report = call.context.session.report_progress
 
     def clean(line: str) -> str:
-        return json_text.sound_text(call.service.redactor.text(line))
+        return json_text.sound_text(call.service.redaction.text(line))
 
     for count, question in enumerate(questions, 1):
         await report(count, None, clean(_asked(question)))
@@ -198,10 +198,10 @@ def _message(session: Session, outcome: TurnOutcome) -> str:
 
 def outcome_so_far(session: Session) -> str:
     """The last lines that the session's newest turn has put out, as many as fit."""
-    began = max((event.seq for event in session.log.latest(TurnStarted, 1)), default=0)
+    began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
     lines: list[str] = []
     left = OUTPUT_BUDGET
-    for event in reversed([one for one in session.log.after(began) if isinstance(one, Output)]):
+    for event in reversed([one for one in session.events.after(began) if isinstance(one, Output)]):
         left -= len(event.line) + 1
         if left < 0 and lines:
             break

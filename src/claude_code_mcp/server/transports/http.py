@@ -91,10 +91,10 @@ def http_app(
 ) -> Starlette:
     """The ASGI application; `tokens` are names by token, `metrics` what `/metrics` shows."""
     auth, security = _auth(address) if tokens else None, _security(settings, address)
-    surface.service.redactor.add(tokens)
+    surface.service.add_secrets(tokens)
 
     def refused() -> None:
-        surface.service.tell(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+        surface.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
     routes = [Route("/health", _health)]
     if tokens:

@@ -1,0 +1,68 @@
+"""Observers: each is told, whatever becomes of the others."""
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached, SessionNotFound
+from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
+from claude_code_mcp.model.events import Event, Noise
+from claude_code_mcp.sessions.observation import ObserverList
+
+
+class Listening:
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.acts: list[AuditEvent] = []
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        self.events.append(event)
+
+    def act(self, act: AuditEvent) -> None:
+        self.acts.append(act)
+
+
+class Failing(Listening):
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        raise ValueError("no disk")
+
+    def act(self, act: AuditEvent) -> None:
+        raise ValueError("no disk")
+
+
+@pytest.fixture
+def listening() -> Listening:
+    return Listening()
+
+
+@pytest.fixture
+def observers(listening: Listening) -> ObserverList:
+    observers = ObserverList()
+    observers.add(Failing())
+    observers.add(listening)
+    return observers
+
+
+def test_an_observer_that_fails_harms_no_other(
+    observers: ObserverList, listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    happened, act = Noise("line"), AuditEvent(AuditKind.INTERRUPTED, "alice", "s-1")
+    observers.event("s-1", "alice", happened)
+    observers.act(act)
+    assert (listening.events, listening.acts) == ([happened], [act])
+    assert caplog.text.count("an observer failed") == 2
+
+
+def test_a_refusal_is_reported_and_raised(observers: ObserverList, listening: Listening) -> None:
+    with pytest.raises(LimitReached), observers.auditing_refusals("alice", "create"):
+        raise LimitReached("Too many.", limit=3)
+    (refused,) = listening.acts
+    assert (refused.kind, refused.who, refused.details["what"]) == (AuditKind.REFUSED, "alice", "create")
+    with pytest.raises(ValueError, match="other"), observers.auditing_refusals("alice", "create"):
+        raise ValueError("other")
+    assert listening.acts == [refused], "only what the policy and the limits refuse"
+
+
+def test_a_foreign_session_reads_like_one_that_does_not_exist(observers: ObserverList, listening: Listening) -> None:
+    error = observers.foreign_session("s-1", "mallory")
+    assert isinstance(error, SessionNotFound)
+    assert error.message == "There is no session s-1."
+    assert listening.acts[0].details["reason"] == "somebody else's session"
