@@ -10,7 +10,7 @@ from claude_code_mcp.config import ALL_TOOLSETS, load_settings
 from claude_code_mcp.model.text import iso
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
-from claude_code_mcp.server.tools.code import SessionInfo
+from claude_code_mcp.server.tools.code_reports import SessionInfo
 
 TOOLS = tools_of(load_settings({}, toolsets=ALL_TOOLSETS, allow_disk_resume=True))
 

@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.elicitation.forms import answer_of, following, form_of, turns_page
+from claude_code_mcp.server.elicitation.forms import answer_of, form_of, next_offset, wants_next_page
 from claude_code_mcp.server.tools.paging import ResultParts
 from claude_code_mcp.server.tools.status import SessionReport, pending_inputs
 
@@ -93,14 +93,14 @@ def test_forms_before_the_last_can_only_be_denied_or_turned(question: Question) 
         message, schema = form_of(question, offset=offset)
         text += message.partition("\n\n")[2]
         forms += 1
-        offset = following(question, offset)
+        offset = next_offset(question, offset)
         if offset is not None:
             assert schema["properties"]["decision"]["enum"] == ["Show the next part", "Deny"]
     assert forms == 3
     assert "word " * 100_000 in text
     assert "Show the next part" not in json.dumps(schema)
-    assert turns_page("accept", {"decision": "Show the next part"})
-    assert not turns_page("decline", {"decision": "Show the next part"})
+    assert wants_next_page("accept", {"decision": "Show the next part"})
+    assert not wants_next_page("decline", {"decision": "Show the next part"})
     for early in ({"decision": "Allow once"}, {"decision": "Approve the plan"}, {"answer1": "yes"}, {}):
         assert answer_of(question, "accept", early, all_shown=False) is None
     denied = answer_of(question, "accept", {"decision": "Deny", "reason": "no"}, all_shown=False)

@@ -1,7 +1,7 @@
-"""A question as a form for a person, and the filled-in form as an answer. Pure.
+"""A question as an elicitation form, and the filled-in form as an answer. Pure.
 
-The person decides on what the form says, so it says everything. What is too long for one form comes in several, and
-only the last of them can be answered with yes.
+A person decides on what the form shows, so it shows everything. What is too long for one form is shown in several
+pages, and only the last page can be answered with an approval.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ _NEXT = "Show the next part"
 
 
 def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
-    """The message and the schema of the form. Without `arrays`, several choices are typed as text.
+    """The message and the schema of the form; of a question with several pages, the one that begins at `offset`.
 
-    Of what is too long for one form, this is the one that begins at `offset`.
+    Without `arrays`, which old protocol versions do not know, a choice of several is a text field.
     """
     if is_whole(question):
         return told(question), _answer_schema(question, arrays)
@@ -30,13 +30,13 @@ def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tupl
     return _page_message(page), schema
 
 
-def following(question: Question, offset: int) -> int | None:
-    """Where the form behind the one at `offset` begins; None if that is the last."""
+def next_offset(question: Question, offset: int) -> int | None:
+    """Where the page behind the one at `offset` begins; None if that is the last."""
     return None if is_whole(question) else page_of(told(question), offset, FORM_PAGE).next_offset
 
 
-def turns_page(action: str, content: Mapping[str, Any] | None) -> bool:
-    """Whether the person wants to see more before answering."""
+def wants_next_page(action: str, content: Mapping[str, Any] | None) -> bool:
+    """Whether the filled-in form asks for the next page instead of answering."""
     return action == "accept" and (content or {}).get("decision") == _NEXT
 
 
@@ -72,23 +72,23 @@ def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
 def answer_of(
     question: Question, action: str, content: Mapping[str, Any] | None, *, all_shown: bool = True
 ) -> Answer | None:
-    """The answer in a form; None if the person only put it away, which leaves the question open. Before `all_shown`
-    it can only be denied."""
-    filled = content or {}
-    if action == "decline" or (action == "accept" and filled.get("decision") == _DENY):
-        return Answer(allow=False, message=str(filled.get("reason") or "") or None)
+    """The answer in a filled-in form; None if the person dismissed it, which leaves the question open. Unless
+    `all_shown`, the only possible answer is a denial."""
+    fields = content or {}
+    if action == "decline" or (action == "accept" and fields.get("decision") == _DENY):
+        return Answer(allow=False, message=str(fields.get("reason") or "") or None)
     if action != "accept" or not all_shown:
         return None
     match question.kind:
         case QuestionKind.PERMISSION:
-            return _permission_answer(filled)
+            return _permission_answer(fields)
         case QuestionKind.PLAN_REVIEW:
-            feedback = str(filled.get("feedback") or "") or None
-            decision = filled.get("decision")
+            feedback = str(fields.get("feedback") or "") or None
+            decision = fields.get("decision")
             mode = _EDITS if decision == _APPROVE_EDITS else None
             return Answer(decision in (_APPROVE, _APPROVE_EDITS), message=feedback, mode=mode)
         case QuestionKind.USER_QUESTION:
-            return _question_answer(question, filled)
+            return _question_answer(question, fields)
 
 
 def confirmation() -> tuple[str, dict[str, Any]]:
@@ -101,7 +101,7 @@ def confirmation() -> tuple[str, dict[str, Any]]:
 
 
 def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
-    """Whether the person said yes."""
+    """Whether the person agreed in the form of `confirmation`."""
     return action == "accept" and bool((content or {}).get("confirm"))
 
 
@@ -123,10 +123,10 @@ def _permission_schema(question: Question) -> dict[str, Any]:
     return _schema({"decision": _enum("Decision", choices), "reason": reason}, ["decision"])
 
 
-def _permission_answer(filled: Mapping[str, Any]) -> Answer:
-    decision = filled.get("decision")
+def _permission_answer(fields: Mapping[str, Any]) -> Answer:
+    decision = fields.get("decision")
     if decision not in (_ONCE, _SESSION):
-        return Answer(allow=False, message=str(filled.get("reason") or "") or None)
+        return Answer(allow=False, message=str(fields.get("reason") or "") or None)
     return Answer(allow=True, scope=Scope.SESSION if decision == _SESSION else Scope.ONCE)
 
 
@@ -143,21 +143,21 @@ def _question_schema(question: Question, arrays: bool) -> dict[str, Any]:
 
 
 def _choice_schema(choice: Choice, arrays: bool) -> dict[str, Any]:
-    title, asked = visible(choice.header or choice.question), visible(choice.question)
-    about = {"description": asked}
+    title, text = visible(choice.header or choice.question), visible(choice.question)
+    about = {"description": text}
     if not choice.labels:
-        return _text(title, asked)
+        return _text(title, text)
     if choice.several and arrays:
         return {"type": "array", "title": title, **about, "items": {"type": "string", "enum": list(choice.labels)}}
     if choice.several:
-        return _text(title, f"{asked} (one or more of: {', '.join(choice.labels)})")
+        return _text(title, f"{text} (one or more of: {', '.join(choice.labels)})")
     return {**_enum(title, choice.labels), **about}
 
 
-def _question_answer(question: Question, filled: Mapping[str, Any]) -> Answer:
+def _question_answer(question: Question, fields: Mapping[str, Any]) -> Answer:
     answers: dict[str, str | list[str]] = {}
     for number, choice in enumerate(question.choices, 1):
-        given = filled.get(f"other{number}") or filled.get(f"answer{number}")
-        if given:
-            answers[choice.question] = [str(one) for one in given] if isinstance(given, list) else str(given)
+        value = fields.get(f"other{number}") or fields.get(f"answer{number}")
+        if value:
+            answers[choice.question] = [str(label) for label in value] if isinstance(value, list) else str(value)
     return Answer(allow=True, answers=answers)

@@ -88,16 +88,11 @@ class StaticTokens(TokenVerifier):
         self._refused = refused
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        caller = self.name_of(token)
-        if caller is None:
-            self._refused()
-            return None
-        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
-
-    def name_of(self, token: str) -> str | None:
-        """The caller whose token it is; None if it is unknown."""
         candidate, caller = token.encode("utf-8", "surrogateescape"), None
         for known, name in self._names:
             if hmac.compare_digest(candidate, known):
                 caller = name
-        return caller
+        if caller is None:
+            self._refused()
+            return None
+        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
