@@ -26,11 +26,11 @@ def test_many_questions_come_whole_as_long_as_there_is_room_and_the_others_can_b
     asked = questions(30, 200_000)
     parts = ResultParts(Redactor())
     shown = pending_inputs(asked, parts)
-    assert [one.input_id for one in shown] == [question.id for question in asked]
-    whole = [one.input_id for one in shown if not has_mark(one.tool_input)]
+    assert [entry.input_id for entry in shown] == [question.id for question in asked]
+    whole = [entry.input_id for entry in shown if not has_mark(entry.tool_input)]
     assert whole == [question.id for question in asked[:2]]
     cut = parts.truncated or []
-    assert [one["part"] for one in cut] == [question.id for question in asked[2:]]
+    assert [item["part"] for item in cut] == [question.id for question in asked[2:]]
     answer = SessionReport(session_id="s", status="waiting_for_input", pending_inputs=shown, truncated=cut)
     assert len(answer.model_dump_json()) + len(answer.text()) < 1_500_000
 
@@ -41,8 +41,8 @@ def test_more_questions_than_one_answer_lists_are_listed_from_an_offset() -> Non
     start: int | None = 0
     while start is not None:
         parts = ResultParts(Redactor())
-        seen += [one.input_id for one in pending_inputs(asked, parts, start)]
-        rest = [one for one in parts.truncated or [] if one["part"] == "pendingInputs"]
+        seen += [entry.input_id for entry in pending_inputs(asked, parts, start)]
+        rest = [cut for cut in parts.truncated or [] if cut["part"] == "pendingInputs"]
         start = rest[0]["nextOffset"] if rest else None
     assert seen == [question.id for question in asked]
 
@@ -66,9 +66,9 @@ def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
 
 def test_denials_are_told_with_marks_where_they_are_too_long() -> None:
     denials = [{"tool_name": "Write", "tool_input": {"content": "x" * 10_000}}] * 100
-    told = ResultParts(Redactor()).shortened(denials, 50_000)
-    assert has_mark(told)
-    assert len(json.dumps(told)) < 60_000
+    shortened = ResultParts(Redactor()).shortened(denials, 50_000)
+    assert has_mark(shortened)
+    assert len(json.dumps(shortened)) < 60_000
     assert ResultParts(Redactor()).shortened(denials[:2], 50_000) == denials[:2]
 
 
