@@ -18,7 +18,7 @@ from claude_code_mcp.testing.script import script, tool
 from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
-from .test_surface import NAMES
+from .test_server import NAMES
 
 
 @pytest.fixture(scope="module")

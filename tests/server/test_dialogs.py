@@ -9,7 +9,7 @@ from claude_code_mcp.testing.script import Step, ask_user, plan, question, scrip
 
 from .conftest import WIRES, Connect, Wire
 from .connection import Connection, Reply
-from .test_questions import results_of
+from .test_answering import results_of
 
 
 @pytest.fixture(scope="module")
