@@ -45,8 +45,8 @@ class Inspector:
         """The result of a request that must succeed."""
         done = self.run(*options)
         assert done.returncode == 0, done.stderr + done.stdout
-        told: dict[str, Any] = json.loads(done.stdout)
-        return told
+        reply: dict[str, Any] = json.loads(done.stdout)
+        return reply
 
     def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         """The structured content of a tool's result."""

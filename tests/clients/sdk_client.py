@@ -46,8 +46,8 @@ class SdkClient:
         return reply["ok"]
 
     def connect(self) -> Mapping[str, Any]:
-        told: Mapping[str, Any] = self.tell(do="connect")
-        return told
+        reply: Mapping[str, Any] = self.tell(do="connect")
+        return reply
 
     def tools(self) -> list[dict[str, Any]]:
         tools: list[dict[str, Any]] = self.tell(do="tools")["tools"]
@@ -77,9 +77,9 @@ def sdk_client(
 ) -> Iterator[SdkClient]:
     """A client, not yet connected. With `answers` it can be asked; the last of them is given again and again."""
     where = {"url": served.url, "headers": dict(served.headers), "command": list(served.command)}
-    wish = {"sdk": kind.sdk, "era": kind.era, "answers": list(answers), **where}
+    request = {"sdk": kind.sdk, "era": kind.era, "answers": list(answers), **where}
     process = subprocess.Popen(
-        [packages.node, packages.bridge, json.dumps(wish)],
+        [packages.node, packages.bridge, json.dumps(request)],
         env=dict(environment),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -29,7 +29,7 @@ def claude(served: Served, sandbox: Sandbox, environment: dict[str, str]) -> Ite
 
 
 def running_in(sandbox: Sandbox) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter() if home_of(one) == str(sandbox.home)]
+    return [process for process in psutil.process_iter() if home_of(process) == str(sandbox.home)]
 
 
 def home_of(process: psutil.Process) -> str | None:

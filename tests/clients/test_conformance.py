@@ -53,11 +53,11 @@ def test_what_is_listed_and_found_is_no_complaint() -> None:
     ],
 )
 def test_anything_else_is_a_complaint(check: Check, complaint: str) -> None:
-    assert any(complaint in one for one in judged(check).complaints)
+    assert any(complaint in item for item in judged(check).complaints)
 
 
 @pytest.mark.parametrize("era", ERAS)
 def test_no_check_is_exempt_without_a_reason(era: str) -> None:
     exemptions = load_exemptions(era)
     assert exemptions
-    assert all(one.why and re.compile(one.says).search("") is None for one in exemptions.values())
+    assert all(value.why and re.compile(value.says).search("") is None for value in exemptions.values())

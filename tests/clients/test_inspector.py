@@ -20,7 +20,7 @@ def inspector(
 
 def test_it_lists_the_tools_and_finds_their_schemas_portable(inspector: Inspector) -> None:
     listed = inspector.ask("--method", "tools/list", "--strict")
-    assert {one["name"] for one in listed.get("result", listed)["tools"]} >= SIX
+    assert {tool["name"] for tool in listed.get("result", listed)["tools"]} >= SIX
 
 
 def test_it_runs_a_session_in_one_call(inspector: Inspector, sandbox: Sandbox) -> None:
@@ -34,7 +34,7 @@ def test_it_runs_a_session_in_one_call(inspector: Inspector, sandbox: Sandbox) -
     )
     assert (done["status"], done["result"]) == ("completed", "In project.")
     listed = inspector.call("claude_list_sessions", projectDirectory=str(sandbox.project))
-    assert [one["sessionId"] for one in listed["sessions"]] == [done["sessionId"]]
+    assert [session["sessionId"] for session in listed["sessions"]] == [done["sessionId"]]
 
 
 @pytest.mark.parametrize("served", ["http"], indirect=True)

@@ -35,9 +35,8 @@ def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> 
 async def tools_in_a_session(service: Any, sandbox: Sandbox, model: ScriptedModelThread) -> list[str]:
     """The tools of our registered server that the model of a new session is offered."""
     turn = await service.create(script("Go", "done"), SessionOptions(cwd=str(sandbox.project)))
-    session = turn.session
     assert (await turn.outcome()).ok
-    request = [one for one in model.requests if one.session_id == session.id][-1]
+    request = [request for request in model.requests if request.session_id == turn.session.id][-1]
     assert request.body is not None
     return [tool["name"] for tool in request.body["tools"] if tool["name"].startswith("mcp__ours")]
 
@@ -121,7 +120,7 @@ async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command_line",
     [
         "claude-code-mcp",
         "/opt/bin/claude-code-mcp serve --toolsets code",
@@ -135,13 +134,13 @@ async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
         "env A=b claude-code-mcp",
     ],
 )
-def test_this_server_is_recognised(words: str) -> None:
-    command, *arguments = words.split(" ")
-    assert is_this_server(command, arguments), json.dumps(words)
+def test_this_server_is_recognised(command_line: str) -> None:
+    command, *arguments = command_line.split(" ")
+    assert is_this_server(command, arguments), json.dumps(command_line)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "command_line",
     [
         "claude mcp serve",
         "claude-code-mcp claude mcp serve",
@@ -152,6 +151,6 @@ def test_this_server_is_recognised(words: str) -> None:
         "other",
     ],
 )
-def test_other_servers_are_not_taken_for_this_one(words: str) -> None:
-    command, *arguments = words.split(" ")
+def test_other_servers_are_not_taken_for_this_one(command_line: str) -> None:
+    command, *arguments = command_line.split(" ")
     assert not is_this_server(command, arguments)

@@ -48,7 +48,7 @@ def test_claude_code_connects_after_the_command_of_the_page(
     _, *words = [COMMAND if word == "claude-code-mcp" else word for word in shlex.split(adapted)]
     claude = find_executable(None, environment)
     for arguments in (words, ["mcp", "list"]):
-        told = subprocess.run(
+        output = subprocess.run(
             [claude, *arguments],
             cwd=sandbox.project,
             env=environment,
@@ -58,4 +58,4 @@ def test_claude_code_connects_after_the_command_of_the_page(
             timeout=80,
             check=True,
         ).stdout
-    assert re.search(r"^claude-code: .*Connected", told, re.MULTILINE), told
+    assert re.search(r"^claude-code: .*Connected", output, re.MULTILINE), output

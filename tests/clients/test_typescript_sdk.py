@@ -36,15 +36,15 @@ def test_a_client_that_speaks_both_eras_finds_the_new_one(
     packages: Packages, kind: Kind, served: Served, environment: dict[str, str]
 ) -> None:
     with sdk_client(packages, kind, served, environment) as client:
-        told = client.connect()
-        assert told["era"] == "modern"
-        assert told["server"]["name"] == "claude-code-mcp"
-        assert {one["name"] for one in client.tools()} >= SIX
+        connected = client.connect()
+        assert connected["era"] == "modern"
+        assert connected["server"]["name"] == "claude-code-mcp"
+        assert {tool["name"] for tool in client.tools()} >= SIX
 
 
 def test_a_session_is_run_through_the_queue(start_client: StartClient, sandbox: Sandbox) -> None:
     client = start_client()
-    assert {one["name"] for one in client.tools()} >= SIX
+    assert {tool["name"] for tool in client.tools()} >= SIX
 
     created = client.call("claude_create_session", prompt=write_a_note(sandbox), workingDirectory=str(sandbox.project))
     session = created["sessionId"]
@@ -61,7 +61,7 @@ def test_a_session_is_run_through_the_queue(start_client: StartClient, sandbox: 
     more = client.call("claude_send_message", sessionId=session, message=script("And?", "No more."), waitSeconds=50)
     assert (more["status"], more["result"]) == ("completed", "No more.")
     listed = client.call("claude_list_sessions")
-    assert session in {one["sessionId"] for one in listed["sessions"]}
+    assert session in {session["sessionId"] for session in listed["sessions"]}
 
 
 def test_a_person_allows_in_the_clients_own_form(start_client: StartClient, sandbox: Sandbox) -> None:

@@ -31,7 +31,7 @@ from claude_code_mcp.model.text import (
 )
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
-from claude_code_mcp.server.tools.code import SessionInfo
+from claude_code_mcp.server.tools.code_reports import SessionInfo
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),

@@ -38,7 +38,7 @@ def test_no_path_leads_out_of_the_roots(target: Target, mallory: Connection, pat
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "options",
     [
         {"env": {"LD_PRELOAD": "/tmp/evil.so"}},
         {"env": {"ANTHROPIC_BASE_URL": "http://evil.example"}},
@@ -61,10 +61,10 @@ def test_no_path_leads_out_of_the_roots(target: Target, mallory: Connection, pat
         {"maxBudgetUsd": 1.01},
         {"timeout": 61_000},
     ],
-    ids=lambda wish: json.dumps(wish)[:60],
+    ids=lambda options: json.dumps(options)[:60],
 )
-def test_no_option_reaches_above_the_ceiling(target: Target, mallory: Connection, wish: dict[str, Any]) -> None:
-    assert mallory.call("claude_code", prompt="go", **wish).code == DENIED
+def test_no_option_reaches_above_the_ceiling(target: Target, mallory: Connection, options: dict[str, Any]) -> None:
+    assert mallory.call("claude_code", prompt="go", **options).code == DENIED
 
 
 def test_permissions_cannot_be_bypassed_by_any_door(mallory: Connection) -> None:
@@ -90,8 +90,8 @@ def test_somebody_elses_session_and_question_cannot_be_touched(
     assert asked.session not in json.dumps(mallory.call("claude_code_session", action="list").data)
     assert alice.look(asked.session).question["inputId"] == question
     assert not (target.place.project / "approved").exists()
-    told = target.audit("refused", 1, session=asked.session)
-    assert {line["who"] for line in told} == {"mallory"}
+    entries = target.audit("refused", 1, session=asked.session)
+    assert {line["who"] for line in entries} == {"mallory"}
     alice.interrupt(asked.session)
     mallory.interrupt(own.session)
 
@@ -101,7 +101,7 @@ def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(
 ) -> None:
     theirs = alice.create(script("hello", "there"), waitSeconds=40).session
     nobodys = theirs[:-1] + ("0" if theirs[-1] != "0" else "1")
-    said = [mallory.look(one).refusal.replace(one, "ID") for one in (theirs, nobodys)]
+    said = [mallory.look(item).refusal.replace(item, "ID") for item in (theirs, nobodys)]
     assert said[0] == said[1]
 
 
@@ -117,7 +117,9 @@ WITH_A_SESSION: dict[str, list[dict[str, Any]]] = {
 
 def test_the_table_has_every_tool_that_takes_a_session() -> None:
     tools = tools_of(load_settings({}, toolsets=ALL_TOOLSETS)).values()
-    assert {one.name for one in tools if "sessionId" in json.dumps(one.listing().input_schema)} == set(WITH_A_SESSION)
+    assert {tool.name for tool in tools if "sessionId" in json.dumps(tool.listing().input_schema)} == set(
+        WITH_A_SESSION
+    )
 
 
 @pytest.mark.parametrize("name", WITH_A_SESSION)
@@ -126,10 +128,12 @@ def test_no_tool_tells_an_absent_session_from_somebody_elses(alice: Connection, 
     waiting = alice.create(work, waitSeconds=40).session
     nobodys = waiting[:-1] + ("0" if waiting[-1] != "0" else "1")
     for arguments in WITH_A_SESSION[name]:
-        said = [mallory.call(name, sessionId=one, **arguments) for one in (waiting, nobodys)]
-        assert {one.code for one in said} == {"SESSION_NOT_FOUND"}
-        told = [one.raw.model_dump_json().replace(id_, "ID") for one, id_ in zip(said, (waiting, nobodys), strict=True)]
-        assert told[0] == told[1]
+        said = [mallory.call(name, sessionId=item, **arguments) for item in (waiting, nobodys)]
+        assert {message.code for message in said} == {"SESSION_NOT_FOUND"}
+        entries = [
+            one.raw.model_dump_json().replace(id_, "ID") for one, id_ in zip(said, (waiting, nobodys), strict=True)
+        ]
+        assert entries[0] == entries[1]
     alice.interrupt(waiting)
 
 
@@ -146,8 +150,8 @@ def test_more_sessions_at_once_than_allowed_are_refused(mallory: Connection) -> 
     prompt = script("work", tool("Bash", command="mkdir never"), "done")
     made = [mallory.create(prompt, waitSeconds=40) for _ in range(2)]
     assert mallory.create(prompt).code == "LIMIT_REACHED"
-    for one in made:
-        mallory.interrupt(one.session)
+    for item in made:
+        mallory.interrupt(item.session)
     assert mallory.create(script("fine", "again"), waitSeconds=40).code is None
 
 

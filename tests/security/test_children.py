@@ -130,10 +130,10 @@ def test_a_nested_server_offers_nothing_loads_nothing_and_says_so(environment: d
         {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
         {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "claude_create_session"}},
     ]
-    lines = "".join(json.dumps(one) + "\n" for one in asked)
+    lines = "".join(json.dumps(item) + "\n" for item in asked)
     ended = _nested(environment, "serve", lines="nonsense\n[]\n" + lines)
     assert ended.returncode == 0
-    answers = {one["id"]: one for one in map(json.loads, ended.stdout.splitlines())}
+    answers = {item["id"]: item for item in map(json.loads, ended.stdout.splitlines())}
     assert answers.keys() == {0, 1, 2, 3}
     assert answers[1]["result"]["protocolVersion"] == "2025-06-18"
     assert answers[2]["result"] == {"tools": []}

@@ -17,11 +17,11 @@ SHAPED = "ghp_OnTheStderrOfACrash0123456789abcd"
 @pytest.fixture(scope="module")
 def extra_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     cli = install_misbehaving_cli(Path(tmp_path_factory.mktemp("cli")))
-    words = f"died with DB_PASSWORD={ON_STDERR} and {SHAPED}"
+    stderr = f"died with DB_PASSWORD={ON_STDERR} and {SHAPED}"
     return {
         "CLAUDE_CODE_PATH": str(cli),
         "DB_PASSWORD": ON_STDERR,
-        "MISBEHAVE": f'{{"stderr": "{words}", "crash": 3}}',
+        "MISBEHAVE": f'{{"stderr": "{stderr}", "crash": 3}}',
     }
 
 

@@ -42,11 +42,11 @@ def test_the_programs_of_shared_servers_see_no_token_of_the_server(target: Targe
     """The environment of every process below the server, as one that runs beside them could read it."""
     assert state_of_the_shared_one(alice) == "connected"
     below = psutil.Process(target.server.process.pid).children(recursive=True)
-    seen = [one.environ() for one in below]
-    assert any("a_server.py" in " ".join(one.cmdline()) for one in below)
+    seen = [item.environ() for item in below]
+    assert any("a_server.py" in " ".join(item.cmdline()) for item in below)
     for environment in seen:
         names = {name for name in environment if name.startswith("CLAUDE_CODE_MCP_")}
         assert names <= {"CLAUDE_CODE_MCP_MARK", "CLAUDE_CODE_MCP_DEPTH"}
     secrets = Path(target.environment["CLAUDE_CODE_MCP_TOKENS_FILE"]).read_text().split()[1::2]
-    shown = [" ".join(one.cmdline()) for one in below] + [json.dumps(one) for one in seen]
+    shown = [" ".join(item.cmdline()) for item in below] + [json.dumps(item) for item in seen]
     assert not [text for text in shown for secret in secrets if secret in text]

@@ -43,10 +43,10 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("open_umask")
 async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     state = tmp_path / "below" / "state"
-    told = SessionRecord(
+    record = SessionRecord(
         session_id=SESSION, owner="alice", created_at=1, used_at=1, cwd=str(tmp_path), options=SessionOptions()
     )
-    SessionRecords(state, "/config").write(told)
+    SessionRecords(state, "/config").write(record)
     Leases(state, "/config").take(SESSION).release()
     Spending(state).write("alice", 1.0)
     trail = RotatingJsonl(state / "audit.jsonl", 10)
@@ -57,9 +57,9 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     await NeedsAuthMemory(state / "mcp" / "needs-auth.json").remember("key")
     manifest.write(str(state / "cache" / "greeting.jsonl"), {"x": {"1": b"{}"}}, "1", {})
     found = [state.parent, state, *state.rglob("*")]
-    assert {oct(mode(one)) for one in found if one.is_dir()} == {"0o700"}
-    assert {str(one): oct(mode(one)) for one in found if one.is_file() and mode(one) != 0o600} == {}
-    assert len([one for one in found if one.is_file()]) >= 7
+    assert {oct(mode(path)) for path in found if path.is_dir()} == {"0o700"}
+    assert {str(path): oct(mode(path)) for path in found if path.is_file() and mode(path) != 0o600} == {}
+    assert len([path for path in found if path.is_file()]) >= 7
 
 
 def test_no_umask_makes_them_useless_or_open(tmp_path: Path, umask: int) -> None:

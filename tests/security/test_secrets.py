@@ -42,7 +42,7 @@ def test_no_secret_comes_out_anywhere(target: Target, alice: Connection) -> None
     asked = alice.create(script(f"ask {IN_PROMPT}", tool("Bash", command=f"mkdir {IN_OUTPUT}"), "x"), waitSeconds=40)
     said += [asked.raw, alice.respond(asked, "deny", reason=IN_ERROR).raw, alice.look(asked.session).raw]
     exits = {
-        "results": "\n".join(one.model_dump_json() for one in said),
+        "results": "\n".join(message.model_dump_json() for message in said),
         "audit": target.audit_file.read_text(),
         "metrics": target.metrics().text,
         "log": "".join(target.server.said),

@@ -18,7 +18,7 @@ from claude_code_mcp.testing.script import script, tool
 from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
-from .test_surface import NAMES
+from .test_server import NAMES
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def filled_in(value: Any, waiting: Reply, other: str) -> Any:
 
 @pytest.mark.promise("input.strict")
 @pytest.mark.parametrize("wire", [WIRES[0], WIRES[-1]], indirect=True, ids=str, scope="module")
-@pytest.mark.parametrize("wrong", TABLE, ids=[one.name for one in TABLE])
+@pytest.mark.parametrize("wrong", TABLE, ids=[item.name for item in TABLE])
 def test_a_malformed_call_is_refused_by_name(client: Connection, waiting: Reply, warm: str, wrong: Malformed) -> None:
     sessions = client.sessions()
     before = [client.look(waiting.session, cursor="0").data, client.look(warm, cursor="0").data]
@@ -51,7 +51,7 @@ def test_a_malformed_call_is_refused_by_name(client: Connection, waiting: Reply,
 
 def test_the_table_is_long_and_its_names_are_unique() -> None:
     assert len(TABLE) >= 60
-    assert len({one.name for one in TABLE}) == len(TABLE)
+    assert len({item.name for item in TABLE}) == len(TABLE)
 
 
 # -- below the level of a tool's arguments --------------------------------------------------------------------

@@ -9,7 +9,7 @@ from claude_code_mcp.testing.script import Step, ask_user, plan, question, scrip
 
 from .conftest import WIRES, Connect, Wire
 from .connection import Connection, Reply
-from .test_questions import told
+from .test_answering import results_of
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_a_permission_is_denied_with_a_reason(
     waiting = sent(asked, here, write(place, "no"), "fine")
     asked.dialog().accept(decision="Deny", reason="wrong place")
     assert waiting.result(40).data["result"] == "fine"
-    assert "wrong place" in told(model, here)
+    assert "wrong place" in results_of(model, here)
     assert not (place.project / "no").exists()
 
 
@@ -125,8 +125,8 @@ def test_a_user_question_is_a_form_with_choices_and_free_text(
     assert form.fields["answer2"]["enum"] == ["Ann", "Bob"]
     form.accept(answer1=["red", "blue"], other2="Zoe", answer3="L")
     assert waiting.result(40).data["result"] == "thanks"
-    heard = told(model, here)
-    assert all(answer in heard for answer in ("red, blue", "Zoe", '"L"'))
+    results = results_of(model, here)
+    assert all(answer in results for answer in ("red, blue", "Zoe", '"L"'))
 
 
 @pytest.mark.promise("ask.plan")
@@ -141,8 +141,13 @@ def test_a_plan_is_sent_back_and_then_approved(asked: Connection, model: Scripte
     second.accept(decision="Approve the plan")
     ended = waiting.result(40)
     assert ended.data["result"] == "on it"
-    heard = [result.text for one in model.requests if one.session_id == ended.session for result in one.tool_results]
-    assert any("deeper, please" in text for text in heard)
+    results = [
+        result.text
+        for request in model.requests
+        if request.session_id == ended.session
+        for result in request.tool_results
+    ]
+    assert any("deeper, please" in text for text in results)
 
 
 @pytest.mark.promise("ask.patience")

@@ -58,8 +58,8 @@ def test_a_process_that_dies_ends_the_turn_and_not_the_session(client: Connectio
 @pytest.mark.promise("status.stalled")
 def test_a_silent_turn_is_reported_as_stalled(client: Connection, warm: str) -> None:
     client.send(warm, script("go", text("at last", delay=2)))
-    told = looked_until(client, warm, "stalledSeconds")
-    assert 0 <= told.data["stalledSeconds"] < 30
+    report = looked_until(client, warm, "stalledSeconds")
+    assert 0 <= report.data["stalledSeconds"] < 30
     assert client.look(warm, waitSeconds=40).data["result"] == "at last"
     assert "stalledSeconds" not in client.look(warm).data
 
@@ -67,8 +67,8 @@ def test_a_silent_turn_is_reported_as_stalled(client: Connection, warm: str) -> 
 @pytest.mark.promise("status.retrying")
 def test_a_turn_that_tries_the_api_again_says_so(client: Connection, warm: str) -> None:
     client.send(warm, script("go", fail(529, times=1, retry_after=2, then=text("at last"))))
-    told = looked_until(client, warm, "retrying")
-    assert told.data["retrying"].startswith("API error 529: attempt 1")
+    report = looked_until(client, warm, "retrying")
+    assert report.data["retrying"].startswith("API error 529: attempt 1")
     ended = client.look(warm, waitSeconds=40)
     assert ended.data["result"] == "at last"
     assert "retrying" not in ended.data

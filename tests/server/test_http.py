@@ -132,25 +132,25 @@ def test_a_session_is_nobodys_but_its_makers(
 ) -> None:
     with as_caller(guarded, ANN, mode) as ann, as_caller(guarded, BOB, mode) as bob:
         asked = ann.create(script("secret plans", tool("Bash", command="echo 1 >mine"), "done"), waitSeconds=40)
-        strange = [
+        refusals = [
             bob.look(asked.session),
             bob.send(asked.session, "hello"),
             bob.interrupt(asked.session),
             bob.respond(asked, "allow"),
         ]
-        assert [one.code for one in strange] == ["SESSION_NOT_FOUND"] * 4
-        assert "secret" not in " ".join(one.text for one in strange)
-        assert asked.session not in [one["sessionId"] for one in bob.sessions()]
-        assert asked.session in [one["sessionId"] for one in ann.sessions()]
+        assert [refusal.code for refusal in refusals] == ["SESSION_NOT_FOUND"] * 4
+        assert "secret" not in " ".join(refusal.text for refusal in refusals)
+        assert asked.session not in [session["sessionId"] for session in bob.sessions()]
+        assert asked.session in [session["sessionId"] for session in ann.sessions()]
         assert ann.look(asked.session).question == asked.question, "untouched"
         assert ann.respond(asked, "deny", waitSeconds=40).status == "completed"
     with http_server(server_environment, place.project) as later:
         with as_caller(later, BOB, mode) as bob:
             assert bob.look(asked.session).code == "SESSION_NOT_FOUND"
             assert bob.send(asked.session, "hello").code == "SESSION_NOT_FOUND"
-            assert asked.session not in [one["sessionId"] for one in bob.sessions()]
+            assert asked.session not in [session["sessionId"] for session in bob.sessions()]
         with as_caller(later, ANN, mode) as ann:
-            assert asked.session in [one["sessionId"] for one in ann.sessions()]
+            assert asked.session in [session["sessionId"] for session in ann.sessions()]
 
 
 # -- at the start ---------------------------------------------------------------------------------------------
@@ -300,8 +300,8 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 
 def test_addresses_know_whether_they_are_loopback() -> None:
     loopback = ["127.0.0.1:1", "localhost:1", "[::1]:1", ":1", "127.9.9.9:1"]
-    assert all(read_address(one).loopback for one in loopback)
-    assert not any(read_address(one).loopback for one in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
+    assert all(read_address(item).loopback for item in loopback)
+    assert not any(read_address(item).loopback for item in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "example.org:1"])
 
 
 @pytest.mark.promise("http.exposure")

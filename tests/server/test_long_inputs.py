@@ -38,7 +38,7 @@ def asked_to_write(client: Connection, session: str, place: Sandbox, content: st
 
 
 def cut_parts(reply: Reply) -> dict[str, Any]:
-    return {one["part"]: one for one in reply.data.get("truncated", [])}
+    return {item["part"]: item for item in reply.data.get("truncated", [])}
 
 
 @pytest.mark.promise("respond.whole-input", "respond.updated-input")
@@ -98,11 +98,11 @@ def test_a_long_result_and_a_long_line_are_read_to_their_end(client: Connection,
 
 @pytest.mark.promise("ask.whole")
 def test_a_plan_of_20_kb_is_approved_in_a_form_that_has_all_of_it(asked: Connection) -> None:
-    words = lines(20_000) + "\n9. delete everything"
-    prompt = script("plan it", plan(words), "on it")
+    steps = lines(20_000) + "\n9. delete everything"
+    prompt = script("plan it", plan(steps), "on it")
     waiting = asked.start("claude_create_session", prompt=prompt, permissionMode="plan", waitSeconds=40)
     form = asked.dialog()
-    assert words in form.message
+    assert steps in form.message
     assert "characters" in form.message.partition(":\n")[0]
     form.accept(decision="Approve the plan")
     assert waiting.result(40).data["result"] == "on it"

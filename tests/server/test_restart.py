@@ -61,9 +61,9 @@ class Servers:
 
     def offered(self, session_id: str) -> set[str]:
         """The tools that the model was last offered in a session."""
-        last = [one for one in self.model.requests if one.session_id == session_id and one.body][-1]
+        last = [request for request in self.model.requests if request.session_id == session_id and request.body][-1]
         assert last.body is not None
-        return {one["name"] for one in last.body["tools"]}
+        return {tool["name"] for tool in last.body["tools"]}
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_a_turn_that_was_cut_short_is_not_completed(servers: Servers, killed: bo
         while not client.look(session, waitSeconds=0.2).data["toolUseEvents"]:
             pass
     with servers.running() as client:
-        left = {one["sessionId"]: one.get("lastStatus") for one in client.sessions()}
+        left = {session["sessionId"]: session.get("lastStatus") for session in client.sessions()}
         assert left == {first.session: "completed", session: "interrupted"}
         look = client.look(session)
         assert look.status == "interrupted"

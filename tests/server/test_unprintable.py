@@ -5,7 +5,7 @@ from pathlib import Path
 
 from claude_code_mcp.testing import Sandbox
 
-from .test_leaving import stdio_server
+from .test_disconnect import stdio_server
 
 
 def test_a_directory_whose_name_is_no_text_is_refused_by_name(

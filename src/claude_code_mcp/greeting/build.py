@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import mcp_types as types
 from mcp.server.lowlevel import Server
-from mcp.shared._context_streams import create_context_streams
 from mcp.shared.message import SessionMessage
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 from ..config import load_settings
+from ..server.sdk import create_context_streams
 from ..server.server import McpServer
 from ..service import Service
 from . import manifest

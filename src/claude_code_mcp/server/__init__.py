@@ -1,1 +1,1 @@
-"""The MCP surface: tools, questions as dialogs, and the transports that carry them."""
+"""The MCP server: its tools, its questions to clients, and its transports."""

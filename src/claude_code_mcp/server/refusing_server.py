@@ -1,4 +1,7 @@
-"""A server that cannot serve, and says so in the protocol: whoever reads only that would see a silent end."""
+"""The server that is run instead of the real one when the settings cannot be used.
+
+Many clients show nobody what a process writes to stderr; so the problem is reported in the protocol, by every call.
+"""
 
 from typing import Any
 
@@ -8,15 +11,15 @@ from mcp.server.lowlevel import Server
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, InvalidArgument
+from .sdk import Context
 from .server import NAME, refusal, tools_of
 from .tools.answering import instructions
-from .tools.context import Context
 from .transports.wire import checked_results
 
 
 def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]:
-    """Greets and lists the tools of these settings as usual; every call is refused with the problem."""
-    told = InvalidArgument(
+    """Answers the handshake and lists the tools of these settings as usual; refuses every call with the problem."""
+    error = InvalidArgument(
         f"This server was started with something that it cannot use, and runs nothing. {problem.message} "
         "Correct that and start the server again.",
         **problem.data,
@@ -27,7 +30,7 @@ def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]
         return listing
 
     async def call_tool(_: Context, __: types.CallToolRequestParams) -> types.CallToolResult:
-        return refusal(told)
+        return refusal(error)
 
     server = Server[Any](
         NAME,

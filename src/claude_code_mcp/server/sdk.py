@@ -1,22 +1,37 @@
-"""The private corners of the MCP SDK that this server needs, in one place so that an upgrade has one place to look."""
+"""Everything of the MCP SDK that is private to it and that this server uses: an upgrade of the SDK has one place to
+look. The hub, which is a client of the SDK, has its own such place in `hub/streams.py`.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
+from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 
-from .elicitation.dialogs import Dialogs
-from .tools.context import Context
 from .transports.wire import log_pushed, writable
 
-DialogsT = TypeVar("DialogsT", bound=Dialogs)
+__all__ = [
+    "ChangingServer",
+    "Context",
+    "ContextReceiveStream",
+    "ContextSendStream",
+    "cancelled_by_client",
+    "connection_id",
+    "create_context_streams",
+    "once_per_connection",
+    "send_notification",
+]
 
-_KEY = "claude-code-mcp"
+Context = ServerRequestContext[Any, Any]
+StateT = TypeVar("StateT")
+
+_STATE_KEY = "claude-code-mcp"
 
 
 class ChangingServer(Server[Any]):
-    """A server whose list of tools changes, and that says so in its handshake."""
+    """A server whose list of tools changes, and that announces this in its handshake."""
 
     def create_initialization_options(
         self,
@@ -28,28 +43,33 @@ class ChangingServer(Server[Any]):
         return super().create_initialization_options(changing, experimental_capabilities, extensions)
 
 
-async def notify_on_call(context: Context, method: str, params: Mapping[str, Any]) -> None:
-    """A notification of our own kind on the stream of this call, without the cost of a model around it."""
+async def send_notification(context: Context, method: str, params: Mapping[str, Any]) -> None:
+    """Sends a notification of our own kind on the stream of this call, without building an SDK model for it.
+
+    Parameters that JSON cannot represent are mended first; ValueError if that is not possible.
+    """
     log_pushed("notification", method)
     await context.session._request_outbound.notify(method, writable(params))
 
 
-def once_per_connection(context: Context, make: Callable[[], DialogsT], close: Callable[[DialogsT], None]) -> DialogsT:
-    """What `make` makes, once for the connection of this request; given to `close` when the connection ends."""
+def once_per_connection(context: Context, make: Callable[[], StateT], close: Callable[[StateT], None]) -> StateT:
+    """The state of this request's connection: made by `make` at the first request, passed to `close` when the
+    connection ends."""
     connection = context.session._connection
-    if _KEY not in connection.state:
-        made = make()
-        connection.state[_KEY] = made
-        connection.exit_stack.callback(close, made)
-    found: DialogsT = connection.state[_KEY]
-    return found
+    if _STATE_KEY not in connection.state:
+        state = make()
+        connection.state[_STATE_KEY] = state
+        connection.exit_stack.callback(close, state)
+    existing: StateT = connection.state[_STATE_KEY]
+    return existing
 
 
-def was_called_off(context: Context) -> bool:
-    """Whether the client itself has cancelled this call; otherwise it, or the server, is leaving."""
+def cancelled_by_client(context: Context) -> bool:
+    """Whether the client itself has cancelled this call. If not, a cancellation means that the client or the server is
+    going away."""
     return bool(context.session._request_outbound.cancel_requested.is_set())
 
 
 def connection_id(context: Context) -> str | None:
-    """The `Mcp-Session-Id` of this connection; None where there is none."""
+    """The `Mcp-Session-Id` of this connection; None on transports without one."""
     return context.session._connection.session_id

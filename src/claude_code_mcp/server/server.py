@@ -1,4 +1,8 @@
-"""The MCP server itself: tools listed and called, every failure mapped once, connections told apart."""
+"""The MCP server: lists and calls the tools of a service, for any number of connections.
+
+Every result and every failure of a call leaves through `_call_tool`: an expected error becomes a refusal with its code,
+an unexpected one an INTERNAL refusal whose details are only in the log, and known secrets are removed from both.
+"""
 
 import asyncio
 import logging
@@ -23,10 +27,11 @@ from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
 from .elicitation.dialogs import Dialogs, is_modern
+from .sdk import Context
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
-from .tools.context import Call, Context, Switches, can_be_asked, read_state
+from .tools.context import Call, Switches, can_be_asked, read_state
 from .tools.query import query_tools
 from .tools.query_buffer import HeldEvents
 from .tools.sessions import TOOLS as SESSION_TOOLS
@@ -40,11 +45,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Run = Callable[[Call, Mapping[str, Any]], Awaitable[ToolOutput | types.CallToolResult | types.InputRequiredResult]]
+ToolRunner = Callable[
+    [Call, Mapping[str, Any]], Awaitable[ToolOutput | types.CallToolResult | types.InputRequiredResult]
+]
 
 NAME = "claude-code-mcp"
-_LONGEST = 2000
-_BETWEEN_CHANGES = 0.5
+_MAX_MESSAGE = 2000
+"""Characters of an error message."""
+_ANNOUNCE_DELAY = 0.5
+"""Seconds in which changes of the tools are gathered into one announcement."""
 
 
 class McpServer:
@@ -55,21 +64,21 @@ class McpServer:
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
         self._hub = hub
-        self._passage = _passage(service, hub)
+        self._hub_proxy = _hub_proxy(service, hub)
         self._bus = InMemorySubscriptionBus()
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
-        self._holding = HeldEvents()
-        self._telling = False
-        if hub is not None and self._passage is not None:
+        self._held_events = HeldEvents()
+        self._announcing = False
+        if hub is not None and self._hub_proxy is not None:
             hub.watch_all(self._hub_changed)
 
     def server(self) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers."""
-        server = (Server[Any] if self._passage is None else sdk.ChangingServer)(
+        server = (Server[Any] if self._hub_proxy is None else sdk.ChangingServer)(
             NAME,
             version=__version__,
             title="Claude Code",
@@ -77,7 +86,7 @@ class McpServer:
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=None if self._passage is None else ListenHandler(self._bus),
+            on_subscriptions_listen=None if self._hub_proxy is None else ListenHandler(self._bus),
         )
         # A person may take as long as a question stays open to answer the form that a call returned.
         security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
@@ -89,24 +98,24 @@ class McpServer:
         yield self.service
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        if self._passage is None:
+        if self._hub_proxy is None:
             return self._listing
-        self._dialogs(context)  # a client that has seen the list is told when it changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await self._passage.listing()])
+        self._dialogs(context)  # from now on this connection is notified of changes
+        return types.ListToolsResult(tools=[*self._listing.tools, *await self._hub_proxy.listing()])
 
-    def _hub_changed(self, what: str) -> None:
-        if what == "tools" and not self._telling:
-            self._telling = True
-            self.service.start_task(self._tell_tools_changed())
+    def _hub_changed(self, kind: str) -> None:
+        if kind == "tools" and not self._announcing:
+            self._announcing = True
+            self.service.start_task(self._announce_tools())
 
-    async def _tell_tools_changed(self) -> None:
-        """Tells every client that the list of tools is another one: once for all that changes at about the same time,
-        so that a server which comes and goes cannot keep the clients busy."""
-        await asyncio.sleep(_BETWEEN_CHANGES)
-        self._telling = False
+    async def _announce_tools(self) -> None:
+        """Notifies every client that the list of tools has changed: once for all changes within a short time, so that
+        an upstream which comes and goes cannot flood the clients."""
+        await asyncio.sleep(_ANNOUNCE_DELAY)
+        self._announcing = False
         await self._bus.publish(ToolsListChanged())
         for dialogs in list(self._connections):
-            await dialogs.tell_tools_changed()
+            await dialogs.notify_tools_changed()
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -122,7 +131,7 @@ class McpServer:
                 principal(),
                 context,
                 Switches(self.service, principal()),
-                self._holding,
+                self._held_events,
                 self._hub,
                 params.input_responses or {},
                 read_state(params),
@@ -131,32 +140,32 @@ class McpServer:
             reply = await run(call, params.arguments or {})
             return self._without_secrets(success(reply) if isinstance(reply, ToolOutput) else reply)
         except ClaudeCodeError as error:
-            self._tell_failure(params.name, error.code)
+            self._audit_failure(params.name, error.code)
             point_to_remedy(error, self.service.settings)
             return self._without_secrets(refusal(error, self.service.redaction.text))
         except Exception:
             log.exception("tool %s failed", params.name)
-            self._tell_failure(params.name, ClaudeCodeError.code)
+            self._audit_failure(params.name, ClaudeCodeError.code)
             return refusal(
                 ClaudeCodeError("Something went wrong inside the server; its log on stderr has the details.")
             )
 
-    def _tell_failure(self, tool: str, code: str) -> None:
+    def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    async def _runner(self, name: str) -> "Run | None":
-        """What runs a tool: one of ours, or one of the hub's servers."""
+    async def _runner(self, name: str) -> "ToolRunner | None":
+        """What runs a tool: one of ours or, through the proxy, one of the hub's; None if there is no such tool."""
         tool = self._tools.get(name)
         if tool is not None:
             return tool.call
-        if self._passage is not None and await self._passage.knows(name):
-            return partial(self._passage.call, name)
+        if self._hub_proxy is not None and await self._hub_proxy.knows(name):
+            return partial(self._hub_proxy.call, name)
         return None
 
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """The last stop before the wire."""
+        """Every result passes here last, whatever tool it is from."""
         redactor = self.service.redaction
         if isinstance(result, types.InputRequiredResult):
             for request in (result.input_requests or {}).values():
@@ -173,20 +182,22 @@ class McpServer:
         return result
 
     def _dialogs(self, context: Context) -> Dialogs:
+        """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection: all of a caller
+        share one, which never pushes."""
         if is_modern(context.protocol_version):
             owner = principal()
             if owner not in self._shared:
                 self._shared[owner] = self._new_dialogs(context, pushes=False)
             return self._shared[owner]
         return sdk.once_per_connection(
-            context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._left
+            context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._disconnected
         )
 
     def _stream_opened(self, connection: str) -> None:
-        """A client over HTTP now reads what is sent outside of its calls."""
+        """An HTTP client has opened the stream on which it reads what is sent outside of its calls."""
         for dialogs in self._connections:
             if dialogs.connection == connection:
-                dialogs.offer_again()
+                dialogs.offer_pending()
 
     def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
         connection = sdk.connection_id(context)
@@ -195,19 +206,20 @@ class McpServer:
             context.session,
             pushes=pushes,
             connection=connection,
-            is_heard=lambda: context.request is None or self.streams.is_open(connection),
+            can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
         return dialogs
 
-    def _left(self, dialogs: Dialogs) -> None:
-        """A connection ended. Sessions that another one uses too are that one's."""
+    def _disconnected(self, dialogs: Dialogs) -> None:
+        """A connection has ended: its dialogs close, and its sessions are treated as `on_disconnect` says, except those
+        that another connection uses too."""
         dialogs.close()
         self._connections.discard(dialogs)
         if self._on_disconnect != "keep":
-            alone = dialogs.followed.difference(*(other.followed for other in self._connections))
+            unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"
-            self.service.start_task(end_turns(self.service, alone, stop=stop))
+            self.service.start_task(end_turns(self.service, unshared, stop=stop))
 
 
 def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
@@ -215,7 +227,7 @@ def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
     makers: dict[str, Callable[[], Mapping[str, Tool[Any]]]] = {
         "sessions": lambda: SESSION_TOOLS,
         "code": lambda: code_tools(settings),
-        "query": lambda: query_tools(settings),
+        "query": query_tools,
         "hub": _hub_tools,
     }
     chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]
@@ -228,10 +240,10 @@ def _hub_tools() -> Mapping[str, Tool[Any]]:
     return hub_tools()
 
 
-def _passage(service: Service, hub: "Hub | None") -> "HubProxy | None":
+def _hub_proxy(service: Service, hub: "Hub | None") -> "HubProxy | None":
     if hub is None or "hub-tools" not in service.settings.toolsets:
         return None
-    from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - the same
+    from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
 
     return HubProxy(hub, service)
 
@@ -242,22 +254,22 @@ def principal() -> str:
     return token.client_id if token is not None else LOCAL
 
 
-def success(outcome: ToolOutput) -> types.CallToolResult:
+def success(output: ToolOutput) -> types.CallToolResult:
     """A result: structured content and its short rendering."""
-    structured = outcome.model_dump(mode="json", by_alias=True, exclude_none=True)
+    structured = output.model_dump(mode="json", by_alias=True, exclude_none=True)
     return types.CallToolResult(
-        is_error=outcome.failed,
-        content=[types.TextContent(type="text", text=outcome.text())],
+        is_error=output.failed,
+        content=[types.TextContent(type="text", text=output.text())],
         structured_content=structured,
     )
 
 
 def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.CallToolResult:
-    """A failure: the code for programs, a sentence for people, and what there is of a turn that took too long.
+    """A failure: the code for programs, a sentence for people and, of a turn that took too long, its report so far.
 
-    `clean` takes secrets out.
+    `clean` removes secrets from the message.
     """
-    message = cut(clean(error.message), _LONGEST)
+    message = cut(clean(error.message), _MAX_MESSAGE)
     problem = {"code": error.code, "message": message}
     return types.CallToolResult(
         is_error=True,

@@ -1,8 +1,9 @@
-"""Questions reach the person through the client's own dialogs.
+"""The answer channel through the client's own dialogs (MCP elicitation).
 
-On connections of the 2025 protocol a question is pushed as soon as the client can hear of it: on the stream of a call
-that waits, or else on the connection's own. On 2026-07-28 a server may not ask by itself: there a waiting call returns
-the question and the client repeats the call with the answer. The queue stays open beside both; whoever is first, wins.
+On connections of the 2025 protocol a question is pushed as an `elicitation/create` request as soon as the client reads
+a stream: that of a call that waits, or else the connection's own. On 2026-07-28 a server may not send requests: there a
+waiting call returns the question, and the client repeats the call with the answer. The broker offers every question to
+the other channels too; the first answer wins, and the dialog of a question that was settled elsewhere is withdrawn.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from ...model.question import Question, Resolution
 from ...questions.presentation import as_offered, without_secrets
 from ...service import Service
 from ..transports.wire import log_pushed
-from .forms import CONFIRM, answer_of, confirmation, following, form_of, turns_page
+from .forms import CONFIRM, answer_of, confirmation, form_of, next_offset, wants_next_page
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +35,11 @@ _WITH_ARRAYS = "2025-11-25"
 _FORMS_AT_ONCE = 1 << 19
 """Characters of all forms in one result; what does not fit is asked in the next round."""
 _GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
-NAME = "elicitation"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _WaitingCall:
-    """A call that waits for a session, with the stream that it came on."""
+class _CallStream:
+    """The stream of a call that waits for a session: the client reads it, so a question can be pushed on it."""
 
     session_id: str
     request_id: types.RequestId | None
@@ -49,7 +49,7 @@ class _WaitingCall:
 class Dialogs:
     """The dialogs of one connection: a channel for the questions of the sessions that this client has used."""
 
-    name = NAME
+    name = "elicitation"
 
     def __init__(
         self,
@@ -57,40 +57,43 @@ class Dialogs:
         session: ServerSession,
         *,
         pushes: bool,
-        is_heard: Callable[[], bool],
+        can_push: Callable[[], bool],
         connection: str | None = None,
     ) -> None:
-        """`is_heard` tells whether the client reads what is sent to it outside of a call."""
+        """`pushes` says whether questions are sent as requests at all; `can_push` whether the client now reads what is
+        sent to it outside of a call."""
         self._service = service
         self._session = session
         self._pushes = pushes
-        self._is_heard = is_heard
+        self._can_push = can_push
         self.connection = connection
         self.followed: set[str] = set()
         """The sessions that this client has used."""
-        self._waiting: list[_WaitingCall] = []
+        self._waiting: list[_CallStream] = []
         self._shown: dict[str, asyncio.Task[None]] = {}
-        self._put_away: set[str] = set()
+        """The dialogs that a person has open, by question."""
+        self._dismissed: set[str] = set()
+        """Questions whose dialog was closed without an answer, or could not be shown: other channels may answer."""
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
-        self._pulse = asyncio.Event()
+        self._change = asyncio.Event()
         service.add_channel(self)
 
     def close(self) -> None:
-        """The client is gone: nothing more is shown, and what is shown is taken back."""
+        """The connection has ended: no more questions are offered here, and the open dialogs are cancelled."""
         self._service.remove_channel(self)
         for task in self._shown.values():
             task.cancel()
 
-    async def tell_tools_changed(self) -> None:
-        """The client should ask for the tools anew. Clients of 2026-07-28 hear it where they listen."""
+    async def notify_tools_changed(self) -> None:
+        """Tells the client to list the tools again. Clients of 2026-07-28 subscribe to such changes instead."""
         if not is_modern(self._session.protocol_version):
             await self._session.send_tool_list_changed()
 
     def follow(self, session_id: str) -> None:
-        """From now on the questions of this session are shown here, those that are open already too."""
+        """From now on the questions of this session are shown here, including those that are open already."""
         self.followed.add(session_id)
-        self.offer_again()
+        self.offer_pending()
 
     def session_moved(self, old: str, new: str) -> None:
         """A session that this client has used goes on under another id."""
@@ -99,44 +102,44 @@ class Dialogs:
 
     @contextmanager
     def waiting(self, session_id: str, request_id: types.RequestId | None, session: ServerSession) -> Iterator[None]:
-        """While this lasts a call waits for the session, so that its stream is read: questions are shown there, also
-        those that were opened when nobody would have heard of them."""
-        call = _WaitingCall(session_id, request_id, session)
+        """Within this context a call waits for the session, and questions are pushed on its stream: also those that
+        were opened when no stream was read."""
+        call = _CallStream(session_id, request_id, session)
         self._waiting.append(call)
-        self.offer_again()
+        self.offer_pending()
         try:
             yield
         finally:
             self._waiting.remove(call)
 
-    def offer_again(self) -> None:
-        """Shows what is open and was not shown yet: there may be a way to the client now."""
+    def offer_pending(self) -> None:
+        """Shows the open questions that have no dialog yet; called when a stream to the client may have opened."""
         for session_id in self.followed:
-            for question in self.not_put_away(session_id):
-                self._show_if_heard(question)
+            for question in self.undismissed(session_id):
+                self._show_if_possible(question)
 
     # -- pushing ----------------------------------------------------------------------------------------------
 
     def offer(self, question: Question) -> None:
-        self._show_if_heard(question)
+        self._show_if_possible(question)
         self._changed()
 
-    def _show_if_heard(self, question: Question) -> None:
+    def _show_if_possible(self, question: Question) -> None:
         if self._pushes and question.session_id in self.followed and question.id not in self._shown:
-            way = self._way_for(question)
-            if way is not None:
-                self._shown[question.id] = self._service.start_task(self._show(question, way))
+            stream = self._stream_for(question)
+            if stream is not None:
+                self._shown[question.id] = self._service.start_task(self._show(question, stream))
 
-    def _way_for(self, question: Question) -> "_WaitingCall | None":
-        """The stream of a call that waits, for this session if there is one, or else the connection's own. None where
-        nobody would see the form: it is shown when a call waits."""
+    def _stream_for(self, question: Question) -> "_CallStream | None":
+        """The stream of a waiting call, preferably one that waits for this session, or else the connection's own. None
+        if the client reads no stream now: `offer_pending` shows the question later."""
         waiting = sorted(self._waiting, key=lambda call: call.session_id == question.session_id)
         if waiting:
             return waiting[-1]
-        return _WaitingCall(question.session_id, None, self._session) if self._is_heard() else None
+        return _CallStream(question.session_id, None, self._session) if self._can_push() else None
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
-        self._put_away.discard(question.id)
+        self._dismissed.discard(question.id)
         self._offsets.pop(question.id, None)
         task = self._shown.pop(question.id, None)
         if task is not None:
@@ -144,29 +147,31 @@ class Dialogs:
         self._changed()
 
     def _changed(self) -> None:
-        pulse, self._pulse = self._pulse, asyncio.Event()
-        pulse.set()
+        change, self._change = self._change, asyncio.Event()
+        change.set()
 
-    async def change(self) -> None:
-        """Returns when a question was opened, settled or put away."""
-        await self._pulse.wait()
+    async def wait_for_change(self) -> None:
+        """Returns when a question was opened, settled or dismissed."""
+        await self._change.wait()
 
-    async def _show(self, question: Question, way: "_WaitingCall") -> None:
+    async def _show(self, question: Question, stream: "_CallStream") -> None:
         arrays = self._session.protocol_version >= _WITH_ARRAYS
         message, schema = self._form(question, self._offsets, arrays=arrays)
         log_pushed("request", "elicitation/create")
         try:
-            result = await way.session.elicit_form(
-                json_text.sound_text(message), json_text.sound(schema), related_request_id=way.request_id
+            result = await stream.session.elicit_form(
+                json_text.sound_text(message), json_text.sound(schema), related_request_id=stream.request_id
             )
         except (MCPError, ValidationError, *_GONE) as error:
             log.info("question %s could not be shown: %s", question.id, error)
-            self._put_aside(question.id)
+            self._dismiss(question.id)
             return
-        del self._shown[question.id]  # the dialog is done: there is nothing left to take back
-        self.take(question.session_id, question.id, result.action, result.content, self._offsets)
-        if question.id in self._offsets and question.id not in self._put_away:
-            self.offer(question)  # the next part of it
+        # The dialog is closed. Dropped before the answer is given: answering withdraws the question from all channels,
+        # which would cancel this very task.
+        del self._shown[question.id]
+        self.accept_form(question.session_id, question.id, result.action, result.content, self._offsets)
+        if question.id in self._offsets and question.id not in self._dismissed:
+            self.offer(question)  # the person asked for its next part
 
     def _form(
         self, question: Question, offsets: Mapping[str, int], *, arrays: bool = True
@@ -176,26 +181,28 @@ class Dialogs:
 
     # -- returning and taking answers -------------------------------------------------------------------------
 
-    def _put_aside(self, question_id: str) -> None:
-        self._put_away.add(question_id)
+    def _dismiss(self, question_id: str) -> None:
+        self._dismissed.add(question_id)
         self._changed()
 
-    def not_put_away(self, session_id: str) -> list[Question]:
-        """Open questions that the person has not put away."""
+    def undismissed(self, session_id: str) -> list[Question]:
+        """Open questions of a session that the person has not dismissed."""
         return [
-            question for question in self._service.pending_questions(session_id) if question.id not in self._put_away
+            question for question in self._service.pending_questions(session_id) if question.id not in self._dismissed
         ]
 
     def all_shown(self, session_id: str) -> bool:
-        """Whether a person has every open question of the session before them, so that no one else need answer."""
-        questions = self._service.pending_questions(session_id)
-        return bool(questions) and all(one.id in self._shown and one.id not in self._put_away for one in questions)
+        """Whether every open question of the session, and there is one, has an open dialog: then a waiting call leaves
+        them to the person."""
+        ids = [question.id for question in self._service.pending_questions(session_id)]
+        return bool(ids) and all(id_ in self._shown and id_ not in self._dismissed for id_ in ids)
 
     def as_result(
         self, session_id: str, questions: list[Question], offsets: Mapping[str, int], **state: Any
     ) -> types.InputRequiredResult:
-        """The questions as the result of a call, to be repeated with the answers. At least one; the others as far as
-        they fit, the rest follow in the next round. `offsets` says how far the person has read in them."""
+        """The questions as the result of a call, which the client repeats with the answers and with `state`. The first
+        question always, further ones as far as they fit; the rest follow when the call is repeated. `offsets` says how
+        far the person has read in each."""
         requests: dict[str, types.ElicitRequest] = {}
         room = _FORMS_AT_ONCE
         for question in questions:
@@ -216,14 +223,17 @@ class Dialogs:
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
         return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
-    def take_all(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> bool:
-        """The answers that a repeated call brought; tells whether all of them came in time. `offsets` says how far the
-        person has read, and is brought up to date."""
-        forms = [(one, form) for one, form in responses.items() if isinstance(form, types.ElicitResult)]
-        taken = [self.take(session_id, one, form.action, form.content, offsets) for one, form in forms]
-        return all(taken)
+    def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> bool:
+        """Accepts the forms that a repeated call brought, by question; returns whether all questions were still open.
+        `offsets` says how far the person has read in each, and is updated."""
+        in_time = [
+            self.accept_form(session_id, question_id, form.action, form.content, offsets)
+            for question_id, form in responses.items()
+            if isinstance(form, types.ElicitResult)
+        ]
+        return all(in_time)
 
-    def take(
+    def accept_form(
         self,
         session_id: str,
         question_id: str,
@@ -231,24 +241,26 @@ class Dialogs:
         content: Mapping[str, Any] | None,
         offsets: dict[str, int],
     ) -> bool:
-        """One filled-in form; tells whether the question was still open."""
-        question = next((one for one in self._service.pending_questions(session_id) if one.id == question_id), None)
+        """Accepts one filled-in form; returns whether its question was still open. An answer that does not fit the
+        question dismisses the dialog and leaves the question to the other channels."""
+        pending = self._service.pending_questions(session_id)
+        question = next((question for question in pending if question.id == question_id), None)
         if question is None:
             return False
         shown = without_secrets(question, self._service.redaction)
-        rest = following(shown, offsets.get(question_id, 0))
-        if rest is not None and turns_page(action, content):
-            offsets[question_id] = rest
+        following = next_offset(shown, offsets.get(question_id, 0))
+        if following is not None and wants_next_page(action, content):
+            offsets[question_id] = following
             return True
-        answer = answer_of(shown, action, content, all_shown=rest is None)
+        answer = answer_of(shown, action, content, all_shown=following is None)
         try:
             if answer is None:
-                self._put_aside(question_id)
+                self._dismiss(question_id)
             else:
                 self._service.answer_question(session_id, question_id, as_offered(question, shown, answer), self.name)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
-            self._put_aside(question_id)
+            self._dismiss(question_id)
         return True
 
 

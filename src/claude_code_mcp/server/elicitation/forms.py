@@ -34,12 +34,12 @@ def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tupl
     return _page_message(page), schema
 
 
-def following(question: Question, offset: int) -> int | None:
+def next_offset(question: Question, offset: int) -> int | None:
     """Where the form behind the one at `offset` begins; None if that is the last."""
     return None if is_whole(question) else page_of(full_text(question), offset, FORM_PAGE).next_offset
 
 
-def turns_page(action: str, content: Mapping[str, Any] | None) -> bool:
+def wants_next_page(action: str, content: Mapping[str, Any] | None) -> bool:
     """Whether the person wants to see more before answering."""
     return action == "accept" and (content or {}).get("decision") == _NEXT
 

@@ -1,7 +1,10 @@
-"""The answer to a pending input, from the arguments that every tool takes for it."""
+"""How callers answer questions and go on: the answer in a tool's arguments, and the texts that name the next tool.
+
+The texts depend on the chosen toolsets: none may name a tool that the caller was not offered.
+"""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import WithJsonSchema
 
@@ -9,45 +12,17 @@ from ...config import Settings
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...model.question import Answer, Scope
 
-GivenAnswers = Annotated[
+AnswerTexts = Annotated[
     dict[str, str | list[str]] | list[str | list[str]],
     # The whole shape would cost every caller 170 bytes of context per tool; what does not fit it is refused by name.
     WithJsonSchema({"oneOf": [{"type": "object"}, {"items": {}, "type": "array"}]}),
 ]
-
+"""Labels or free text for a user question, by question or in order."""
 
 ModeAfterPlan = Literal["default", "acceptEdits", "dontAsk"]
 
-
-def answer_in(
-    decision: str,
-    reason: str | None,
-    scope: str | None,
-    answers: GivenAnswers | None,
-    updated_input: Mapping[str, Any] | None,
-    permission_mode: str | None,
-) -> Answer:
-    """The answer; InvalidArgument where its parts contradict each other."""
-    allow = decision == "allow"
-    if not allow and scope == "session":
-        raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
-    if not allow and permission_mode is not None:
-        raise InvalidArgument("permission_mode: only the approval of a plan has one.", field="permission_mode")
-    return Answer(
-        allow=allow,
-        message=reason,
-        scope=Scope(scope or "once"),
-        updated_input=updated_input,
-        answers=answers,
-        mode=permission_mode,
-    )
-
-
 ENABLE_BYPASS = "enable_bypass"
-
-
-"""What `data["remedy"]` of an error says, where switching bypassPermissions on would help."""
-
+"""The `data["remedy"]` of errors which switching bypassPermissions on would avoid."""
 
 _INSTRUCTIONS = {
     "sessions": "claude_create_session starts one and returns its id; claude_get_status with waitSeconds waits for its "
@@ -59,10 +34,42 @@ _INSTRUCTIONS = {
 }
 
 
+class AnswerArguments(Protocol):
+    """The arguments that every answering tool has beside the decision."""
+
+    @property
+    def reason(self) -> str | None: ...
+    @property
+    def scope(self) -> str | None: ...
+    @property
+    def answers(self) -> AnswerTexts | None: ...
+    @property
+    def updated_input(self) -> Mapping[str, Any] | None: ...
+    @property
+    def permission_mode(self) -> str | None: ...
+
+
+def answer_from(decision: str, arguments: AnswerArguments) -> Answer:
+    """The answer in a tool's arguments; InvalidArgument where they contradict each other."""
+    allow = decision == "allow"
+    if not allow and arguments.scope == "session":
+        raise InvalidArgument("scope: only an allowance can be for the session.", field="scope")
+    if not allow and arguments.permission_mode is not None:
+        raise InvalidArgument("permission_mode: only the approval of a plan has one.", field="permission_mode")
+    return Answer(
+        allow=allow,
+        message=arguments.reason,
+        scope=Scope(arguments.scope or "once"),
+        updated_input=arguments.updated_input,
+        answers=arguments.answers,
+        mode=arguments.permission_mode,
+    )
+
+
 def instructions(settings: Settings) -> str:
-    """What the server says of itself: how the main family is used. The others explain themselves."""
-    chosen = next((toolset for toolset in _INSTRUCTIONS if toolset in settings.toolsets), None)
-    return "Runs Claude Code sessions." + (f" {_INSTRUCTIONS[chosen]}" if chosen is not None else "")
+    """The server's instructions in the handshake: how its main toolset is used. The others explain themselves."""
+    main = next((toolset for toolset in _INSTRUCTIONS if toolset in settings.toolsets), None)
+    return "Runs Claude Code sessions." + (f" {_INSTRUCTIONS[main]}" if main is not None else "")
 
 
 def how_to_answer(settings: Settings) -> str:
@@ -82,6 +89,6 @@ def how_to_wait(settings: Settings) -> str:
 
 
 def point_to_remedy(error: ClaudeCodeError, settings: Settings) -> None:
-    """Adds to an error what the caller can do about it, if there is a tool for that."""
+    """Adds to an error's message what the caller can do about it, if a tool for that is offered."""
     if error.data.get("remedy") == ENABLE_BYPASS and "code" in settings.toolsets:
         error.message += " claude_code_configure with action enable_bypass asks to switch it on."

@@ -1,6 +1,6 @@
-"""Kinds of text that arguments are made of, each with a limit that no honest call meets. Pure.
+"""The types of the tools' arguments, each with a limit that no honest call reaches. Pure.
 
-The limits are kept out of the JSON schemas, where they would cost every caller.
+The limits are not in the JSON schemas, where they would cost every caller a part of its context.
 """
 
 from functools import partial
@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field
 
 from ...store.transcripts import is_session_id
 
-_RULES = 200
-_HIGHEST = 1_000_000
-_LONGEST_WAIT = 10**12
+_MAX_RULES = 200
+_MAX_COUNT = 1_000_000
+_MAX_MILLISECONDS = 10**12
 
 
-def _bounded(text: str, limit: int) -> str:
+def _check_text(text: str, limit: int) -> str:
     if not 0 < len(text) <= limit:
         raise ValueError(f"must have 1 to {limit} characters")
     if "\0" in text:
@@ -23,40 +23,40 @@ def _bounded(text: str, limit: int) -> str:
     return text
 
 
-def _session_id(text: str) -> str:
+def _check_session_id(text: str) -> str:
     if not is_session_id(text):
         raise ValueError("is not a session id")
     return text.lower()
 
 
-def _few(rules: list[str]) -> list[str]:
-    if len(rules) > _RULES:
-        raise ValueError(f"must not be more than {_RULES}")
+def _check_rules(rules: list[str]) -> list[str]:
+    if len(rules) > _MAX_RULES:
+        raise ValueError(f"must not be more than {_MAX_RULES}")
     return rules
 
 
-def _countable(number: int) -> int:
-    if number > _HIGHEST:
-        raise ValueError(f"must not be more than {_HIGHEST}")
+def _check_count(number: int) -> int:
+    if number > _MAX_COUNT:
+        raise ValueError(f"must not be more than {_MAX_COUNT}")
     return number
 
 
-def _offset(number: int) -> int:
+def _check_offset(number: int) -> int:
     if not 0 <= number < 1 << 40:
         raise ValueError("must be nextOffset of an earlier answer")
     return number
 
 
-def _bearable(milliseconds: int) -> int:
-    if milliseconds > _LONGEST_WAIT:
-        raise ValueError(f"must not be more than {_LONGEST_WAIT}")
+def _check_milliseconds(milliseconds: int) -> int:
+    if milliseconds > _MAX_MILLISECONDS:
+        raise ValueError(f"must not be more than {_MAX_MILLISECONDS}")
     return milliseconds
 
 
-Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_bearable)]
-Count = Annotated[int, Field(gt=0), AfterValidator(_countable)]
-Name = Annotated[str, AfterValidator(partial(_bounded, limit=1000))]
-Offset = Annotated[int, AfterValidator(_offset)]
-Path = Annotated[str, AfterValidator(partial(_bounded, limit=4096))]
-Rules = Annotated[list[Name], AfterValidator(_few)]
-SessionId = Annotated[str, AfterValidator(_session_id)]
+Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_check_milliseconds)]
+Count = Annotated[int, Field(gt=0), AfterValidator(_check_count)]
+Name = Annotated[str, AfterValidator(partial(_check_text, limit=1000))]
+Offset = Annotated[int, AfterValidator(_check_offset)]
+Path = Annotated[str, AfterValidator(partial(_check_text, limit=4096))]
+Rules = Annotated[list[Name], AfterValidator(_check_rules)]
+SessionId = Annotated[str, AfterValidator(_check_session_id)]

@@ -1,4 +1,8 @@
-"""What a tool is: its name, its typed arguments and result, and the function behind it."""
+"""What a tool is: its name, its typed arguments and output, the function behind it, and how it is listed.
+
+`Tool.call` is the only way in: arguments are checked before the function runs, and every error names the argument as
+the caller wrote it. `compact_schema` keeps the schemas of `tools/list` short: each costs every client's context.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +17,14 @@ from ... import json_text
 from ...errors import ClaudeCodeError, InvalidArgument
 from .context import Call
 
+_MAX_NAME = 100
+"""Characters of a field's name in an error message."""
+_MAX_PROBLEMS = 500
+"""Problems of one call that are looked at one by one."""
+_SHOWN_PROBLEMS = 5
+
+Text = Annotated[str, Field(min_length=1)]
+
 
 class Arguments(BaseModel):
     """Arguments of a tool: camelCase on the wire, nothing unknown, no silent conversions."""
@@ -20,7 +32,7 @@ class Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, alias_generator=to_camel)
 
     written_as: ClassVar[Mapping[str, str]] = {}
-    """Options of a session that these arguments call something else, and what they call them."""
+    """Session options that have another name among these arguments, and that name."""
 
 
 class ToolOutput(BaseModel):
@@ -38,21 +50,15 @@ class ToolOutput(BaseModel):
         try:
             return self.model_dump_json(by_alias=True, exclude_none=True)
         except ValueError:
-            return json_text.encode(self.model_dump(mode="json", by_alias=True, exclude_none=True)).decode()
+            return json_text.encode(dump(self)).decode()
 
 
-_LONGEST_NAME = 100
-
-
-_MOST_PROBLEMS = 500
-
-
-Text = Annotated[str, Field(min_length=1)]
+def dump(output: ToolOutput) -> dict[str, Any]:
+    """The output as it goes on the wire."""
+    return output.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
-
-
 Reply = ToolOutput | types.InputRequiredResult
 
 
@@ -63,7 +69,7 @@ class Tool(Generic[ArgumentsT]):
     name: str
     description: str
     arguments: type[ArgumentsT]
-    outcome: type[ToolOutput]
+    output: type[ToolOutput]
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
 
@@ -73,17 +79,17 @@ class Tool(Generic[ArgumentsT]):
             name=self.name,
             description=self.description,
             input_schema=compact_schema(self.arguments),
-            output_schema=compact_schema(self.outcome),
+            output_schema=compact_schema(self.output),
             annotations=self.hints,
         )
 
-    async def call(self, call: Call, given: Mapping[str, Any]) -> Reply:
-        """Validates what was given and runs the tool."""
-        self._refuse_strangers(given)
+    async def call(self, call: Call, raw: Mapping[str, Any]) -> Reply:
+        """Validates the arguments and runs the tool; InvalidArgument, with nothing done, where they do not fit."""
+        self._refuse_early(raw)
         try:
-            arguments = self.arguments.model_validate(given)
+            arguments = self.arguments.model_validate(raw)
         except ValidationError as error:
-            raise _readable(error, given) from None
+            raise _readable(error, raw) from None
         except ValueError as error:  # pydantic gives up on numbers that Python does not convert
             raise InvalidArgument(f"arguments: {error}") from None
         try:
@@ -92,19 +98,37 @@ class Tool(Generic[ArgumentsT]):
             name_as_written(error, self.arguments)
             raise
 
-    def _refuse_strangers(self, given: Mapping[str, Any]) -> None:
-        """What no field can be: so many names that listing them would take longer than anything else here, and values
-        that cannot be written down again."""
-        known = {field.alias or name for name, field in self.arguments.model_fields.items()}
-        if len(given) > len(known):
-            strangers = sorted(name[:_LONGEST_NAME] for name in islice((one for one in given if one not in known), 5))
-            count = len(given) - sum(1 for name in known if name in given)
-            more = f"; and {count - len(strangers)} more" if count > len(strangers) else ""
-            raise InvalidArgument("; ".join(f"{name}: unknown field" for name in strangers) + more, field=strangers[0])
-        found = json_text.flaw(given)
-        if found is not None:
-            where = found[0][:_LONGEST_NAME] or "arguments"
-            raise InvalidArgument(f"{where}: {found[1]}", field=where)
+    def _refuse_early(self, raw: Mapping[str, Any]) -> None:
+        """Refuses what must not reach pydantic: more names than there are fields, since listing all the unknown ones
+        could take longer than anything else here, and values that cannot be encoded again."""
+        fields = {field.alias or name for name, field in self.arguments.model_fields.items()}
+        if len(raw) > len(fields):
+            unknown = sorted(name[:_MAX_NAME] for name in islice((n for n in raw if n not in fields), _SHOWN_PROBLEMS))
+            count = len(raw) - sum(1 for name in fields if name in raw)
+            more = f"; and {count - len(unknown)} more" if count > len(unknown) else ""
+            raise InvalidArgument("; ".join(f"{name}: unknown field" for name in unknown) + more, field=unknown[0])
+        flaw = json_text.flaw(raw)
+        if flaw is not None:
+            path, problem = flaw[0][:_MAX_NAME] or "arguments", flaw[1]
+            raise InvalidArgument(f"{path}: {problem}", field=path)
+
+
+def _readable(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument:
+    """One line that names the wrong fields; values are not repeated, they may be secret or huge."""
+    if error.error_count() > _MAX_PROBLEMS:  # to list them would hold up everybody else
+        largest = max(raw, key=lambda name: len(raw[name]) if isinstance(raw[name], dict | list) else 0)
+        return InvalidArgument(f"{largest[:_MAX_NAME]}: {error.error_count()} problems", field=largest)
+    problems = []
+    for details in error.errors(include_url=False, include_input=False, include_context=False):
+        path = ".".join(str(part) for part in details["loc"]) or "arguments"
+        plain = {"extra_forbidden": "unknown field", "missing": "required"}.get(details["type"], details["msg"])
+        problems.append(f"{path[:_MAX_NAME]}: {plain}")
+    shown = "; ".join(problems[:_SHOWN_PROBLEMS])
+    more = f"; and {len(problems) - _SHOWN_PROBLEMS} more" if len(problems) > _SHOWN_PROBLEMS else ""
+    return InvalidArgument(shown + more, field=problems[0].split(":", 1)[0])
+
+
+# -- names of arguments in errors -----------------------------------------------------------------------------
 
 
 def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
@@ -120,57 +144,55 @@ def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
 
 
 def _written(option: str, arguments: type[Arguments]) -> str | None:
+    """The argument that sets an option of a session; those grouped under `options` are searched too."""
     if option in arguments.written_as:
         return arguments.written_as[option]
     if option in arguments.model_fields:
         return arguments.model_fields[option].alias or option
-    grouped = arguments.model_fields.get("options")
-    inner = [one for one in get_args(grouped.annotation) if isinstance(one, type)] if grouped else []
-    found = (_written(option, one) for one in inner if issubclass(one, Arguments))
-    return next((f"options.{name}" for name in found if name is not None), None)
+    group = arguments.model_fields.get("options")
+    for model in get_args(group.annotation) if group else ():
+        if isinstance(model, type) and issubclass(model, Arguments):
+            written = _written(option, model)
+            if written is not None:
+                return f"options.{written}"
+    return None
 
 
-def _readable(error: ValidationError, given: Mapping[str, Any]) -> InvalidArgument:
-    """One line that names the wrong fields; values are not repeated, they may be secret or huge."""
-    if error.error_count() > _MOST_PROBLEMS:  # to list them would hold up everybody else
-        largest = max(given, key=lambda name: len(given[name]) if isinstance(given[name], dict | list) else 0)
-        return InvalidArgument(f"{largest[:_LONGEST_NAME]}: {error.error_count()} problems", field=largest)
-    problems = []
-    for one in error.errors(include_url=False, include_input=False, include_context=False):
-        where = ".".join(str(part) for part in one["loc"]) or "arguments"
-        said = {"extra_forbidden": "unknown field", "missing": "required"}.get(one["type"], one["msg"])
-        problems.append(f"{where[:_LONGEST_NAME]}: {said}")
-    shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
-    return InvalidArgument(shown, field=problems[0].split(":", 1)[0])
+# -- schemas --------------------------------------------------------------------------------------------------
 
 
 def compact_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The schema without titles, references and nulls; `additionalProperties: false` stays where extras are refused."""
-    schema = model.model_json_schema(by_alias=True, mode="serialization" if _is_output(model) else "validation")
+    is_output = model.model_config.get("extra") != "forbid"
+    schema = model.model_json_schema(by_alias=True, mode="serialization" if is_output else "validation")
     definitions = schema.pop("$defs", {})
-    slim: dict[str, Any] = _slim(schema, definitions)
-    slim.pop("description", None)
-    return slim
+    compact: dict[str, Any] = _compact(schema, definitions)
+    compact.pop("description", None)
+    return compact
 
 
-def _is_output(model: type[BaseModel]) -> bool:
-    return model.model_config.get("extra") != "forbid"
-
-
-def _slim(node: Any, definitions: dict[str, Any]) -> Any:
+def _compact(node: Any, definitions: dict[str, Any]) -> Any:
     if isinstance(node, list):
-        return [_slim(item, definitions) for item in node]
+        return [_compact(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
         target = definitions[node["$ref"].rsplit("/", 1)[1]]
-        return _slim({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions)
+        return _compact({**target, **{k: v for k, v in node.items() if k != "$ref"}}, definitions)
     if "anyOf" in node:
-        return _union(node, definitions)
-    slim = {key: _slim(value, definitions) for key, value in node.items() if not _is_noise(key, value)}
-    if isinstance(node.get("properties"), dict):
-        slim["properties"] = {name: _slim(value, definitions) for name, value in node["properties"].items()}
-    return slim
+        return _compact_union(node, definitions)
+    compact = {key: _compact(value, definitions) for key, value in node.items() if not _is_noise(key, value)}
+    if isinstance(node.get("properties"), dict):  # a property may be called what is noise elsewhere
+        compact["properties"] = {name: _compact(value, definitions) for name, value in node["properties"].items()}
+    return compact
+
+
+def _compact_union(node: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    options = [option for option in node["anyOf"] if option != {"type": "null"}]
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    if len(options) == 1:
+        return _compact({**options[0], **rest}, definitions)
+    return _compact({**rest, "oneOf": options}, definitions)
 
 
 def _is_noise(key: str, value: Any) -> bool:
@@ -179,11 +201,3 @@ def _is_noise(key: str, value: Any) -> bool:
         or (key == "default" and value in (None, [], False))
         or (key == "additionalProperties" and value is True)
     )
-
-
-def _union(node: dict[str, Any], definitions: dict[str, Any]) -> Any:
-    options = [option for option in node["anyOf"] if option != {"type": "null"}]
-    rest = {key: value for key, value in node.items() if key != "anyOf"}
-    if len(options) == 1:
-        return _slim({**options[0], **rest}, definitions)
-    return _slim({**rest, "oneOf": options}, definitions)

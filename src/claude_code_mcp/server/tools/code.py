@@ -1,4 +1,4 @@
-"""The `claude_code` family: one call, one turn, its result. A view of the same sessions as every other tool."""
+"""The `claude_code` family: a call runs a turn and returns its result. A view of the sessions that all tools share."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,24 +7,27 @@ import mcp_types as types
 from pydantic import Field
 
 from ...config import Settings
-from ...errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
-from ...model.outcome import Outcome as TurnOutcome
-from ...model.outcome import OutcomeCode
-from ...model.states import CODE_TOOL_STATUS, State
-from ...model.text import iso
-from ...sessions.messages import UserMessage, WhenBusy
+from ...errors import InvalidArgument, PermissionDenied
+from ...sessions.messages import WhenBusy
+from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ..elicitation.forms import CONFIRM, confirmation, confirmed
-from .answering import GivenAnswers, ModeAfterPlan, answer_in, how_to_answer, how_to_wait
+from .answering import AnswerTexts, ModeAfterPlan, answer_from
 from .argument_types import Milliseconds, Name, Offset
-from .base import Arguments, Reply, Text, Tool, ToolOutput
+from .base import Arguments, Reply, Text, Tool
 from .code_options import SessionArguments, resume_options, session_options
+from .code_reports import (
+    Configuration,
+    SessionInfos,
+    TurnReport,
+    finished_report,
+    session_details,
+    session_infos,
+    unfinished_report,
+)
 from .context import Call
-from .paging import ResultParts, read_part, told_cut, told_page
-from .status import ErrorInfo, PendingInput, pending_inputs, report, told_inputs
-from .waiting import open_questions, rest_or_question, timeout_error, wait_for_turn
-
-_LONGEST = 256 << 10
+from .paging import ResultParts, read_part
+from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 
 class ClaudeCode(SessionArguments):
@@ -54,7 +57,7 @@ class SessionAction(Arguments):
     decision: Literal["allow", "deny"] | None = None
     reason: str | None = None
     scope: Literal["once", "session"] | None = None
-    answers: GivenAnswers | None = None
+    answers: AnswerTexts | None = None
     updated_input: dict[str, Any] | None = None
     permission_mode: ModeAfterPlan | None = Field(None, description="With an approved plan")
 
@@ -63,324 +66,129 @@ class Configure(Arguments):
     action: Literal["enable_bypass", "disable_bypass", "get_config"]
 
 
-class TurnReport(ToolOutput):
-    """What a turn came to; totals are the session's, the rest this call's."""
-
-    session_id: str | None = None
-    previous_session_id: str | None = Field(None, description="The id before /clear; it leads to the new one")
-    result: str | None = None
-    is_error: bool | None = None
-    duration_ms: int | None = None
-    duration_api_ms: int | None = None
-    num_turns: int | None = None
-    total_cost_usd: float | None = None
-    session_total_turns: int | None = None
-    session_total_cost_usd: float | None = None
-    structured_output: Any = None
-    stop_reason: str | None = None
-    error_subtype: str | None = None
-    usage: dict[str, Any] | None = None
-    model_usage: dict[str, Any] | None = None
-    permission_denials: list[dict[str, Any]] | None = None
-    status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
-    pending_inputs: list[PendingInput] | None = None
-    truncated: list[dict[str, Any]] | None = None
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        return "\n".join([self.result or "", *told_inputs(self.pending_inputs), *told_cut(self.truncated)])
-
-    @property
-    def failed(self) -> bool:
-        return bool(self.is_error)
-
-
-class SessionInfo(ToolOutput):
-    session_id: str
-    status: str
-    created_at: str
-    last_active_at: str
-    total_turns: int
-    total_cost_usd: float
-    model: str | None = None
-    permission_mode: str | None = None
-    cwd: str | None = None
-    system_prompt: Any = None
-    agents: Any = None
-    additional_directories: list[str] | None = None
-
-
-class SessionInfos(ToolOutput):
-    sessions: list[dict[str, Any]] | None = None
-    message: str | None = None
-    part: dict[str, Any] | None = None
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        return super().text() if self.part is None else told_page(self.part)
-
-
-class Configuration(ToolOutput):
-    allow_bypass: bool | None = None
-    message: str | None = None
-    error: ErrorInfo | None = None
-
-    def text(self) -> str:
-        return self.message or ""
-
-
 # -- one call, one turn ---------------------------------------------------------------------------------------
 
 
-async def claude_code(call: Call, given: ClaudeCode) -> Reply:
-    if call.resumed_session is not None:
-        return await _resumed(call)
-    options = session_options(given, call.service.settings)
+async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
+    turn = call.resumed_turn() or await _create(call, arguments)
+    return await _turn_result(call, turn)
+
+
+async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
+    options = session_options(arguments, call.service.settings)
     call.switches.check(options.permission_mode)
-    options = options.model_copy(update={"turn_timeout": _seconds(given.timeout)})
-    turn = await call.service.create(given.prompt, options, owner=call.principal)
-    return await _turn(call, turn.session, turn.message)
+    options = options.model_copy(update={"turn_timeout": _seconds(arguments.timeout)})
+    return await call.service.create(arguments.prompt, options, owner=call.principal)
 
 
-async def claude_code_reply(call: Call, given: ReplyArguments) -> Reply:
-    if call.resumed_session is not None:
-        return await _resumed(call)
-    timeout = _seconds(given.timeout)
-    wanted = _disk_options(call, given)
-    if given.fork_session:
-        source = await call.service.find(given.session_id, owner=call.principal)
+async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
+    turn = call.resumed_turn() or await _reply(call, arguments)
+    return await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
+
+
+async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
+    timeout = _seconds(arguments.timeout)
+    resume = _resume_parameters(call, arguments)
+    if arguments.fork_session:
+        source = await call.service.find(arguments.session_id, owner=call.principal)
         source.refuse_if_busy()
-        turn = await call.service.fork(given.session_id, given.prompt, owner=call.principal, timeout=timeout, **wanted)
-        return await _turn(call, turn.session, turn.message)
-    turn = await call.service.send(
-        given.session_id,
-        given.prompt,
+        return await call.service.fork(
+            arguments.session_id, arguments.prompt, owner=call.principal, timeout=timeout, **resume
+        )
+    return await call.service.send(
+        arguments.session_id,
+        arguments.prompt,
         owner=call.principal,
         timeout=timeout,
         when_busy=WhenBusy.REFUSE,
-        **wanted,
+        **resume,
     )
-    return await _turn(call, turn.session, turn.message, given.session_id)
 
 
-def _disk_options(call: Call, given: ReplyArguments) -> dict[str, Any]:
+def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
     """What a session that is only on disk is resumed with. One in memory keeps what it has."""
     if not call.service.settings.allow_disk_resume:
-        call.service.session(given.session_id, owner=call.principal)  # or SESSION_NOT_FOUND
+        call.service.session(arguments.session_id, owner=call.principal)  # or SESSION_NOT_FOUND
         return {}
-    if not isinstance(given, DiskReply):
+    if not isinstance(arguments, DiskReply):
         return {}
-    call.switches.check(given.permission_mode)
-    known = any(session.id == given.session_id for session in call.service.sessions(owner=call.principal))
-    options = {} if known else {"options": resume_options(given, call.service.settings)}
-    return {**options, "at_message": given.resume_session_at}
+    call.switches.check(arguments.permission_mode)
+    known = any(session.id == arguments.session_id for session in call.service.sessions(owner=call.principal))
+    options = {} if known else {"options": resume_options(arguments, call.service.settings)}
+    return {**options, "at_message": arguments.resume_session_at}
 
 
 def _seconds(milliseconds: int | None) -> float | None:
     return None if milliseconds is None else milliseconds / 1000
 
 
-async def _resumed(call: Call) -> Reply:
-    """Another round of a call, which waits for the message that the first round sent."""
-    assert call.resumed_session is not None
-    session = call.service.session(call.resumed_session, owner=call.principal)
-    return await _turn(call, session, call.resumed_delivery(session), call.resumed_session)
-
-
-async def _turn(call: Call, session: Session, delivery: UserMessage, asked_as: str | None = None) -> Reply:
-    """The outcome of the call's own message; `asked_as` is the id under which the caller knows the session."""
-    asked_as = asked_as or session.id
-    asked = await wait_for_turn(call, session, delivery, call.service.settings.call_limit_ms / 1000)
-    if asked is not None:
-        return asked
-    done, parts = delivery.outcome.done(), ResultParts(call.service.redaction)
-    report = (
-        _finished(session, delivery.outcome.result(), parts)
-        if done
-        else _unfinished(session, parts, call.service.settings)
-    )
+async def _turn_result(call: Call, turn: PendingTurn, asked_as: str | None = None) -> Reply:
+    """Waits for the outcome of the call's own message; `asked_as` is the id under which the caller knows the session,
+    where that may be another one by now."""
+    session, message = turn.session, turn.message
+    asked_as = call.resumed_session or asked_as or session.id
+    questions = await wait_for_turn(call, session, message, call.service.settings.call_limit_ms / 1000)
+    if questions is not None:
+        return questions
+    parts = ResultParts(call.service.redaction)
+    if message.outcome.done():
+        report = finished_report(session, message.outcome.result(), parts)
+    else:
+        report = unfinished_report(session, parts, call.service.settings)
     return report.model_copy(update={"previous_session_id": asked_as}) if asked_as != session.id else report
-
-
-def _unfinished(session: Session, parts: ResultParts, settings: Settings) -> TurnReport:
-    waiting = session.state is State.WAITING
-    how = how_to_answer(settings) if waiting else how_to_wait(settings)
-    told = "waits for an answer" if waiting else "is still working"
-    return TurnReport(
-        session_id=session.id,
-        status="waiting_for_input" if waiting else "running",
-        result=f"Session {session.id} {told}. {how}",
-        pending_inputs=pending_inputs(session.questions, parts) or None,
-        truncated=parts.truncated,
-    )
-
-
-def _finished(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
-    if outcome.code is OutcomeCode.TIMEOUT:
-        raise timeout_error(session, outcome, _report(session, outcome, parts))
-    if outcome.code is OutcomeCode.START_FAILED:
-        raise _start_failure(outcome, session)
-    return _report(session, outcome, parts)
-
-
-def _report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
-    return TurnReport(
-        session_id=session.id,
-        result=parts.text("result", outcome.result, _LONGEST)
-        if outcome.result
-        else parts.text("error", outcome.detail, _LONGEST),
-        is_error=not outcome.ok,
-        duration_ms=outcome.duration_ms,
-        duration_api_ms=outcome.duration_api_ms,
-        num_turns=outcome.num_turns,
-        total_cost_usd=outcome.usage.cost_usd,
-        session_total_turns=session.model_turns,
-        session_total_cost_usd=session.usage.cost_usd,
-        structured_output=parts.data("structuredOutput", outcome.structured_output, _LONGEST),
-        stop_reason=outcome.stop_reason,
-        error_subtype=None if outcome.ok else _subtype(outcome),
-        usage=dict(outcome.raw_usage) or None,
-        model_usage=_model_usage(outcome),
-        permission_denials=parts.shortened(outcome.permission_denials, _LONGEST) or None,
-        truncated=parts.truncated,
-    )
-
-
-def _subtype(outcome: TurnOutcome) -> str:
-    """The CLI's own word where it has one; it calls an API failure a success."""
-    told = outcome.subtype
-    return told if told and told.startswith("error") else f"error_{outcome.code}"
-
-
-def _start_failure(outcome: TurnOutcome, session: Session) -> ClaudeCodeError:
-    if outcome.error_code == SessionBusy.code:
-        return SessionBusy(outcome.detail, session_id=session.id)
-    refused = session.start_error
-    if refused is not None and refused.code != ClaudeCodeError.code:
-        return refused  # the options were fine once, and are not any more
-    return ClaudeCodeError(f"Session {session.id} could not start: {outcome.detail}", session_id=session.id)
-
-
-def _model_usage(outcome: TurnOutcome) -> dict[str, Any] | None:
-    told = {
-        name: {
-            "inputTokens": usage.input_tokens,
-            "outputTokens": usage.output_tokens,
-            "cacheReadInputTokens": usage.cache_read_tokens,
-            "cacheCreationInputTokens": usage.cache_creation_tokens,
-            "costUSD": usage.cost_usd,
-        }
-        for name, usage in outcome.usage.models.items()
-    }
-    return told or None
 
 
 # -- looking after sessions -----------------------------------------------------------------------------------
 
 
-async def claude_code_session(call: Call, given: SessionAction) -> Reply:
-    sensitive = bool(given.include_sensitive)
+async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
+    sensitive = bool(arguments.include_sensitive)
     if sensitive and not call.service.settings.allow_sensitive_session_details:
         raise PermissionDenied(
             "includeSensitive is not allowed here; the operator must set "
             "CLAUDE_CODE_MCP_ALLOW_SENSITIVE_SESSION_DETAILS=1."
         )
-    if given.action == "list":
-        return _infos(call.service.sessions(owner=call.principal), sensitive)
-    if given.session_id is None:
-        raise InvalidArgument(f"sessionId: required for {given.action}", field="sessionId")
-    if given.action == "cancel":
-        session = await call.service.cancel(given.session_id, owner=call.principal)
-        return _infos([session], sensitive, f"Session {session.id} was cancelled.")
-    session = await call.service.find(given.session_id, owner=call.principal)
-    if given.action == "get" and given.part is not None:
-        return SessionInfos(part=read_part(session, given.part, given.offset or 0, call.service.redaction))
-    if given.action == "respond" and call.resumed_session is None:
-        _respond(call, session, given)
+    if arguments.action == "list":
+        return session_infos(call.service.sessions(owner=call.principal), sensitive)
+    if arguments.session_id is None:
+        raise InvalidArgument(f"sessionId: required for {arguments.action}", field="sessionId")
+    if arguments.action == "cancel":
+        session = await call.service.cancel(arguments.session_id, owner=call.principal)
+        return session_infos([session], sensitive, f"Session {session.id} was cancelled.")
+    session = call.service.session(arguments.session_id, owner=call.principal)
+    if arguments.action == "get" and arguments.part is not None:
+        return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
+    if arguments.action == "respond" and call.resumed_session is None:
+        _respond(call, session, arguments)
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
     call.dialogs.follow(session.id)
-    call.dialogs.take_all(session.id, call.responses, call.offsets)
-    if given.wait_seconds:
-        await rest_or_question(call, session, given.wait_seconds)
-    asked = open_questions(call, session) if given.wait_seconds else None
-    return asked or SessionInfos(sessions=[_detailed(call, session, sensitive)])
+    call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+    if arguments.wait_seconds:
+        await wait_for_rest(call, session, arguments.wait_seconds)
+    questions = open_questions(call, session) if arguments.wait_seconds else None
+    return questions or session_details(session, sensitive, call.service.redaction)
 
 
-def _respond(call: Call, session: Session, given: SessionAction) -> None:
-    for name, value in (("inputId", given.input_id), ("decision", given.decision)):
+def _respond(call: Call, session: Session, arguments: SessionAction) -> None:
+    for name, value in (("inputId", arguments.input_id), ("decision", arguments.decision)):
         if value is None:
             raise InvalidArgument(f"{name}: required for respond", field=name)
-    assert given.input_id is not None
-    assert given.decision is not None
-    answer = answer_in(
-        given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
-    )
-    call.service.respond(session.id, given.input_id, answer, owner=call.principal, by="claude_code_session")
-
-
-def _detailed(call: Call, session: Session, sensitive: bool) -> dict[str, Any]:
-    """A session with what its last turn has come to: its result and output, and what it waits for."""
-    told = report(session, call.service.redaction)
-    details = told.model_dump(mode="json", by_alias=True, exclude_none=True, include=_DETAILS)
-    return {**_row(session, sensitive), **details}
-
-
-_DETAILS = {
-    "result",
-    "recent_output",
-    "pending_inputs",
-    "structured_output",
-    "error",
-    "retrying",
-    "stalled_seconds",
-    "truncated",
-}
-
-
-def _infos(sessions: list[Session], sensitive: bool, message: str | None = None) -> SessionInfos:
-    return SessionInfos(sessions=[_row(session, sensitive) for session in sessions], message=message)
-
-
-def _row(session: Session, sensitive: bool) -> dict[str, Any]:
-    return _info(session, sensitive).model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _info(session: Session, sensitive: bool) -> SessionInfo:
-    options = session.options
-    hidden = {
-        "cwd": session.cwd,
-        "system_prompt": _told_prompt(session),
-        "agents": options.agents,
-        "additional_directories": list(options.additional_directories) or None,
-    }
-    return SessionInfo(
-        session_id=session.id,
-        status=CODE_TOOL_STATUS[session.state],
-        created_at=iso(session.created_at),
-        last_active_at=iso(session.used_at),
-        total_turns=session.model_turns,
-        total_cost_usd=session.usage.cost_usd,
-        model=options.model,
-        permission_mode=options.permission_mode,
-        **(hidden if sensitive else {}),
-    )
-
-
-def _told_prompt(session: Session) -> Any:
-    prompt = session.options.system_prompt
-    return prompt if prompt is None or isinstance(prompt, str) else prompt.model_dump(exclude_none=True)
+    assert arguments.input_id is not None
+    assert arguments.decision is not None
+    answer = answer_from(arguments.decision, arguments)
+    call.service.respond(session.id, arguments.input_id, answer, owner=call.principal, by="claude_code_session")
 
 
 # -- the bypass switch ----------------------------------------------------------------------------------------
 
 
-async def claude_code_configure(call: Call, given: Configure) -> Reply:
-    if given.action == "enable_bypass":
+async def claude_code_configure(call: Call, arguments: Configure) -> Reply:
+    if arguments.action == "enable_bypass":
         return await _enable_bypass(call)
-    if given.action == "disable_bypass":
+    if arguments.action == "disable_bypass":
         call.switches.set_bypass(False, by=call.principal)
-    told = "on" if call.switches.bypass else "off"
-    return Configuration(allow_bypass=call.switches.bypass, message=f"bypassPermissions is switched {told}.")
+    state = "on" if call.switches.bypass else "off"
+    return Configuration(allow_bypass=call.switches.bypass, message=f"bypassPermissions is switched {state}.")
 
 
 async def _enable_bypass(call: Call) -> Reply:
@@ -397,7 +205,7 @@ async def _enable_bypass(call: Call) -> Reply:
 
 
 async def _is_confirmed(call: Call) -> bool:
-    """Asks the person where the client can; a client that cannot ask has the operator's word in the policy."""
+    """Asks the person through the client. Where that is not possible the policy alone decides, which has allowed it."""
     if call.returns_questions:
         response = call.responses[CONFIRM]
         return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)

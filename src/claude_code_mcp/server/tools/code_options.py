@@ -75,45 +75,45 @@ class SessionArguments(Arguments):
     env: dict[str, str] | None = None
 
 
-DEFAULT_MODE = "dontAsk"
+_DEFAULT_MODE = "dontAsk"
 
 
-def session_options(given: SessionArguments, settings: Settings) -> SessionOptions:
+def session_options(arguments: SessionArguments, settings: Settings) -> SessionOptions:
     """The options of the session that these arguments ask for."""
     return SessionOptions(
-        cwd=given.cwd or settings.default_cwd,
-        allowed_tools=tuple(given.allowed_tools or ()),
-        disallowed_tools=tuple(given.disallowed_tools or ()),
-        tools=ToolPreset() if isinstance(given.tools, ToolsPreset) else _tuple(given.tools),
-        persist=given.persist_session is not False,
-        permission_mode=given.permission_mode or DEFAULT_MODE,
-        max_turns=given.max_turns,
-        model=given.model,
-        system_prompt=_system_prompt(given.system_prompt),
-        agents=given.agents,
-        max_budget_usd=given.max_budget_usd,
-        effort=given.effort,
-        betas=tuple(given.betas or ()),
-        additional_directories=tuple(given.additional_directories or ()),
-        output_schema=given.output_format.schema_ if given.output_format else None,
-        thinking=_thinking(given.thinking),
-        executable=given.path_to_claude_code_executable,
-        agent=given.agent,
-        mcp_servers=given.mcp_servers,
-        hub_servers=_tuple(given.hub_servers),
-        sandbox=given.sandbox,
-        fallback_model=given.fallback_model,
-        file_checkpointing=bool(given.enable_file_checkpointing),
-        include_partial_messages=given.include_partial_messages is not False,
-        strict_mcp_config=bool(given.strict_mcp_config),
-        setting_sources=_tuple(given.setting_sources),
-        debug=bool(given.debug),
-        debug_file=given.debug_file,
-        env=given.env or {},
+        cwd=arguments.cwd or settings.default_cwd,
+        allowed_tools=tuple(arguments.allowed_tools or ()),
+        disallowed_tools=tuple(arguments.disallowed_tools or ()),
+        tools=ToolPreset() if isinstance(arguments.tools, ToolsPreset) else _tuple(arguments.tools),
+        persist=arguments.persist_session is not False,
+        permission_mode=arguments.permission_mode or _DEFAULT_MODE,
+        max_turns=arguments.max_turns,
+        model=arguments.model,
+        system_prompt=_system_prompt(arguments.system_prompt),
+        agents=arguments.agents,
+        max_budget_usd=arguments.max_budget_usd,
+        effort=arguments.effort,
+        betas=tuple(arguments.betas or ()),
+        additional_directories=tuple(arguments.additional_directories or ()),
+        output_schema=arguments.output_format.schema_ if arguments.output_format else None,
+        thinking=_thinking(arguments.thinking),
+        executable=arguments.path_to_claude_code_executable,
+        agent=arguments.agent,
+        mcp_servers=arguments.mcp_servers,
+        hub_servers=_tuple(arguments.hub_servers),
+        sandbox=arguments.sandbox,
+        fallback_model=arguments.fallback_model,
+        file_checkpointing=bool(arguments.enable_file_checkpointing),
+        include_partial_messages=arguments.include_partial_messages is not False,
+        strict_mcp_config=bool(arguments.strict_mcp_config),
+        setting_sources=_tuple(arguments.setting_sources),
+        debug=bool(arguments.debug),
+        debug_file=arguments.debug_file,
+        env=arguments.env or {},
     )
 
 
-_NAMES = {
+_OPTION_NAMES = {
     "persist_session": "persist",
     "output_format": "output_schema",
     "path_to_claude_code_executable": "executable",
@@ -121,21 +121,23 @@ _NAMES = {
 }
 
 
-def resume_options(given: SessionArguments, settings: Settings) -> SessionOptions:
-    """The same for a session that is resumed: only what the call itself set counts as set, and may go over what is
-    recorded of the session. The rest is for a session of which nothing is recorded."""
-    full = session_options(given, settings)
-    named = {_NAMES.get(name, name) for name in given.model_fields_set if getattr(given, name) is not None}
-    return SessionOptions.model_construct(_fields_set=named & full.model_fields_set, **dict(full))
+def resume_options(arguments: SessionArguments, settings: Settings) -> SessionOptions:
+    """The same for a session that is resumed from disk: only what the call itself sets counts as set, and overrides
+    what is recorded of the session. The other values apply only where nothing is recorded."""
+    full = session_options(arguments, settings)
+    options_set = {
+        _OPTION_NAMES.get(name, name) for name in arguments.model_fields_set if getattr(arguments, name) is not None
+    }
+    return SessionOptions.model_construct(_fields_set=options_set & full.model_fields_set, **dict(full))
 
 
 def _tuple(values: list[str] | None) -> tuple[str, ...] | None:
     return None if values is None else tuple(values)
 
 
-def _system_prompt(given: str | SystemPromptPreset | None) -> str | Preset | None:
-    return Preset(append=given.append) if isinstance(given, SystemPromptPreset) else given
+def _system_prompt(prompt: str | SystemPromptPreset | None) -> str | Preset | None:
+    return Preset(append=prompt.append) if isinstance(prompt, SystemPromptPreset) else prompt
 
 
-def _thinking(given: ThinkingMode | None) -> Thinking | None:
-    return None if given is None else Thinking(type=given.type, budget_tokens=given.budget_tokens)
+def _thinking(mode: ThinkingMode | None) -> Thinking | None:
+    return None if mode is None else Thinking(type=mode.type, budget_tokens=mode.budget_tokens)

@@ -1,4 +1,8 @@
-"""One tool call as the tools see it: who calls, through which connection, and what a retried call brought back."""
+"""One tool call as the tools see it: the caller, its connection, and what a repeated call brought back.
+
+On 2026-07-28 a call that has a question for the client returns it, and the client repeats the call with the answer.
+Each such repetition is another round of the same call: `state` is what the round before left with the client.
+"""
 
 import json
 import logging
@@ -7,14 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from ...errors import InvalidArgument, PermissionDenied
 from ...service import Service
-from ...sessions.messages import UserMessage
-from ...sessions.session import Session
-from ..elicitation.dialogs import Dialogs
+from ...sessions.pending_turn import PendingTurn
+from ..elicitation.dialogs import Dialogs, is_modern
+from ..sdk import Context
 from .answering import ENABLE_BYPASS
 from .query_buffer import HeldEvents
 
@@ -23,12 +25,10 @@ if TYPE_CHECKING:  # a server without a hub does not pay for one
 
 log = logging.getLogger(__name__)
 
-Context = ServerRequestContext[Any, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """What a caller may switch for its own sessions while the server runs."""
+    """The permission switches of a caller, for its own sessions, while the server runs."""
 
     service: Service
     principal: str
@@ -38,7 +38,7 @@ class Switches:
         return self.service.bypass_on(self.principal)
 
     def set_bypass(self, on: bool, *, by: str) -> None:
-        """`by` says who agreed to it."""
+        """`by` is the person or caller who agreed to it."""
         self.service.set_bypass(self.principal, on, by=by)
         log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
 
@@ -50,14 +50,14 @@ class Switches:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The surroundings of one call."""
+    """What a tool needs to run one call."""
 
     service: Service
     dialogs: Dialogs
     principal: str
     context: Context
     switches: Switches
-    holding: HeldEvents
+    held_events: HeldEvents
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -75,24 +75,28 @@ class Call:
         session_id = self.state.get("session")
         return session_id if isinstance(session_id, str) else None
 
-    def resumed_delivery(self, session: Session) -> UserMessage:
-        """The message that the earlier round sent, whose outcome is what this call is for."""
-        found = session.delivery(str(self.state.get("message")))
-        if found is None:
+    def resumed_turn(self) -> PendingTurn | None:
+        """The session of an earlier round and the message which that round sent, whose outcome this call is for; None
+        in the first round, which is to send it. InvalidArgument if the outcome is no longer kept."""
+        if self.resumed_session is None:
+            return None
+        session = self.service.session(self.resumed_session, owner=self.principal)
+        message = session.delivery(str(self.state.get("message")))
+        if message is None:
             raise InvalidArgument(
                 f"The answer that this call waited for is no longer kept; session {session.id} can be continued.",
                 session_id=session.id,
             )
-        return found
+        return PendingTurn(session, message)
 
-    def resumed(self, name: str) -> int | None:
-        """A number that the earlier round left behind."""
+    def resumed_number(self, name: str) -> int | None:
+        """A number that the earlier round left in the state."""
         value = self.state.get(name)
         return value if isinstance(value, int) else None
 
     @property
     def wants_progress(self) -> bool:
-        """Whether the client asked to hear how the call goes."""
+        """Whether the client asked for progress notifications of this call."""
         return bool(self.context.meta and self.context.meta.get("progress_token") is not None)
 
     @property
@@ -103,8 +107,7 @@ class Call:
     @property
     def returns_questions(self) -> bool:
         """Whether questions go back as the result of the call, which the client then repeats with answers."""
-        modern = self.context.protocol_version in MODERN_PROTOCOL_VERSIONS
-        return modern and can_be_asked(self.context)
+        return is_modern(self.context.protocol_version) and can_be_asked(self.context)
 
 
 def can_be_asked(context: Context) -> bool:
@@ -117,5 +120,5 @@ def can_be_asked(context: Context) -> bool:
 
 
 def read_state(params: types.CallToolRequestParams) -> Mapping[str, Any]:
-    """What an earlier round of this call left with the client. It was sealed, so it is ours."""
+    """The state that an earlier round of this call left with the client. The SDK has checked its seal."""
     return dict(json.loads(params.request_state)) if params.request_state else {}

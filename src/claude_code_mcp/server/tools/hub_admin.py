@@ -1,4 +1,4 @@
-"""`claude_mcp_servers`: the servers of the hub, seen and steered by a client."""
+"""`claude_mcp_servers`: clients list the servers of the hub, reconnect, enable or disable them, and sign in."""
 
 import asyncio
 import logging
@@ -9,13 +9,13 @@ import mcp_types as types
 
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...hub.hub import Hub, ServerStatus
-from .base import Arguments, Reply, Tool, ToolOutput
+from .base import Arguments, Reply, Tool, ToolOutput, dump
 from .context import Call
 from .status import ErrorInfo
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 30.0
+_CONNECT_TIMEOUT = 30.0
 
 
 class Servers(Arguments):
@@ -40,38 +40,38 @@ class ServerReports(ToolOutput):
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        lines = [f"{one['name']}: {one['state']}" + _because(one) for one in self.servers or []]
+        lines = [f"{server['name']}: {server['state']}" + _reason(server) for server in self.servers or []]
         return "\n".join([*filter(None, [self.message, self.url]), *lines]) or "No MCP servers are configured."
 
 
-def _because(told: Mapping[str, Any]) -> str:
-    return f" ({told['reason']})" if told.get("reason") else ""
+def _reason(server: Mapping[str, Any]) -> str:
+    return f" ({server['reason']})" if server.get("reason") else ""
 
 
-async def claude_mcp_servers(call: Call, given: Servers) -> Reply:
-    hub = hub_of(call)
-    if given.action == "list":
+async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
+    hub = _hub_of(call)
+    if arguments.action == "list":
         return _reports(hub.status())
-    if given.action == "status":
-        chosen = [status.name for status in hub.status(given.server)]
-        await hub.connect_to(chosen, timeout=_PATIENCE)
-        return _reports(hub.status(given.server))
-    if given.server is None:
-        raise InvalidArgument(f"server: required for {given.action}", field="server")
-    with call.service.steering(call.principal, given.action, given.server):
-        match given.action:
+    if arguments.action == "status":
+        chosen = [status.name for status in hub.status(arguments.server)]
+        await hub.connect_to(chosen, timeout=_CONNECT_TIMEOUT)
+        return _reports(hub.status(arguments.server))
+    if arguments.server is None:
+        raise InvalidArgument(f"server: required for {arguments.action}", field="server")
+    with call.service.steering(call.principal, arguments.action, arguments.server):
+        match arguments.action:
             case "reconnect":
-                return _reports([await hub.reconnect(given.server)])
+                return _reports([await hub.reconnect(arguments.server)])
             case "enable":
-                return _reports([hub.enable(given.server)])
+                return _reports([hub.enable(arguments.server)])
             case "disable":
-                return _reports([hub.disable(given.server)])
+                return _reports([hub.disable(arguments.server)])
             case "authenticate":
-                return await _authenticate(call, hub, given.server)
+                return await _authenticate(call, hub, arguments.server)
 
 
 async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
-    """Gives the address to sign in at; the hub goes on waiting for the person to come back from there."""
+    """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back."""
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def show(address: str) -> None:
@@ -86,24 +86,23 @@ async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
             if not shown.done():
                 shown.set_exception(error)
 
-    working = call.service.start_task(sign_in())
-    waiting: set[asyncio.Future[Any]] = {shown, working}
-    await asyncio.wait(waiting, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    signing_in = call.service.start_task(sign_in())
+    waiting: set[asyncio.Future[Any]] = {shown, signing_in}
+    await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():
         return _reports(hub.status(server))
     message = "Open this address in a browser to sign in; claude_mcp_servers tells when it worked."
     return ServerReports(url=shown.result(), message=message, servers=_reports(hub.status(server)).servers)
 
 
-def hub_of(call: Call) -> Hub:
+def _hub_of(call: Call) -> Hub:
     if call.hub is None:
         raise InvalidArgument("This server has no hub; CLAUDE_CODE_MCP_HUB=own or all gives it one.")
     return call.hub
 
 
 def _reports(statuses: list[ServerStatus]) -> ServerReports:
-    told = [_report(status).model_dump(mode="json", by_alias=True, exclude_none=True) for status in statuses]
-    return ServerReports(servers=told)
+    return ServerReports(servers=[dump(_report(status)) for status in statuses])
 
 
 def _report(status: ServerStatus) -> ServerReport:

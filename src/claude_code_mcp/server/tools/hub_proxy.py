@@ -1,4 +1,8 @@
-"""The tools of the hub's servers as tools of this server: each call passes the policy, and a person if it says so."""
+"""The tools of the hub's servers, offered to clients as tools of this server.
+
+A call passes the policy first. Where the policy neither allows nor denies it, a person is asked through the client's
+dialogs; there is no session here whose queue could hold the question, so a client that cannot ask is refused.
+"""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,28 +15,32 @@ from ...hub.hub import Hub
 from ...model.question import Answer, Question, Resolution, Scope
 from ...service import Service
 from .context import Call
-from .rounds import ROUND, CallReply, CallRounds, Round
+from .rounds import PAUSED_CALL, CallReply, CallRounds, ProxiedCall
+from .waiting import first_of
 
-_PATIENCE = 5.0
+_LIST_TIMEOUT = 5.0
+"""Seconds that a server has to connect before the tools are listed without it."""
 _QUESTION = "question"
 
 
 class HubProxy:
-    """Lists and calls. What a person allowed for good is remembered as long as the server runs."""
+    """Lists and calls the tools. What a person allowed a caller for good is remembered as long as the server runs."""
 
     def __init__(self, hub: Hub, service: Service) -> None:
         self._hub = hub
         self._service = service
         self._allowed: set[tuple[str, str]] = set()
-        self._opened: dict[str, asyncio.Future[Answer]] = {}
+        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        """The answers of the questions that are open, by question."""
         self._names: dict[str, tuple[str, str]] = {}
-        self._conversations = CallRounds(service.settings.permission_timeout)
+        """Server and tool by the name that the tool has here."""
+        self._rounds = CallRounds(service.settings.permission_timeout)
 
     async def listing(self) -> list[types.Tool]:
-        """The tools under the names they have here. A server that is not there in time is left out."""
-        found = await self._hub.tools(timeout=_PATIENCE)
-        self._names = {one.name: (one.server, one.tool.name) for one in found}
-        return [one.tool.model_copy(update={"name": one.name}) for one in found]
+        """The tools under the names they have here. A server that does not connect in time is left out."""
+        tools = await self._hub.tools(timeout=_LIST_TIMEOUT)
+        self._names = {entry.name: (entry.server, entry.tool.name) for entry in tools}
+        return [entry.tool.model_copy(update={"name": entry.name}) for entry in tools]
 
     async def knows(self, name: str) -> bool:
         if name not in self._names:
@@ -40,29 +48,31 @@ class HubProxy:
         return name in self._names
 
     async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> CallReply:
-        """Calls the tool, once that is permitted."""
-        if ROUND not in call.state:  # the state is sealed, and holds for this very call only
-            asked = await self._permitted(call, name, arguments)
-            if asked is not None:
-                return asked
+        """Calls the tool, once that is permitted; PermissionDenied if it is not."""
+        if PAUSED_CALL not in call.state:  # the state is sealed for this very call, which was permitted when it began
+            question = await self._check_permission(call, name, arguments)
+            if question is not None:
+                return question
         server, tool = self._names[name]
 
-        async def start(round_: Round) -> CallReply:
-            progress = round_.progress if round_.wants_progress else None
+        async def start(proxied: ProxiedCall) -> CallReply:
+            progress = proxied.progress if proxied.wants_progress else None
             return await self._hub.call(
-                server, tool, arguments, caller=call.principal, on_progress=progress, ask=round_.ask
+                server, tool, arguments, caller=call.principal, on_progress=progress, ask=proxied.ask
             )
 
-        return await self._conversations.hold(call, start)
+        return await self._rounds.run(call, start)
 
     # -- permission -------------------------------------------------------------------------------------------
 
-    async def _permitted(self, call: Call, name: str, arguments: Mapping[str, Any]) -> types.InputRequiredResult | None:
-        """Nothing once it is permitted, PermissionDenied if it is not, or the question as the result of the call."""
+    async def _check_permission(
+        self, call: Call, name: str, arguments: Mapping[str, Any]
+    ) -> types.InputRequiredResult | None:
+        """None once the call is permitted, PermissionDenied if it is not, or the question as the result of the call."""
         answer: Answer | types.InputRequiredResult | None
         answer = self._service.policy_answer(call.principal, name, arguments)
         if answer is None and (call.principal, name) not in self._allowed:
-            answer = await self._asked(call, name, arguments)
+            answer = await self._ask(call, name, arguments)
         if answer is None or isinstance(answer, types.InputRequiredResult):
             return answer
         if not answer.allow:
@@ -71,28 +81,29 @@ class HubProxy:
             self._allowed.add((call.principal, name))
         return None
 
-    async def _asked(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer | types.InputRequiredResult:
-        place = f"hub:{call.principal}"
-        earlier = call.state.get(_QUESTION)
-        if isinstance(earlier, str):
-            return self._returned(call, place, earlier)
+    async def _ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer | types.InputRequiredResult:
+        """The answer of a person, or the question as the result of the call for a client that takes it so."""
+        place = f"hub:{call.principal}"  # stands in for a session's id
+        question_id = call.state.get(_QUESTION)
+        if isinstance(question_id, str):
+            return self._returned_answer(call, place, question_id)
         if not (call.returns_questions or call.can_ask):
             return Answer(
                 allow=False,
                 message=f"{name} needs somebody's permission, and this client cannot ask. A rule in the policy can "
                 f'allow it: allow = ["{name}"].',
             )
-        question = self._open(place, name, arguments)
+        question = self._open_question(place, name, arguments)
         if call.returns_questions:
             return call.dialogs.as_result(place, [question], call.offsets, question=question.id)
         call.dialogs.follow(place)
         try:
             with call.dialogs.waiting(place, call.context.request_id, call.context.session):
-                return await self._answer(call, place, question)
+                return await self._wait_for_answer(call, place, question)
         finally:
-            self._done(question.id)
+            self._close_question(question.id)
 
-    def _open(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
+    def _open_question(self, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
         settled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
@@ -101,41 +112,38 @@ class HubProxy:
 
         always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
         question = self._service.open_question(place, name, arguments, settle, suggestions=[always])
-        self._opened[question.id] = settled
-        # A client that is given the question as a result may never come back.
-        asyncio.get_running_loop().call_later(2 * self._service.settings.permission_timeout, self._done, question.id)
+        self._answers[question.id] = settled
+        # A client that takes the question as a result may never come back: then it is closed after its expiry.
+        asyncio.get_running_loop().call_later(
+            2 * self._service.settings.permission_timeout, self._close_question, question.id
+        )
         return question
 
-    def _returned(self, call: Call, place: str, question_id: str) -> Answer | types.InputRequiredResult:
-        """The client came back with an answer, or to see the next part, or somebody else was faster."""
+    def _returned_answer(self, call: Call, place: str, question_id: str) -> Answer | types.InputRequiredResult:
+        """The client came back: with the answer, for the next page of the question, or too late."""
         before = call.offsets.get(question_id)
-        call.dialogs.take_all(place, call.responses, call.offsets)
-        left = [one for one in call.dialogs.not_put_away(place) if one.id == question_id]
-        if left and call.offsets.get(question_id) != before:
-            return call.dialogs.as_result(place, left, call.offsets, question=question_id)
-        settled = self._opened.get(question_id)
+        call.dialogs.accept_forms(place, call.responses, call.offsets)
+        still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
+        if still_open and call.offsets.get(question_id) != before:
+            return call.dialogs.as_result(place, still_open, call.offsets, question=question_id)
+        settled = self._answers.get(question_id)
         answer = settled.result() if settled is not None and settled.done() else _denial()
-        self._done(question_id)
+        self._close_question(question_id)
         return answer
 
-    async def _answer(self, call: Call, place: str, question: Question) -> Answer:
-        """Waits for it; a dialog that is put away is a no, since no session waits here that could be asked later."""
-        settled = self._opened[question.id]
+    async def _wait_for_answer(self, call: Call, place: str, question: Question) -> Answer:
+        """Waits for the answer. A dismissed dialog is a denial: no session waits here that could be answered later."""
+        settled = self._answers[question.id]
         while not settled.done():
-            change = asyncio.ensure_future(call.dialogs.change())
-            waiting: set[asyncio.Future[Any]] = {settled, change}
-            try:
-                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                change.cancel()
-            if not settled.done() and question not in call.dialogs.not_put_away(place):
+            await first_of(settled, call.dialogs.wait_for_change())
+            if not settled.done() and question not in call.dialogs.undismissed(place):
                 return _denial()
         return settled.result()
 
-    def _done(self, question_id: str) -> None:
+    def _close_question(self, question_id: str) -> None:
         self._service.withdraw_question(question_id, "the call is over")
-        self._opened.pop(question_id, None)
+        self._answers.pop(question_id, None)
 
 
-def _denial(why: str = "") -> Answer:
-    return Answer(allow=False, message=why or "Nobody allowed it.")
+def _denial(reason: str = "") -> Answer:
+    return Answer(allow=False, message=reason or "Nobody allowed it.")

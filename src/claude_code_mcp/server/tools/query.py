@@ -1,4 +1,4 @@
-"""`claude_code_query`: every message of a turn as a notification while it happens, and the bundle at its end."""
+"""`claude_code_query`: every message of a turn as a notification while it happens, and a bundle of them at its end."""
 
 import asyncio
 import time
@@ -9,7 +9,6 @@ from typing import Any
 import mcp_types as types
 from pydantic import Field
 
-from ...config import Settings
 from ...model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...model.options import SessionOptions
 from ...model.outcome import Outcome as TurnOutcome
@@ -17,6 +16,7 @@ from ...model.outcome import OutcomeCode
 from ...model.states import State
 from ...model.text import iso
 from ...sessions.messages import UserMessage
+from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
@@ -25,11 +25,11 @@ from .base import Arguments, Reply, Text, Tool, ToolOutput
 from .context import Call
 from .query_buffer import Fragments, NotificationQueue, Numbered
 from .status import ErrorInfo
-from .waiting import either, left_waiting, open_questions, outcome_so_far, timeout_problem, told_progress
+from .waiting import first_of, open_questions, output_so_far, progress_of, timeout_info, waiting_cancelled
 
 METHOD = "claude-code/messages"
-_BUNDLE_BYTES = 16 << 20
-_NAMES = {
+_MAX_BUNDLE_BYTES = 16 << 20
+_TOOL_NAMES = {
     name.lower(): name
     for name in (
         "Read",
@@ -96,17 +96,15 @@ class Bundle(ToolOutput):
         return self.result is not None and not self.result.success
 
 
-async def claude_code_query(call: Call, given: Query) -> Reply:
-    options = given.options or QueryOptions()
-    if call.resumed_session is None:
-        call.switches.check(options.permission_mode)
-        wanted = _session_options(call, options)
-        turn = await call.service.create(given.prompt, wanted, owner=call.principal)
-        session, delivery = turn.session, turn.message
-    else:
-        session = call.service.session(call.resumed_session, owner=call.principal)
-        delivery = call.resumed_delivery(session)
-    return await _Stream(call, session, delivery, options).run()
+async def claude_code_query(call: Call, arguments: Query) -> Reply:
+    options = arguments.options or QueryOptions()
+    turn = call.resumed_turn() or await _create(call, arguments.prompt, options)
+    return await _QueryStream(call, turn.session, turn.message, options).run()
+
+
+async def _create(call: Call, prompt: str, options: QueryOptions) -> PendingTurn:
+    call.switches.check(options.permission_mode)
+    return await call.service.create(prompt, _session_options(call, options), owner=call.principal)
 
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
@@ -124,111 +122,115 @@ def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
     )
 
 
-def _rule(written: str) -> str:
+def _rule(rule: str) -> str:
     """A rule with the tool's name as Claude Code spells it."""
-    name, bracket, rest = written.partition("(")
-    return f"{_NAMES.get(name.lower(), name)}{bracket}{rest}"
+    name, bracket, rest = rule.partition("(")
+    return f"{_TOOL_NAMES.get(name.lower(), name)}{bracket}{rest}"
 
 
-class _Stream:
-    """One query: each message is numbered and kept as it happens, and sent when the client is ready for it.
+class _QueryStream:
+    """One round of a query. Each event of the session is numbered and bundled as it happens, and queued for the client.
 
-    It ends with the turn of its own message: what others have the session do afterwards is not part of it.
+    The stream ends with the turn of its own message: later turns of the session, which others start, are not part of
+    it. Numbers, totals and the place in the log are handed from round to round through the state of the call.
     """
 
-    def __init__(self, call: Call, session: Session, delivery: UserMessage, options: QueryOptions) -> None:
+    def __init__(self, call: Call, session: Session, message: UserMessage, options: QueryOptions) -> None:
         self._call = call
         self._session = session
-        self._delivery = delivery
+        self._user_message = message
         self._partials = bool(options.include_partial_messages)
         self._system = options.include_system_messages is not False
         self._limit = 100 if options.max_messages is None else options.max_messages
         self._kept: deque[Message] = deque()
         self._kept_bytes = 0
-        self._backlog = NotificationQueue()
+        self._queue = NotificationQueue()
         self._fragments = Fragments(call.service.redaction)
-        # What an earlier round of this call had come to.
-        self._began = call.resumed("began") or _now()
-        # A place in the log of an earlier life of the session means nothing in this one.
-        same_log = call.state.get("log") == session.events.epoch
-        self._reached = (call.resumed("reached") or 0) if same_log else 0
-        self._sequence = call.resumed("sequence") or 0
-        self._total = call.resumed("total") or 0
-        self._missed = call.resumed("missed") or 0
+        # Where an earlier round of this call has stopped.
+        self._began = call.resumed_number("began") or _now()
+        # A number of the log is meaningless once the session was unloaded and has a new log.
+        same_log = call.state.get("log") == session.log.epoch
+        self._reached = (call.resumed_number("reached") or 0) if same_log else 0
+        self._sequence = call.resumed_number("sequence") or 0
+        self._total = call.resumed_number("total") or 0
+        self._missed = call.resumed_number("missed") or 0
 
     def _position(self) -> dict[str, int | str]:
+        """What the next round needs to go on from here."""
         return {
-            "message": self._delivery.id,
-            "log": self._session.events.epoch,
+            "message": self._user_message.id,
+            "log": self._session.log.epoch,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,
             "total": self._total,
-            "missed": self._missed + self._backlog.lost,
+            "missed": self._missed + self._queue.lost,
         }
 
     async def run(self) -> Reply:
         call, session = self._call, self._session
         call.dialogs.follow(session.id)
-        call.dialogs.take_all(session.id, call.responses, call.offsets)
-        self._recall()
+        call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+        self._restore_bundle()
         try:
             with call.dialogs.waiting(session.id, call.context.request_id, call.context.session):
-                async with told_progress(call, session):
-                    asked = await self._stream()
+                async with progress_of(call, session):
+                    questions = await self._stream()
         except asyncio.CancelledError:
-            left_waiting(call, session, self._delivery)
+            waiting_cancelled(call, session, self._user_message)
             raise
-        return asked or self._bundle()
+        return questions or self._bundle()
 
-    def _recall(self) -> None:
-        """What an earlier round has sent belongs into the bundle too."""
-        for event in self._session.events.after(0):
+    def _restore_bundle(self) -> None:
+        """Puts what an earlier round has sent into the bundle again."""
+        for event in self._session.log.after(0):
             if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
                 self._keep(event)
 
     async def _stream(self) -> types.InputRequiredResult | None:
-        """Until the turn is over and everything is sent, or a question must go back to the client."""
-        with self._call.holding.listening(self._session, self._reached) as listening:
+        """Runs until the turn is over and everything is sent; returns earlier with questions that must go back to the
+        client."""
+        with self._call.held_events.subscribe(self._session, self._reached) as round_:
             async with asyncio.TaskGroup() as tasks:
-                noting = tasks.create_task(self._note(listening.events))
+                consuming = tasks.create_task(self._consume(round_.events))
                 sending = tasks.create_task(self._send())
-                asked = await self._question()
-                if asked is None:
-                    listening.events.close()
-                else:  # what happens from now on is for the next round
-                    listening.comes_back = True
-                    noting.cancel()
+                questions = await self._until_question()
+                if questions is None:
+                    round_.events.close()
+                else:  # the subscription is kept: what happens from now on is for the next round
+                    round_.continues = True
+                    consuming.cancel()
                     sending.cancel()
-        return asked
+        return questions
 
-    async def _question(self) -> types.InputRequiredResult | None:
-        """A question for a client that takes it as the result of a call; None when the message has its outcome."""
-        call, session, delivery = self._call, self._session, self._delivery
-        while not delivery.outcome.done():
-            await either(delivery, session.wait(None, for_questions=call.returns_questions))
-            if session.state is State.WAITING and not delivery.outcome.done():
-                await either(delivery, self._backlog.all_read())
-                asked = None if delivery.outcome.done() else open_questions(call, session, **self._position())
-                if asked is not None:
-                    return asked
-                if session.state is State.WAITING:  # put away by the person: somebody else may answer it
-                    await either(delivery, call.dialogs.change())
+    async def _until_question(self) -> types.InputRequiredResult | None:
+        """Waits for a question to return as the result of the call; None when the message has its outcome. All that
+        happened before the question is sent first."""
+        call, session, outcome = self._call, self._session, self._user_message.outcome
+        while not outcome.done():
+            await first_of(outcome, session.wait(None, for_questions=call.returns_questions))
+            if session.state is State.WAITING and not outcome.done():
+                await first_of(outcome, self._queue.all_read())
+                questions = None if outcome.done() else open_questions(call, session, **self._position())
+                if questions is not None:
+                    return questions
+                if session.state is State.WAITING:  # the person dismissed it: another channel may answer
+                    await first_of(outcome, call.dialogs.wait_for_change())
         return None
 
-    async def _note(self, events: Subscription) -> None:
-        """Never waits for the client, so nothing is missed and the numbers are right however slow it is."""
+    async def _consume(self, events: Subscription) -> None:
+        """Numbers and bundles the events. Never waits for the client, so nothing is missed however slow it is."""
         async for event in events:
             self._take(event)
             self._reached = event.seq
-            if isinstance(event, TurnEnded) and event.number == self._delivery.turn:
-                break  # what follows is of another message's turn
-        self._backlog.close()
+            if isinstance(event, TurnEnded) and event.number == self._user_message.turn:
+                break  # what follows belongs to the turn of another message
+        self._queue.close()
 
     def _take(self, event: Event) -> None:
         if not isinstance(event, Partial):
-            for left in self._fragments.flush():
-                self._number(left, event)
+            for fragment in self._fragments.flush():
+                self._number(fragment, event)
         if isinstance(event, Message):
             if _is_for_clients(event):
                 self._number(event.raw, event)
@@ -239,16 +241,16 @@ class _Stream:
             for fragment in self._fragments.take(event.raw):
                 self._number(fragment, event)
         elif isinstance(event, PartialRun) and self._partials:
-            self._miss(len(event.parts))
+            self._count_missed(len(event.parts))
         elif isinstance(event, Gap):
-            self._miss(event.seq - event.first + 1)
+            self._count_missed(event.seq - event.first + 1)
 
     def _number(self, message: Mapping[str, Any], event: Event) -> None:
         self._sequence += 1
-        self._backlog.put(Numbered(self._sequence, message, event.at, event.size))
+        self._queue.put(Numbered(self._sequence, message, event.at, event.size))
 
-    def _miss(self, count: int) -> None:
-        """While the client put a question to a person, so much happened that the log has not kept it all."""
+    def _count_missed(self, count: int) -> None:
+        """Counts events that the log has dropped between two rounds, so that the numbers show the gap."""
         self._sequence += count
         self._missed += count
 
@@ -259,11 +261,11 @@ class _Stream:
         kept = self._kept
         kept.append(event)
         self._kept_bytes += event.size
-        while kept and (len(kept) > self._limit or (self._kept_bytes > _BUNDLE_BYTES and len(kept) > 1)):
+        while kept and (len(kept) > self._limit or (self._kept_bytes > _MAX_BUNDLE_BYTES and len(kept) > 1)):
             self._kept_bytes -= kept.popleft().size
 
     async def _send(self) -> None:
-        async for sequence, message, at, _ in self._backlog:
+        async for sequence, message, at, _ in self._queue:
             params = {
                 "type": "claude_code_message",
                 "sessionId": self._session.id,
@@ -271,10 +273,10 @@ class _Stream:
                 "timestamp": iso(at),
                 "sequence": sequence,
             }
-            await sdk.notify_on_call(self._call.context, METHOD, params)
+            await sdk.send_notification(self._call.context, METHOD, params)
 
     def _bundle(self) -> Bundle:
-        outcome = self._delivery.outcome.result()
+        outcome = self._user_message.outcome.result()
         return Bundle(
             session_id=self._session.id,
             messages=[dict(event.raw) for event in self._kept],
@@ -283,18 +285,18 @@ class _Stream:
             total_cost_usd=outcome.usage.cost_usd,
             result=_result(self._session, outcome),
             truncated=self._truncation(),
-            error=timeout_problem(self._session, outcome),
+            error=timeout_info(self._session, outcome),
         )
 
     def _truncation(self) -> Truncation | None:
-        dropped = self._missed + self._backlog.lost
+        dropped = self._missed + self._queue.lost
         if self._total == len(self._kept) and not dropped:
             return None
         return Truncation(total=self._total, returned=len(self._kept), dropped_notifications=dropped or None)
 
 
 def _is_for_clients(event: Message) -> bool:
-    """All but what passes between the CLI and its host."""
+    """Whether a message is for clients: all but those between the CLI and its host."""
     return event.type != "command_lifecycle"
 
 
@@ -304,7 +306,7 @@ def _now() -> int:
 
 
 def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
-    so_far = outcome_so_far(session) if outcome.code is OutcomeCode.TIMEOUT else ""
+    so_far = output_so_far(session) if outcome.code is OutcomeCode.TIMEOUT else ""
     return QueryResult(
         success=outcome.ok,
         summary=outcome.result or so_far or outcome.detail,
@@ -313,7 +315,7 @@ def _result(session: Session, outcome: TurnOutcome) -> QueryResult:
     )
 
 
-def query_tools(_: Settings) -> Mapping[str, Tool[Any]]:
+def query_tools() -> Mapping[str, Tool[Any]]:
     tool = Tool(
         "claude_code_query",
         f"Run a prompt in a new Claude Code session. Every message is sent as a {METHOD} notification while it "

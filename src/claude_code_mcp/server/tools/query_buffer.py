@@ -1,4 +1,9 @@
-"""What waits for a client to read it. Bounded: one that stops reading costs no more than this, and stops nobody."""
+"""The buffers of `claude_code_query` between a session's log and its client.
+
+`HeldEvents` keeps the subscription of a call between two rounds, `Fragments` keeps a secret that is spread over several
+fragments from passing in pieces, and `NotificationQueue` holds what the client has not read yet. All are bounded: a
+client that stops reading or never comes back costs no more than this and stops nobody.
+"""
 
 import asyncio
 import uuid
@@ -12,25 +17,32 @@ from ...questions.presentation import Redacts
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 
-_CAPACITY = 20_000
+_QUEUE_LENGTH = 20_000
+_QUEUE_BYTES = 16 << 20
+_MAX_HELD = 100
+"""Subscriptions that are kept between two rounds."""
+_DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+"""The field of each kind of delta that has text."""
 
-
-_MAX_BYTES = 16 << 20
+RawMessage = Mapping[str, Any]
 
 
 class Numbered(NamedTuple):
     """A message with its place in the stream and its time (Unix seconds)."""
 
     sequence: int
-    message: Mapping[str, Any]
+    message: RawMessage
     at: float
     size: int
 
 
 class NotificationQueue:
-    """An asynchronous iterator. Who falls too far behind loses the oldest; the numbers of the rest tell it."""
+    """An asynchronous iterator over messages, for one reader.
 
-    def __init__(self, capacity: int = _CAPACITY, max_bytes: int = _MAX_BYTES) -> None:
+    When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
+    """
+
+    def __init__(self, capacity: int = _QUEUE_LENGTH, max_bytes: int = _QUEUE_BYTES) -> None:
         self._capacity = capacity
         self._max_bytes = max_bytes
         self._queue: deque[Numbered] = deque()
@@ -78,85 +90,80 @@ class NotificationQueue:
         return item
 
 
-_MOST = 100
-
-
 @dataclass(slots=True)
-class Listening:
+class RoundEvents:
     """The events of a session for one round of a call."""
 
     events: Subscription
-    comes_back: bool = False
+    continues: bool = False
     """Whether another round will go on from here."""
 
 
 class HeldEvents:
-    """The subscriptions of calls between two rounds, by session."""
+    """The subscriptions of calls between two rounds, by session. The oldest are closed when there are too many."""
 
     def __init__(self) -> None:
         self._held: OrderedDict[str, Subscription] = OrderedDict()
 
     @contextmanager
-    def listening(self, session: Session, after: int) -> Iterator[Listening]:
-        """The events from behind `after` on, or from where an earlier round of the call left off."""
-        held = self._held.pop(session.id) if session.id in self._held else session.events.subscribe(after)
-        listening = Listening(held)
+    def subscribe(self, session: Session, after: int) -> Iterator[RoundEvents]:
+        """The events from where an earlier round of the call left off, or else those behind `after`. At the end the
+        subscription is held for the next round if the call continues, and closed if not."""
+        held = self._held.pop(session.id) if session.id in self._held else session.log.subscribe(after)
+        round_ = RoundEvents(held)
         try:
-            yield listening
+            yield round_
         finally:
-            if listening.comes_back:
-                self._hold(session.id, listening.events)
+            if round_.continues:
+                self._hold(session.id, round_.events)
             else:
-                listening.events.close()
+                round_.events.close()
 
     def _hold(self, session_id: str, events: Subscription) -> None:
         self._held[session_id] = events
-        while len(self._held) > _MOST:
+        while len(self._held) > _MAX_HELD:
             self._held.popitem(last=False)[1].close()
 
 
-_TEXT_OF = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-
-
-Raw = Mapping[str, Any]
-
-
 class Fragments:
-    """One stream of messages. At most one held-back text per block that is being written."""
+    """Holds back the end of a fragment's text as long as it may be the beginning of a known secret.
+
+    One per stream of messages; at most one held-back text per content block that is being written.
+    """
 
     def __init__(self, redactor: Redacts) -> None:
         self._redactor = redactor
-        self._held: dict[object, tuple[Raw, str]] = {}
+        self._held: dict[object, tuple[RawMessage, str]] = {}
 
-    def take(self, message: Raw) -> list[Raw]:
+    def take(self, message: RawMessage) -> list[RawMessage]:
         """The messages to be sent for this one, in order."""
-        told = _text_in(message)
-        if told is None:
+        delta = _delta_text(message)
+        if delta is None:
             return [*self.flush(), message]
         block = message.get("parent_tool_use_id"), message["event"].get("index")
         _, before = self._held.pop(block, (message, ""))
-        text = before + told
+        text = before + delta
         kept = self._redactor.held_back(text)
         if kept:
             self._held[block] = message, text[len(text) - kept :]
         return [_with_text(message, text[: len(text) - kept])] if kept or before else [message]
 
-    def flush(self) -> list[Raw]:
-        """What was held back, since nothing more follows."""
-        left, self._held = self._held, {}
-        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in left.values()]
+    def flush(self) -> list[RawMessage]:
+        """The held-back texts as messages, when nothing more follows in their blocks."""
+        held, self._held = self._held, {}
+        return [{**_with_text(message, text), "uuid": str(uuid.uuid4())} for message, text in held.values()]
 
 
-def _text_in(message: Raw) -> str | None:
+def _delta_text(message: RawMessage) -> str | None:
     """The text of a fragment; None for every other message."""
     event = message.get("event")
     delta = event.get("delta") if isinstance(event, Mapping) and event.get("type") == "content_block_delta" else None
-    field = _TEXT_OF.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
+    field = _DELTA_TEXT.get(str(delta.get("type"))) if isinstance(delta, Mapping) else None
     text = delta.get(field) if isinstance(delta, Mapping) and field else None
     return text if isinstance(text, str) else None
 
 
-def _with_text(message: Raw, text: str) -> dict[str, Any]:
+def _with_text(message: RawMessage, text: str) -> dict[str, Any]:
     event = message["event"]
     delta = event["delta"]
-    return {**message, "event": {**event, "delta": {**delta, _TEXT_OF[delta["type"]]: text}}}
+    return {**message, "event": {**event, "delta": {**delta, _DELTA_TEXT[delta["type"]]: text}}}

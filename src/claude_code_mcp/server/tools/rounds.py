@@ -1,8 +1,9 @@
-"""A call of a hub's tool that may ask something on its way, carried on over as many rounds as its client needs.
+"""A call of a hub's tool that may ask the client something before it ends, over as many rounds as that takes.
 
-On connections of the 2025 protocol a question of the upstream becomes a request to the client while the call waits. On
-2026-07-28 the call returns with the question and is repeated with the answer; the upstream's own call goes on in the
-meantime, since a server of the older kind waits for its answer in the middle of it.
+On connections of the 2025 protocol a question of the upstream becomes a request to the client while the call waits, and
+one round is enough. On 2026-07-28 the call returns with the question and the client repeats it with the answer, each
+time as another round. The upstream's own call goes on in between: a server of the older protocol waits for its answer
+in the middle of it.
 """
 
 import asyncio
@@ -16,98 +17,104 @@ from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
 from ...errors import InvalidArgument, UpstreamUnavailable
-from ...hub.elicitation import ask_nobody
 from ...model.question import AskPerson
 from ...model.text import visible
 from ...questions.presentation import form_without_secrets
 from .context import Call
-from .waiting import call_progress
+from .waiting import progress_callback
 
 CallReply = types.CallToolResult | types.InputRequiredResult
-Start = Callable[["Round"], Awaitable[CallReply]]
-"""Begins the call at the upstream; progress and questions go to the round that is current."""
+Start = Callable[["ProxiedCall"], Awaitable[CallReply]]
+"""Begins the call at the upstream, whose progress and questions go to the `ProxiedCall`."""
 
-ROUND = "conversation"
-_PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
+PAUSED_CALL = "conversation"
+"""The key in the state of a call under which a later round finds the paused call."""
 _QUESTION = "question"
 _CANCELLED = {"action": "cancel"}
+_PARAMS: TypeAdapter[types.ElicitRequestParams] = TypeAdapter(types.ElicitRequestParams)
 
 
 class CallRounds:
-    """Those that wait for their clients to come back, for as long as `patience` seconds."""
+    """Runs calls in rounds, and keeps those that wait for their clients to come back, each for `timeout` seconds."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
-        self._waiting: dict[str, Round] = {}
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._paused: dict[str, ProxiedCall] = {}
 
-    async def hold(self, call: Call, start: Start) -> CallReply:
-        """One round of a call: until its result, or a question for the client to answer."""
+    async def run(self, call: Call, start: Start) -> CallReply:
+        """One round of a call: until its result, or until a question that the client is to answer.
+
+        The first round begins the upstream's call with `start`; a later one goes on with the paused call that its state
+        names, or raises InvalidArgument if that was given up.
+        """
         if not call.returns_questions:
-            return await _in_one(call, start)
-        round_ = self._back(call) if ROUND in call.state else Round(call, start)
-        asked = await round_.go_on(call)
-        if asked is None:
-            return round_.result()
+            proxied = ProxiedCall(call, start, _client_asker(call) if call.can_ask else _cancel_question)
+            await proxied.wait(call)
+            return proxied.result()
+        proxied = self._resume(call) if PAUSED_CALL in call.state else ProxiedCall(call, start)
+        question = await proxied.wait(call)
+        if question is None:
+            return proxied.result()
         key = secrets.token_hex(8)
-        self._waiting[key] = round_
-        asyncio.get_running_loop().call_later(self._patience, self._give_up, key)
+        self._paused[key] = proxied
+        asyncio.get_running_loop().call_later(self._timeout, self._give_up, key)
         return types.InputRequiredResult(
-            input_requests={_QUESTION: types.ElicitRequest(params=asked)}, request_state=json.dumps({ROUND: key})
+            input_requests={_QUESTION: types.ElicitRequest(params=question)},
+            request_state=json.dumps({PAUSED_CALL: key}),
         )
 
-    def _back(self, call: Call) -> "Round":
-        round_ = self._waiting.pop(str(call.state[ROUND]), None)
-        if round_ is None:
+    def _resume(self, call: Call) -> "ProxiedCall":
+        proxied = self._paused.pop(str(call.state[PAUSED_CALL]), None)
+        if proxied is None:
             raise InvalidArgument("This call is no longer waiting for an answer; call the tool again.")
-        round_.answered(call.responses.get(_QUESTION))
-        return round_
+        proxied.answer(call.responses.get(_QUESTION))
+        return proxied
 
     def _give_up(self, key: str) -> None:
-        round_ = self._waiting.pop(key, None)
-        if round_ is not None:
-            round_.cancel()
+        proxied = self._paused.pop(key, None)
+        if proxied is not None:
+            proxied.cancel()
 
 
-async def _in_one(call: Call, start: Start) -> CallReply:
-    """A client that can be asked in the middle, or one that cannot be asked at all."""
-    whole = Round(call, start, _asker(call) if call.can_ask else ask_nobody)
-    await whole.go_on(call)
-    return whole.result()
+class ProxiedCall:
+    """The upstream's side of one call. The hub asks through `ask` and reports through `progress`.
 
-
-class Round:
-    """The upstream's side of one call. `ask` is how it asks, `progress` how it tells."""
+    Without an `ask` of its own, a question ends the current `wait`, and the upstream waits until `answer` is called.
+    """
 
     def __init__(self, call: Call, start: Start, ask: AskPerson | None = None) -> None:
         self._call = call
-        self._asked: asyncio.Future[types.ElicitRequestParams] = _future()
+        self._question: asyncio.Future[types.ElicitRequestParams] = _future()
         self._answer: asyncio.Future[Mapping[str, Any]] = _future()
-        self.ask: AskPerson = ask or self._ask
+        self.ask: AskPerson = ask or self._pause
         self._work = asyncio.ensure_future(start(self))
-        self._work.add_done_callback(_forget)
+        self._work.add_done_callback(_retrieve_exception)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        tell = call_progress(self._call)
-        if tell is not None:
-            await tell(progress, total, message)
+        """Reports progress to the client, on the stream of the current round."""
+        report = progress_callback(self._call)
+        if report is not None:
+            await report(progress, total, message)
 
     @property
     def wants_progress(self) -> bool:
         return self._call.wants_progress
 
-    async def go_on(self, call: Call) -> types.ElicitRequestParams | None:
-        """Waits for the end, or for the next question. Whoever cancels this cancels the upstream's call."""
+    async def wait(self, call: Call) -> types.ElicitRequestParams | None:
+        """Waits, in the round `call`, for the end of the upstream's call (None) or for its next question. When this is
+        cancelled, so is the upstream's call."""
         self._call = call
-        waiting: set[asyncio.Future[Any]] = {self._work, self._asked}
+        waiting: set[asyncio.Future[Any]] = {self._work, self._question}
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             self.cancel()
             raise
-        return None if self._work.done() else self._asked.result()
+        return None if self._work.done() else self._question.result()
 
     def result(self) -> CallReply:
-        """What came of it; UpstreamUnavailable where the server did not follow the protocol."""
+        """The result of the upstream's call, which has ended; UpstreamUnavailable where the server did not follow the
+        protocol."""
         try:
             return self._work.result()
         except MCPError as error:
@@ -115,47 +122,55 @@ class Round:
         except ValidationError:
             raise UpstreamUnavailable("The MCP server's answer does not follow the protocol.") from None
 
-    async def _ask(self, params: dict[str, Any]) -> dict[str, Any]:
+    async def _pause(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Ends the current round with a question, and waits for the answer that the next round brings."""
         try:
-            asked = _PARAMS.validate_python(params)
+            question = _PARAMS.validate_python(params)
         except ValidationError:
             return _CANCELLED
-        self._asked.set_result(asked.model_copy(update={"message": visible(asked.message)}))
+        self._question.set_result(question.model_copy(update={"message": visible(question.message)}))
         return dict(await self._answer)
 
-    def answered(self, answer: object) -> None:
-        """The client came back."""
-        waiting, self._answer, self._asked = self._answer, _future(), _future()
-        filled = answer if isinstance(answer, types.ElicitResult) else None
-        waiting.set_result(_wire(filled) if filled is not None else _CANCELLED)
+    def answer(self, response: object) -> None:
+        """The client came back with its response to the question."""
+        # Both futures are renewed before the answer is passed on: the upstream may ask again as soon as it has it.
+        waiting, self._answer, self._question = self._answer, _future(), _future()
+        waiting.set_result(_payload(response) if isinstance(response, types.ElicitResult) else _CANCELLED)
 
     def cancel(self) -> None:
         self._work.cancel()
 
 
-def _asker(call: Call) -> AskPerson:
+async def _cancel_question(params: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a client that cannot ask anybody."""
+    return _CANCELLED
+
+
+def _client_asker(call: Call) -> AskPerson:
+    """Asks through a request to the client, on the stream of the call."""
+
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
         session, request_id = call.context.session, call.context.request_id
         message = visible(call.service.redaction.text(str(params.get("message", ""))))
         if params.get("mode") == "url":
             id_ = str(params.get("elicitationId", ""))
-            return _wire(await session.elicit_url(message, str(params.get("url", "")), id_, request_id))
+            return _payload(await session.elicit_url(message, str(params.get("url", "")), id_, request_id))
         schema = params.get("requestedSchema") or {"type": "object", "properties": {}}
         clean = form_without_secrets(schema, call.service.redaction)
-        return _wire(await session.elicit_form(message, clean, request_id))
+        return _payload(await session.elicit_form(message, clean, request_id))
 
     return ask
 
 
-def _wire(answer: types.ElicitResult) -> dict[str, Any]:
-    return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
+def _payload(result: types.ElicitResult) -> dict[str, Any]:
+    return result.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _future() -> "asyncio.Future[Any]":
     return asyncio.get_running_loop().create_future()
 
 
-def _forget(work: "asyncio.Future[Any]") -> None:
-    """Where nobody waits for it any more, how it ended is of no interest."""
+def _retrieve_exception(work: "asyncio.Future[Any]") -> None:
+    """Keeps asyncio from logging the failure of a call that was given up."""
     if not work.cancelled():
         work.exception()

@@ -12,7 +12,7 @@ from ...model.text import iso
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.catalogue import Entry
-from .answering import GivenAnswers, ModeAfterPlan, answer_in
+from .answering import AnswerTexts, ModeAfterPlan, answer_from
 from .argument_types import Count, Name, Offset, Path, Rules, SessionId
 from .base import Arguments, Reply, Text, Tool, ToolOutput
 from .context import Call
@@ -28,11 +28,11 @@ from .status import (
     report,
     status_of,
 )
-from .waiting import open_questions, outcome_or_question, rest_or_question
+from .waiting import open_questions, wait_for_rest
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
-_TOO_LATE = "An answer from the dialog came too late: the question had been settled elsewhere."
-MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
+_LATE_NOTICE = "An answer from the dialog came too late: the question had been settled elsewhere."
+_MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
 class CreateSession(Arguments):
@@ -41,7 +41,7 @@ class CreateSession(Arguments):
     prompt: Text
     working_directory: Path | None = None
     model: Name | None = None
-    permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(MODES)})
+    permission_mode: Name | None = Field(None, json_schema_extra={"enum": list(_MODES)})
     allowed_tools: Rules | None = Field(None, description="Allowed without asking, e.g. Bash(git diff *)")
     disallowed_tools: Rules | None = None
     max_turns: Count | None = None
@@ -73,7 +73,7 @@ class Respond(Arguments):
     decision: Literal["allow", "deny"]
     reason: str | None = None
     scope: Literal["once", "session"] | None = None
-    answers: GivenAnswers | None = Field(
+    answers: AnswerTexts | None = Field(
         None, description="For user_question: labels or free text, by question or in order"
     )
     updated_input: dict[str, Any] | None = Field(None, description="Changed tool input, with allow")
@@ -100,7 +100,7 @@ class ListedSession(ToolOutput):
     is_active: bool
     active_status: Status | None = None
     last_status: str | None = None
-    """How it was left, in the words of `active_status`, where it is not in memory."""
+    """The status in which it was left, where it is not in memory."""
 
 
 class SessionList(ToolOutput):
@@ -111,72 +111,72 @@ class SessionList(ToolOutput):
         lines = [
             "  ".join(
                 (
-                    one.session_id,
-                    one.timestamp[:16],
-                    one.active_status or one.last_status or "-",
-                    one.project_directory or "",
-                    one.display_text,
+                    row.session_id,
+                    row.timestamp[:16],
+                    row.active_status or row.last_status or "-",
+                    row.project_directory or "",
+                    row.display_text,
                 )
             )
-            for one in self.sessions or []
+            for row in self.sessions or []
         ]
         return "\n".join(lines) or "No sessions."
 
 
-async def create_session(call: Call, given: CreateSession) -> Reply:
-    if call.resumed_session is None:
-        turn = await call.service.create(given.prompt, _options(call, given), owner=call.principal)
-        session, delivery = turn.session, turn.message
-    else:
-        session = call.service.session(call.resumed_session, owner=call.principal)
-        delivery = call.resumed_delivery(session)
-    return await _went_on(call, session, given.wait_seconds, delivery=delivery)
+async def create_session(call: Call, arguments: CreateSession) -> Reply:
+    turn = call.resumed_turn() or await call.service.create(
+        arguments.prompt, _session_options(call, arguments), owner=call.principal
+    )
+    return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
 
-def _options(call: Call, given: CreateSession) -> SessionOptions:
+def _session_options(call: Call, arguments: CreateSession) -> SessionOptions:
     return SessionOptions(
-        cwd=given.working_directory or call.service.settings.default_cwd,
-        model=given.model,
-        permission_mode=given.permission_mode,
-        allowed_tools=tuple(given.allowed_tools or ()),
-        disallowed_tools=tuple(given.disallowed_tools or ()),
-        max_turns=given.max_turns,
-        max_budget_usd=given.max_budget_usd,
-        append_system_prompt=given.system_prompt,
-        dangerously_skip_permissions=bool(given.dangerously_skip_permissions),
-        hub_servers=None if given.hub_servers is None else tuple(given.hub_servers),
+        cwd=arguments.working_directory or call.service.settings.default_cwd,
+        model=arguments.model,
+        permission_mode=arguments.permission_mode,
+        allowed_tools=tuple(arguments.allowed_tools or ()),
+        disallowed_tools=tuple(arguments.disallowed_tools or ()),
+        max_turns=arguments.max_turns,
+        max_budget_usd=arguments.max_budget_usd,
+        append_system_prompt=arguments.system_prompt,
+        dangerously_skip_permissions=bool(arguments.dangerously_skip_permissions),
+        hub_servers=None if arguments.hub_servers is None else tuple(arguments.hub_servers),
     )
 
 
-async def send_message(call: Call, given: SendMessage) -> Reply:
-    if call.resumed_session is None:
-        # The place behind which news begin is taken before the message: while it is sent, the turn already runs.
-        here = [one for one in call.service.sessions(owner=call.principal) if one.id == given.session_id]
-        since = here[0].events.cursor(here[0].events.last_seq) if here else None
-        turn = await call.service.send(given.session_id, given.message, owner=call.principal)
-        session, delivery = turn.session, turn.message
-    else:
-        session, since = call.service.session(call.resumed_session, owner=call.principal), None
-        delivery = call.resumed_delivery(session)
-    return await _went_on(call, session, given.wait_seconds, since, asked_as=given.session_id, delivery=delivery)
+async def send_message(call: Call, arguments: SendMessage) -> Reply:
+    # The cursor behind which new output begins is taken before the message is sent: meanwhile the turn already runs.
+    sessions = call.service.sessions(owner=call.principal)
+    known = next((session for session in sessions if session.id == arguments.session_id), None)
+    since = known.log.cursor(known.log.last_seq) if known is not None else None
+    turn = call.resumed_turn() or await call.service.send(arguments.session_id, arguments.message, owner=call.principal)
+    return await _result(
+        call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
+    )
 
 
-async def get_status(call: Call, given: GetStatus) -> Reply:
-    session = await call.service.find(given.session_id, owner=call.principal)
-    if given.part is not None:
-        return _page(call, session, given.part, given.offset or 0)
-    late = _take_answers(call, session)
-    asked = await _waited(call, session, given.wait_seconds, late=late)
-    if asked is not None:
-        return asked
-    notice, redactor = _TOO_LATE if late else None, call.service.redaction
+async def get_status(call: Call, arguments: GetStatus) -> Reply:
+    session = await call.service.find(arguments.session_id, owner=call.principal)
+    if arguments.part is not None:
+        return _part_report(call, session, arguments.part, arguments.offset or 0)
+    late = _accept_answers(call, session)
+    questions = await _wait(call, session, arguments.wait_seconds, late=late)
+    if questions is not None:
+        return questions
+    notice, redactor = _LATE_NOTICE if late else None, call.service.redaction
     return report(
-        session, redactor, lines=given.output_lines, cursor=given.cursor, notice=notice, asked_as=given.session_id
+        session,
+        redactor,
+        lines=arguments.output_lines,
+        cursor=arguments.cursor,
+        notice=notice,
+        asked_as=arguments.session_id,
     )
 
 
-def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport:
-    """One part of a report that was cut."""
+def _part_report(call: Call, session: Session, part: str, offset: int) -> SessionReport:
+    """One page of a part that was too long for a report."""
     redactor, about = call.service.redaction, {"session_id": session.id, "status": status_of(session)}
     if part != PENDING:
         return SessionReport(**about, part=read_part(session, part, offset, redactor))
@@ -185,89 +185,93 @@ def _page(call: Call, session: Session, part: str, offset: int) -> SessionReport
     return SessionReport(**about, pending_inputs=inputs, truncated=parts.truncated)
 
 
-async def respond(call: Call, given: Respond) -> Reply:
-    session = call.service.session(given.session_id, owner=call.principal)
-    since = session.events.cursor(session.events.last_seq)
+async def respond(call: Call, arguments: Respond) -> Reply:
+    session = call.service.session(arguments.session_id, owner=call.principal)
+    since = session.log.cursor(session.log.last_seq)
     if call.resumed_session is None:
-        answer = answer_in(
-            given.decision, given.reason, given.scope, given.answers, given.updated_input, given.permission_mode
+        answer = answer_from(arguments.decision, arguments)
+        call.service.respond(
+            arguments.session_id, arguments.input_id, answer, owner=call.principal, by="claude_respond"
         )
-        call.service.respond(given.session_id, given.input_id, answer, owner=call.principal, by="claude_respond")
         await call.service.saved(session.id)  # what was allowed for the session outlives this process
-    return await _went_on(call, session, given.wait_seconds, since, asked_as=given.session_id)
+    return await _result(call, session, arguments.wait_seconds, since, asked_as=arguments.session_id)
 
 
-async def interrupt(call: Call, given: Interrupt) -> Reply:
-    interrupted = await call.service.interrupt(given.session_id, owner=call.principal)
+async def interrupt(call: Call, arguments: Interrupt) -> Reply:
+    interrupted = await call.service.interrupt(arguments.session_id, owner=call.principal)
     return interruption(interrupted.session, interrupted.dropped)
 
 
-async def list_sessions(call: Call, given: ListSessions) -> Reply:
+async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
     entries = await call.service.catalogue(
-        owner=call.principal, project=given.project_directory, limit=given.limit or 50, text=given.text
+        owner=call.principal, project=arguments.project_directory, limit=arguments.limit or 50, text=arguments.text
     )
-    running = {session.id: session for session in call.service.sessions(owner=call.principal)}
-    left = await call.service.last_states((entry.session_id for entry in entries), owner=call.principal)
-    listed = (_listed(one, running.get(one.session_id), left.get(one.session_id)) for one in entries)
-    return SessionList(sessions=list(listed))
+    in_memory = {session.id: session for session in call.service.sessions(owner=call.principal)}
+    last_states = await call.service.last_states((entry.session_id for entry in entries), owner=call.principal)
+    return SessionList(
+        sessions=[
+            _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id))
+            for entry in entries
+        ]
+    )
 
 
-def _listed(entry: Entry, running: Session | None, left: State | None) -> ListedSession:
+def _listed_session(entry: Entry, session: Session | None, last_state: State | None) -> ListedSession:
     return ListedSession(
         session_id=entry.session_id,
         project_directory=entry.project,
         display_text=entry.title or entry.first_prompt or "",
         timestamp=iso(entry.last_used),
         branch=entry.branch,
-        is_active=running is not None and running.live,
-        active_status=SESSION_TOOL_STATUS[running.state] if running else None,
-        last_status=SESSION_TOOL_STATUS[left] if left and not running else None,
+        is_active=session is not None and session.live,
+        active_status=SESSION_TOOL_STATUS[session.state] if session else None,
+        last_status=SESSION_TOOL_STATUS[last_state] if last_state and not session else None,
     )
 
 
-async def _went_on(
+async def _result(
     call: Call,
     session: Session,
     seconds: float | None,
     since: str | None = None,
     *,
     asked_as: str | None = None,
-    delivery: UserMessage | None = None,
+    message: UserMessage | None = None,
 ) -> Reply:
-    """What a call returns that set something going: at once, or a report of what came of it after a wait: all behind
-    the cursor `since`, or all since the session came into memory.
+    """The result of a call that set a session going: an acknowledgement at once or, after a wait, a report of what came
+    of it: all output behind the cursor `since`, or all since the session came into memory.
 
-    A call that sent a message waits for that message's outcome and reports that, whatever else the session does.
+    A call that sent a `message` waits for the outcome of that message and reports that, whatever else the session does.
     """
     if call.resumed_session:
         since = str(call.state.get("since"))
-    since = since or session.events.cursor(session.events.restored_seq)
-    late = _take_answers(call, session)
+    since = since or session.log.cursor(session.log.restored_seq)
+    late = _accept_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
-    asked = await _waited(call, session, seconds, delivery, since=since, late=late)
-    notice, redactor = _TOO_LATE if late else None, call.service.redaction
-    return asked or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, delivery=delivery)
+    questions = await _wait(call, session, seconds, message, since=since, late=late)
+    notice, redactor = _LATE_NOTICE if late else None, call.service.redaction
+    return questions or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, message=message)
 
 
-def _take_answers(call: Call, session: Session) -> bool:
-    """Shows the session's questions to this client and takes what it answered; tells if an answer came too late."""
+def _accept_answers(call: Call, session: Session) -> bool:
+    """Shows the session's questions to this client and accepts the answers that the call brought; returns whether one
+    came too late, in this round or an earlier one."""
     call.dialogs.follow(session.id)
-    in_time = call.dialogs.take_all(session.id, call.responses, call.offsets)
+    in_time = call.dialogs.accept_forms(session.id, call.responses, call.offsets)
     return not in_time or bool(call.state.get("late"))
 
 
-async def _waited(
-    call: Call, session: Session, seconds: float | None, delivery: UserMessage | None = None, **state: Any
+async def _wait(
+    call: Call, session: Session, seconds: float | None, message: UserMessage | None = None, **state: Any
 ) -> types.InputRequiredResult | None:
-    """Waits; gives back the open questions where the client takes them as the result of a call."""
+    """Waits, if at all; returns the open questions where the client takes them as the result of a call."""
     if not seconds:
         return None
-    if delivery is None:
-        await rest_or_question(call, session, seconds)
+    await wait_for_rest(call, session, seconds, message)
+    if message is None:
         return open_questions(call, session, **state)
-    await outcome_or_question(call, session, delivery, seconds)
-    return None if delivery.outcome.done() else open_questions(call, session, message=delivery.id, **state)
+    return None if message.outcome.done() else open_questions(call, session, message=message.id, **state)
 
 
 _READS = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)

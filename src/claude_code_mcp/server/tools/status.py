@@ -1,4 +1,4 @@
-"""The state of a session as the session tools report it, within an output budget. Pure."""
+"""The reports of the session tools: status, output within a budget, open questions and outcome of a session. Pure."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from ...questions.presentation import Redacts
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from .base import ToolOutput
-from .paging import ResultParts, told_cut, told_page
+from .paging import ResultParts, render_page, render_truncated
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
 
 OUTPUT_BUDGET = 24_000
-FROM_THE_START = "0"
-_STARTS_OVER = (
+_FROM_THE_START = "0"
+_RESTART_NOTICE = (
     "The cursor is from before the session was last loaded: the output starts over with all that is kept; lines may "
     "come twice, and lines in between may be missing."
 )
-_LINES = 50
-_LONGEST_RESULT = 24_000
-_LONGEST_ERROR = 4_000
-_LONGEST_STRUCTURE = 256 << 10
-_TOOLS_SHOWN = 20
-_LONGEST_DROPPED = 500
+_DEFAULT_LINES = 50
+_MAX_RESULT = 24_000
+_MAX_ERROR = 4_000
+_MAX_STRUCTURE = 256 << 10
+_MAX_TOOLS = 20
+_MAX_DROPPED = 500
 
 
 class ToolUseEvent(ToolOutput):
@@ -95,12 +95,8 @@ class Interruption(Acknowledgement):
 
 
 def interruption(session: Session, dropped: Iterable[UserMessage]) -> Interruption:
-    beginnings = [cut(one.text, _LONGEST_DROPPED) for one in dropped]
+    beginnings = [cut(message.text, _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
-
-
-def _previous(session: Session, asked_as: str | None) -> str | None:
-    return asked_as if asked_as is not None and asked_as != session.id else None
 
 
 def status_of(session: Session) -> Status:
@@ -108,7 +104,7 @@ def status_of(session: Session) -> Status:
 
 
 def _status(state: State) -> Status:
-    return SESSION_TOOL_STATUS[state]  # type: ignore[return-value]  # the table's values are these words
+    return SESSION_TOOL_STATUS[state]  # type: ignore[return-value]  # the values of the table are these
 
 
 def report(
@@ -119,26 +115,27 @@ def report(
     cursor: str | None = None,
     notice: str | None = None,
     asked_as: str | None = None,
-    delivery: UserMessage | None = None,
+    message: UserMessage | None = None,
 ) -> SessionReport:
-    """The whole report: output after `cursor` (no more than `lines` of it), or the last `lines` lines. What is too long
-    for it is named in `truncated`.
+    """The full report: output after `cursor` (at most `lines` of it), or the last `lines` lines. Parts that are too
+    long for it are cut and named in `truncated`.
 
-    A cursor of an earlier life of the session gets all that is kept, and a notice: nothing is ever skipped silently.
-    For a call that sent a message, status and result are of that message, as soon as it has an outcome.
+    A cursor from before the session was last loaded gets all output that is kept, and a notice: nothing is skipped
+    silently. With a `message`, status and result are those of that message as soon as it has an outcome. `asked_as` is
+    the id under which the caller knows the session.
     """
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
     output, next_cursor, more = _output(session, lines, start, parts)
-    notice = notice if known else " ".join(filter(None, (notice, _STARTS_OVER)))
-    own = delivery.outcome.result() if delivery is not None and delivery.outcome.done() else None
+    notice = notice if known else " ".join(filter(None, (notice, _RESTART_NOTICE)))
+    own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
     usage = session.usage.total
     return SessionReport(
         session_id=session.id,
-        previous_session_id=_previous(session, asked_as),
+        previous_session_id=asked_as if asked_as != session.id else None,
         status=_status(own.state) if own is not None else status_of(session),
-        result=parts.text("result", outcome.result, _LONGEST_RESULT) if outcome and outcome.result else None,
+        result=parts.text("result", outcome.result, _MAX_RESULT) if outcome and outcome.result else None,
         recent_output=output,
         pending_inputs=pending_inputs(session.questions, parts),
         tool_use_events=_tools(session),
@@ -152,10 +149,10 @@ def report(
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
-        structured_output=parts.data("structuredOutput", outcome.structured_output, _LONGEST_STRUCTURE)
+        structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
         if outcome
         else None,
-        error=ErrorInfo(code=str(outcome.code), message=parts.text("error", outcome.detail, _LONGEST_ERROR))
+        error=ErrorInfo(code=str(outcome.code), message=parts.text("error", outcome.detail, _MAX_ERROR))
         if outcome and not outcome.ok
         else None,
         notice=notice,
@@ -164,13 +161,13 @@ def report(
 
 
 def _silent_seconds(session: Session) -> int:
-    """How long nothing was heard: since the stall was noticed, and what it had lasted by then."""
-    noticed = session.events.latest(Stalled, 1)
+    """How long the process has been silent: since the stall was noticed, and before that."""
+    noticed = session.log.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
 def _tools(session: Session) -> list[ToolUseEvent]:
-    recent = list(session.readable_lines.tools.values())[-_TOOLS_SHOWN:]
+    recent = list(session.readable_lines.tools.values())[-_MAX_TOOLS:]
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
@@ -189,18 +186,18 @@ def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int
             input_id=question.id,
             type=str(question.kind),
             tool_name=question.tool_name,
-            tool_input=given,
+            tool_input=tool_input,
             description=question.description,
             can_allow_for_session=bool(question.suggestions) or None,
             expires_at=None if question.deadline is None else iso(question.deadline),
         )
-        for question, given in parts.questions(questions, start)
+        for question, tool_input in parts.questions(questions, start)
     ]
 
 
 def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
-    """The number behind which output is wanted, and whether the cursor is of this log."""
-    if cursor is None or cursor == FROM_THE_START:
+    """The event number behind which output is wanted (None without a cursor), and whether the cursor is of this log."""
+    if cursor is None or cursor == _FROM_THE_START:
         return (None if cursor is None else 0), True
     try:
         position = session.events.position(cursor)
@@ -212,7 +209,7 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
 def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:
-        latest = session.events.latest(Output, _LINES if lines is None else lines)
+        latest = session.log.latest(Output, _DEFAULT_LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest), parts)
         return shown[::-1], last, False
     shown, reached, more = _within_budget(session.events.after(start), parts, lines)
@@ -249,32 +246,32 @@ def _line(event: Event, parts: ResultParts) -> str:
     return parts.line(event, OUTPUT_BUDGET)
 
 
-def render(told: SessionReport) -> str:
+def render(report: SessionReport) -> str:
     """The report as text. Open questions are there with their input: some callers read nothing else."""
-    if told.part is not None:
-        return told_page(told.part)
-    head = f"Session {told.session_id}: {told.status}"
-    if told.cost_usd:
-        head += f" (${told.cost_usd:.4f})"
-    parts = [head, *(told.recent_output or [])]
-    if told.has_more:
-        parts.append(f"[more output: call claude_get_status with cursor {told.next_cursor}]")
-    parts += told_inputs(told.pending_inputs)
-    parts += told_cut(told.truncated)
-    if told.stalled_seconds:
-        parts.append(f"[nothing heard for {told.stalled_seconds} s]")
-    if told.retrying:
-        parts.append(f"[retrying: {told.retrying}]")
-    if told.notice:
-        parts.append(f"[{told.notice}]")
-    if told.error:
-        parts.append(f"Ended with {told.error.code}: {told.error.message}")
+    if report.part is not None:
+        return render_page(report.part)
+    head = f"Session {report.session_id}: {report.status}"
+    if report.cost_usd:
+        head += f" (${report.cost_usd:.4f})"
+    parts = [head, *(report.recent_output or [])]
+    if report.has_more:
+        parts.append(f"[more output: call claude_get_status with cursor {report.next_cursor}]")
+    parts += render_inputs(report.pending_inputs)
+    parts += render_truncated(report.truncated)
+    if report.stalled_seconds:
+        parts.append(f"[nothing heard for {report.stalled_seconds} s]")
+    if report.retrying:
+        parts.append(f"[retrying: {report.retrying}]")
+    if report.notice:
+        parts.append(f"[{report.notice}]")
+    if report.error:
+        parts.append(f"Ended with {report.error.code}: {report.error.message}")
     return "\n".join(parts)
 
 
-def told_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
-    """Lines on open questions and what is to be decided."""
+def render_inputs(pending_inputs: list[PendingInput] | None) -> list[str]:
+    """Text lines on open questions with their input."""
     return [
-        f"WAITING [{one.input_id}] {one.type}: {one.description}\ninput: {as_json(one.tool_input)}"
-        for one in pending_inputs or []
+        f"WAITING [{entry.input_id}] {entry.type}: {entry.description}\ninput: {as_json(entry.tool_input)}"
+        for entry in pending_inputs or []
     ]

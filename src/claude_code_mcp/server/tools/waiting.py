@@ -1,4 +1,8 @@
-"""Waiting for a turn on behalf of a caller: with progress on the way, and never longer than the caller will."""
+"""Waiting for a turn on behalf of a call: bounded in time, woken by questions, with progress notifications meanwhile.
+
+A turn belongs to the service and not to the call: a wait that runs out of time or loses its client leaves the turn
+alone, unless the client cancelled the call or the setting for clients that go away says otherwise.
+"""
 
 import asyncio
 import contextlib
@@ -22,151 +26,80 @@ from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
-from .base import ToolOutput
+from .base import ToolOutput, dump
 from .context import Call
 from .status import OUTPUT_BUDGET, ErrorInfo
 
 log = logging.getLogger(__name__)
 
-
-_BETWEEN_REPORTS = 0.2
-
-
-_LONGEST_REPORT = 2000
+_PROGRESS_INTERVAL = 0.2
+"""Seconds between two progress notifications of a call."""
+_MAX_PROGRESS_MESSAGE = 2000
 
 
 async def wait_for_turn(
-    call: Call, session: Session, delivery: UserMessage, seconds: float
+    call: Call, session: Session, message: UserMessage, seconds: float
 ) -> types.InputRequiredResult | None:
-    """Waits for the outcome of the call's own message, or for a question that no person has before them, or for the
-    time to pass.
+    """Waits for the outcome of the call's own message, as `wait_for_rest` does, with progress notifications.
 
-    Gives back open questions where the client takes them as the result of a call. A caller that cancels the call
-    interrupts its turn.
+    Returns open questions where the client takes them as the result of a call. When the call is cancelled while it
+    waits, `waiting_cancelled` decides what becomes of the turn.
     """
     call.dialogs.follow(session.id)
-    call.dialogs.take_all(session.id, call.responses, call.offsets)
+    call.dialogs.accept_forms(session.id, call.responses, call.offsets)
     try:
-        async with told_progress(call, session):
-            await outcome_or_question(call, session, delivery, seconds)
+        async with progress_of(call, session):
+            await wait_for_rest(call, session, seconds, message)
     except asyncio.CancelledError:
-        left_waiting(call, session, delivery)
+        waiting_cancelled(call, session, message)
         raise
-    return None if delivery.outcome.done() else open_questions(call, session, message=delivery.id)
+    return None if message.outcome.done() else open_questions(call, session, message=message.id)
 
 
-def left_waiting(call: Call, session: Session, delivery: UserMessage) -> None:
-    """The caller no longer waits: if it has cancelled the call, its turn is interrupted; if it is gone, the setting
-    for that decides. On HTTP in 2026-07-28 a closed connection is all that a server hears of either."""
-    called_off = sdk.was_called_off(call.context)
-    wish = "interrupt" if called_off else call.on_disconnect
-    log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if called_off else "is gone", wish)
-    if called_off:
-        call.service.start_task(session.give_up_message(delivery))
-    elif call.on_disconnect != "keep":
-        call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
+async def wait_for_rest(call: Call, session: Session, seconds: float, message: UserMessage | None = None) -> None:
+    """Waits until the session rests or has an open question, but at most `seconds`. While all open questions are shown
+    in dialogs the wait goes on: they are left to the person.
 
-
-def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
-    """The open questions as a result, for a client that takes them so; `state` comes back with the answers."""
-    questions = call.dialogs.not_put_away(session.id) if call.returns_questions else []
-    return call.dialogs.as_result(session.id, questions, call.offsets, **state) if questions else None
-
-
-async def rest_or_question(call: Call, session: Session, seconds: float) -> None:
-    """Waits for the turn's end or a question; one that a person has before them is left to that person."""
+    With a `message`, waits for the outcome of that message instead, whatever else the session does.
+    """
+    outcome = message.outcome if message is not None else None
     context = call.context
     with (
         contextlib.suppress(TimeoutError),
         call.dialogs.waiting(session.id, context.request_id, context.session),
     ):
         async with asyncio.timeout(seconds):
-            await session.wait(None)
-            while session.busy and call.dialogs.all_shown(session.id):
-                await call.dialogs.change()
-                await session.wait(None)
-
-
-async def outcome_or_question(call: Call, session: Session, delivery: UserMessage, seconds: float) -> None:
-    """Waits for the outcome of one message, whatever else the session does, or for a question as above."""
-    context = call.context
-    with (
-        contextlib.suppress(TimeoutError),
-        call.dialogs.waiting(session.id, context.request_id, context.session),
-    ):
-        async with asyncio.timeout(seconds):
-            while not delivery.outcome.done():
-                await either(delivery, session.wait(None))
-                if delivery.outcome.done() or not (session.busy and call.dialogs.all_shown(session.id)):
+            while outcome is None or not outcome.done():
+                await first_of(outcome, session.wait(None))
+                if not (session.busy and call.dialogs.all_shown(session.id)):
                     return
-                await either(delivery, call.dialogs.change())
+                await first_of(outcome, call.dialogs.wait_for_change())
 
 
-async def either(delivery: UserMessage, event: Coroutine[Any, Any, Any]) -> None:
-    """Waits for the outcome of the message or for something else, whatever comes first."""
+async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, Any, Any]) -> None:
+    """Waits for an outcome, if there is one, or for an event: whichever comes first. Then the wait for the event is
+    cancelled, never the outcome."""
+    if outcome is None:
+        await event
+        return
     other = asyncio.ensure_future(event)
     try:
-        await asyncio.wait({delivery.outcome, other}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({outcome, other}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         other.cancel()
 
 
-@asynccontextmanager
-async def told_progress(call: Call, session: Session) -> AsyncIterator[None]:
-    """While this lasts, a client that asked for progress hears what the session does."""
-    if not call.wants_progress:
-        yield
-        return
-    with session.events.subscribe() as events:
-        telling = call.service.start_task(_tell(call, session.questions, events))
-        try:
-            yield
-        finally:
-            telling.cancel()
-
-
-async def _tell(call: Call, questions: list[Question], events: Subscription) -> None:
-    """One report for all that happened since the last, and not too many of them."""
-    report = call.context.session.report_progress
-
-    def clean(line: str) -> str:
-        return json_text.sound_text(call.service.redaction.text(line))
-
-    for count, question in enumerate(questions, 1):
-        await report(count, None, clean(_asked(question)))
-    count = len(questions)
-    async for event in events:
-        lines = [line for one in (event, *_here(events)) if (line := _line(one)) is not None]
-        if lines:
-            count += len(lines)
-            await report(count, None, cut(clean(lines[-1]), _LONGEST_REPORT))
-            await asyncio.sleep(_BETWEEN_REPORTS)
-
-
-def call_progress(call: Call) -> ProgressFnT | None:
-    """Where progress of something else goes that this call waits for."""
-    return call.context.session.report_progress if call.wants_progress else None
-
-
-def _here(events: Subscription) -> Iterator[Event]:
-    with contextlib.suppress(IndexError):
-        while True:
-            yield events.take()
-
-
-def _line(event: Event) -> str | None:
-    match event:
-        case Output():
-            return event.line
-        case Retrying():
-            return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
-        case QuestionOpened():
-            return _asked(event.question)
-    return None
-
-
-def _asked(question: Question) -> str:
-    return f"Waiting for an answer [{question.id}]: {question.description}"
+def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> None:
+    """The call was cancelled while it waited. If the client cancelled it, its message is given up and the turn is
+    interrupted; if the client is gone, the setting for that decides. On HTTP in 2026-07-28 the server cannot tell the
+    two apart: it only sees that the connection was closed."""
+    by_client = sdk.cancelled_by_client(call.context)
+    effect = "interrupt" if by_client else call.on_disconnect
+    log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if by_client else "is gone", effect)
+    if by_client:
+        call.service.start_task(session.give_up_message(message))
+    elif call.on_disconnect != "keep":
+        call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
 
 
 async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
@@ -178,30 +111,102 @@ async def end_turns(service: Service, session_ids: Collection[str], *, stop: boo
             session.evict()
 
 
+def open_questions(call: Call, session: Session, **state: Any) -> types.InputRequiredResult | None:
+    """The open questions as the result of the call, where the client takes them so; None if there are none. `state`
+    comes back with the answers."""
+    questions = call.dialogs.undismissed(session.id) if call.returns_questions else []
+    return call.dialogs.as_result(session.id, questions, call.offsets, **state) if questions else None
+
+
+# -- progress -------------------------------------------------------------------------------------------------
+
+
+def progress_callback(call: Call) -> ProgressFnT | None:
+    """Sends progress of this call; None if the client did not ask for it."""
+    return call.context.session.report_progress if call.wants_progress else None
+
+
+@asynccontextmanager
+async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
+    """Within this context a client that asked for progress is notified of what the session does."""
+    if not call.wants_progress:
+        yield
+        return
+    with session.log.subscribe() as events:
+        reporting = call.service.start_task(_report_progress(call, session.questions, events))
+        try:
+            yield
+        finally:
+            reporting.cancel()
+
+
+async def _report_progress(call: Call, questions: list[Question], events: Subscription) -> None:
+    """Sends the open questions, then the latest line of all events since the last notification, at a bounded rate."""
+    report = call.context.session.report_progress
+
+    def clean(line: str) -> str:
+        return json_text.sound_text(call.service.redaction.text(line))
+
+    for count, question in enumerate(questions, 1):
+        await report(count, None, clean(_question_line(question)))
+    count = len(questions)
+    async for event in events:
+        lines = [line for new in (event, *_available(events)) if (line := _progress_line(new)) is not None]
+        if lines:
+            count += len(lines)
+            await report(count, None, cut(clean(lines[-1]), _MAX_PROGRESS_MESSAGE))
+            await asyncio.sleep(_PROGRESS_INTERVAL)
+
+
+def _available(events: Subscription) -> Iterator[Event]:
+    """The events that need no waiting for."""
+    with contextlib.suppress(IndexError):
+        while True:
+            yield events.take()
+
+
+def _progress_line(event: Event) -> str | None:
+    match event:
+        case Output():
+            return event.line
+        case Retrying():
+            return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
+        case QuestionOpened():
+            return _question_line(event.question)
+    return None
+
+
+def _question_line(question: Question) -> str:
+    return f"Waiting for an answer [{question.id}]: {question.description}"
+
+
+# -- turns that ran out of time -------------------------------------------------------------------------------
+
+
 def timeout_error(session: Session, outcome: TurnOutcome, report: ToolOutput) -> TurnTimeout:
     """The error of a call whose turn ran out of time; `report` is what the call would have returned otherwise."""
-    told = report.model_dump(mode="json", by_alias=True, exclude_none=True)
-    told["result"] = outcome.result or outcome_so_far(session)
-    return TurnTimeout(_message(session, outcome), session_id=session.id, report=told)
+    payload = dump(report)
+    payload["result"] = outcome.result or output_so_far(session)
+    return TurnTimeout(_timeout_message(session, outcome), session_id=session.id, report=payload)
 
 
-def timeout_problem(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
-    """The same for a result that has more to it than an error; None if the turn did not run out of time."""
+def timeout_info(session: Session, outcome: TurnOutcome) -> ErrorInfo | None:
+    """The same for a result that has an `error` field; None if the turn did not run out of time."""
     if outcome.code is not OutcomeCode.TIMEOUT:
         return None
-    return ErrorInfo(code=TurnTimeout.code, message=_message(session, outcome))
+    return ErrorInfo(code=TurnTimeout.code, message=_timeout_message(session, outcome))
 
 
-def _message(session: Session, outcome: TurnOutcome) -> str:
+def _timeout_message(session: Session, outcome: TurnOutcome) -> str:
     return f"{outcome.detail} Session {session.id} can be continued."
 
 
-def outcome_so_far(session: Session) -> str:
-    """The last lines that the session's newest turn has put out, as many as fit."""
-    began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
+def output_so_far(session: Session) -> str:
+    """The last lines of output of the session's newest turn, as many as fit."""
+    began = max((event.seq for event in session.log.latest(TurnStarted, 1)), default=0)
     lines: list[str] = []
     left = OUTPUT_BUDGET
-    for event in reversed([one for one in session.events.after(began) if isinstance(one, Output)]):
+    for event in reversed([event for event in session.log.after(began) if isinstance(event, Output)]):
         left -= len(event.line) + 1
         if left < 0 and lines:
             break

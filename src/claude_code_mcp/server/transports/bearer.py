@@ -13,13 +13,14 @@ from ...config import Settings
 from ...errors import InvalidArgument
 from ...service import LOCAL
 
-_SHORTEST = 24
-_FEWEST_DIFFERENT = 10
+_MIN_LENGTH = 24
+_MIN_DISTINCT = 10
 SCOPE = "claude-code"
 
 
 def load_tokens(settings: Settings) -> dict[str, str]:
-    """Names by token, from the settings and the file they name."""
+    """Callers by token, from the settings and the file that they name; InvalidArgument for weak, repeated or
+    unreadable ones."""
     tokens: dict[str, str] = {}
     if settings.http_token is not None:
         _add(tokens, "default", settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
@@ -34,9 +35,9 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
         raise InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
     if not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
-    if len(token) < _SHORTEST or len(set(token)) < _FEWEST_DIFFERENT:
+    if len(token) < _MIN_LENGTH or len(set(token)) < _MIN_DISTINCT:
         raise InvalidArgument(
-            f"{where} is too weak: use at least {_SHORTEST} random characters, for example from "
+            f"{where} is too weak: use at least {_MIN_LENGTH} random characters, for example from "
             "`python -c 'import secrets; print(secrets.token_urlsafe(32))'`."
         )
     if token in tokens:
@@ -45,27 +46,28 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 
 
 def _read_file(path: Path) -> dict[str, str]:
+    """Tokens by name."""
     try:
         with open(path, "rb") as file:
             _check_owner(path, os.fstat(file.fileno()))
             lines = file.read().decode("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"The tokens file {path} cannot be read: {error}") from None
-    found: dict[str, str] = {}
+    tokens: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
             continue
-        if len(words) != 2 or words[0] in found:
+        if len(fields) != 2 or fields[0] in tokens:
             raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
-        found[words[0]] = words[1]
-    if not found:
+        tokens[fields[0]] = fields[1]
+    if not tokens:
         raise InvalidArgument(f"The tokens file {path} holds no token.")
-    return found
+    return tokens
 
 
 def _check_owner(path: Path, opened: os.stat_result) -> None:
-    """Looks at the file that was opened, whatever the path may lead to by now."""
+    """Checks the file that was opened, not the path, which may lead elsewhere by now."""
     if not stat.S_ISREG(opened.st_mode):
         raise InvalidArgument(f"The tokens file {path} is not a regular file.")
     if sys.platform == "win32":
@@ -77,25 +79,20 @@ def _check_owner(path: Path, opened: os.stat_result) -> None:
 
 
 class StaticTokens(TokenVerifier):
-    """Knows a fixed set of tokens. Every candidate is compared, so that time tells nothing about which one fits."""
+    """Verifies a fixed set of tokens. Every one is compared, so that the time tells nothing about which one fits."""
 
     def __init__(self, names: Mapping[str, str], resource: str, refused: Callable[[], None] = lambda: None) -> None:
-        """`refused` is told of every token that is not known."""
+        """`refused` is called for every unknown token."""
         self._names = [(token.encode(), name) for token, name in names.items()]
         self._resource = resource
         self._refused = refused
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        caller = self.name_of(token)
+        candidate, caller = token.encode("utf-8", "surrogateescape"), None
+        for known, name in self._names:
+            if hmac.compare_digest(candidate, known):
+                caller = name
         if caller is None:
             self._refused()
             return None
         return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)
-
-    def name_of(self, token: str) -> str | None:
-        """Whose token it is."""
-        given, caller = token.encode("utf-8", "surrogateescape"), None
-        for known, name in self._names:
-            if hmac.compare_digest(given, known):
-                caller = name
-        return caller

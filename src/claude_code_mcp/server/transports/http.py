@@ -1,4 +1,8 @@
-"""MCP over Streamable HTTP: bearer tokens, Host and Origin checks, a health endpoint."""
+"""The MCP server over Streamable HTTP: where it listens, who may call it, and its routes.
+
+`/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` answers anybody. Without a token
+the server listens on loopback only.
+"""
 
 import ipaddress
 import logging
@@ -25,11 +29,9 @@ from .bearer import SCOPE, StaticTokens, load_tokens
 
 log = logging.getLogger(__name__)
 
-
 PATH = "/mcp"
-
-
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +70,13 @@ def read_address(text: str) -> Address:
 
 
 def own_addresses(address: Address) -> list[str]:
-    """The addresses at which programs on this machine reach us, each with anything behind it."""
+    """Patterns of the URLs at which programs on this machine reach this server."""
     names = {address.netloc, *(f"{name}:{address.port}" for name in (*_LOCAL_NAMES, socket.gethostname()))}
     return [f"http://{name}/*" for name in sorted(names)]
 
 
 def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
-    """A server that others can reach must know who is calling."""
+    """InvalidArgument for a server that other machines can reach and that has no token."""
     if not address.loopback and not tokens:
         raise InvalidArgument(
             f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
@@ -82,41 +84,108 @@ def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
         )
 
 
+# -- the server ---------------------------------------------------------------------------------------------
+
+
+class HttpServer:
+    """Listens at an address until it is stopped."""
+
+    def __init__(
+        self, mcp_server: McpServer, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
+    ) -> None:
+        """Binds the socket; requests wait there until `serve`. InvalidArgument if that must not or cannot be done."""
+        tokens = load_tokens(settings)
+        check_exposure(address, tokens)
+        self._without_token = not tokens
+        self._socket = _listen(address)
+        address = replace(address, port=self._socket.getsockname()[1])
+        self.url = address.url
+        self.own_addresses = own_addresses(address)
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                http_app(mcp_server, settings, address, tokens, metrics),
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+                ws="none",
+            )
+        )
+
+    async def serve(self) -> None:
+        """Serves until `stop` is called; returns when the last connection is closed."""
+        log.info("serving MCP on %s", self.url)
+        if self._without_token:
+            log.warning(
+                "serving without a token: every program and every user on this machine can run commands as this user; "
+                "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
+            )
+        await self._server.serve(sockets=[self._socket])
+
+    def stop(self) -> None:
+        """Accepts no more connections; `serve` returns soon after."""
+        self._server.should_exit = True
+
+
+def _listen(address: Address) -> socket.socket:
+    try:
+        family, *_, sockaddr = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(sockaddr[:2], family=family, backlog=2048)
+        # Inherited by every connection. asyncio does this only for sockets that were made with TCP by name, and with
+        # Nagle's algorithm every call waits 40 ms for an acknowledgement.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
+    except OSError as error:
+        raise InvalidArgument(f"Cannot listen on {address.netloc}: {error.strerror or error}.", field="http") from None
+
+
+class _Uvicorn(uvicorn.Server):
+    """Leaves signals to the application: uvicorn would raise the one that ended it again, before the sessions are
+    closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+# -- the application ------------------------------------------------------------------------------------------
+
+
 def http_app(
-    surface: McpServer,
+    mcp_server: McpServer,
     settings: Settings,
     address: Address,
     tokens: Mapping[str, str],
     metrics: Callable[[], bytes] | None = None,
 ) -> Starlette:
-    """The ASGI application; `tokens` are names by token, `metrics` what `/metrics` shows."""
+    """The ASGI application; `tokens` are callers by token, `metrics` renders what `/metrics` shows."""
     auth, security = _auth(address) if tokens else None, _security(settings, address)
-    surface.service.add_secrets(tokens)
+    mcp_server.service.add_secrets(tokens)
 
-    def refused() -> None:
-        surface.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+    def audit_refusal() -> None:
+        mcp_server.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
     routes = [Route("/health", _health)]
     if tokens:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
-        routes.append(metrics_route(metrics, settings, tokens, security, refused))
-    app = surface.server().streamable_http_app(
+        routes.append(metrics_route(metrics, settings, tokens, security, audit_refusal))
+    app = mcp_server.server().streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
         auth=auth,
-        token_verifier=StaticTokens(tokens, address.url, refused) if tokens else None,
+        token_verifier=StaticTokens(tokens, address.url, audit_refusal) if tokens else None,
         custom_starlette_routes=routes,
     )
-    app.add_middleware(surface.streams.middleware)
+    app.add_middleware(mcp_server.streams.middleware)
     return app
 
 
 def _auth(address: Address) -> AuthSettings:
-    """Tokens are given out by the operator. There is no authorization server, so none is advertised: a client that was
-    pointed to one would begin to sign in instead of telling that its token is wrong. The SDK wants an issuer all the
-    same; without a resource it tells nobody of it."""
+    """Tokens are issued by the operator. There is no authorization server, so none is advertised: a client that was
+    pointed to one would begin to sign in instead of reporting that its token is wrong. The SDK requires an issuer all
+    the same; without a resource it does not publish it."""
     return AuthSettings(
         issuer_url=AnyHttpUrl(f"http://{address.netloc}"),
         resource_server_url=None,
@@ -139,72 +208,9 @@ async def _health(_: Request) -> Response:
 
 
 async def _no_registration(_: Request) -> Response:
-    """Clients that are refused look here for a sign-in, even if nothing points to one, and show people the answer."""
-    said = "this server has no sign-in; send the header `Authorization: Bearer TOKEN` with a token from its operator"
-    return PlainTextResponse(said, 404)
-
-
-class HttpServer:
-    """Listens at an address, until it is stopped."""
-
-    def __init__(
-        self, surface: McpServer, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
-    ) -> None:
-        """Raises InvalidArgument if it must not or cannot listen there."""
-        tokens = load_tokens(settings)
-        check_exposure(address, tokens)
-        self._open = not tokens
-        self._socket = _listen(address)
-        address = replace(address, port=self._socket.getsockname()[1])
-        self.url = address.url
-        self.own_addresses = own_addresses(address)
-        self._server = _Uvicorn(
-            uvicorn.Config(
-                http_app(surface, settings, address, tokens, metrics),
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_graceful_shutdown=1,
-                ws="none",
-            )
-        )
-
-    async def serve(self) -> None:
-        """Returns when it was stopped and the last connection is closed."""
-        log.info("serving MCP on %s", self.url)
-        if self._open:
-            log.warning(
-                "serving without a token: every program and every user on this machine can run commands as this user; "
-                "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
-            )
-        await self._server.serve(sockets=[self._socket])
-
-    def stop(self) -> None:
-        """Takes no more connections and lets `serve` come to its end."""
-        self._server.should_exit = True
-
-
-def _listen(address: Address) -> socket.socket:
-    try:
-        family, *_, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        listening = socket.create_server(where[:2], family=family, backlog=2048)
-        # Inherited by every connection. asyncio does this only for sockets that were made with TCP by name, and with
-        # Nagle's algorithm every call waits 40 ms for an acknowledgement.
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return listening
-    except OSError as error:
-        raise InvalidArgument(f"Cannot listen on {address.netloc}: {error.strerror or error}.", field="http") from None
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals alone: uvicorn would raise the one that ended it again, before the sessions are closed."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+    """Clients that are refused try to register here, even if nothing points to it, and show people the answer."""
+    text = "this server has no sign-in; send the header `Authorization: Bearer TOKEN` with a token from its operator"
+    return PlainTextResponse(text, 404)
 
 
 def metrics_route(
@@ -214,19 +220,20 @@ def metrics_route(
     security: TransportSecuritySettings,
     refused: Callable[[], None],
 ) -> Route:
-    """Its own token if there is one, else that of any caller. No token at all is asked where callers need none."""
+    """The route of `/metrics`. It takes its own token if there is one, else that of any caller, and needs none where
+    callers need none."""
     own = settings.metrics_token
-    known = StaticTokens({own.get_secret_value(): "metrics"} if own is not None else tokens, "", refused)
+    verifier = StaticTokens({own.get_secret_value(): "metrics"} if own is not None else tokens, "", refused)
     protected = bool(own is not None or tokens)
     origin_check = TransportSecurityMiddleware(security)
 
     async def metrics(request: Request) -> Response:
-        unwelcome = await origin_check.validate_request(request)
-        if unwelcome is not None:
-            return unwelcome
-        if protected and await known.verify_token(_bearer(request)) is None:
+        rejection = await origin_check.validate_request(request)
+        if rejection is not None:
+            return rejection
+        if protected and await verifier.verify_token(_bearer(request)) is None:
             return PlainTextResponse("Unauthorized", 401, {"WWW-Authenticate": "Bearer"})
-        return Response(render(), media_type=_TYPE)
+        return Response(render(), media_type=_METRICS_TYPE)
 
     return Route("/metrics", metrics)
 

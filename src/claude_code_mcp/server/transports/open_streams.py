@@ -1,4 +1,5 @@
-"""Which HTTP clients read the stream of their connection: without it, what is sent outside of a call reaches nobody."""
+"""Which HTTP clients have the GET stream of their connection open: without it, what the server sends outside of a call
+reaches nobody."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -14,7 +15,7 @@ class OpenStreams:
     """Counts the GET requests that are being answered, by the connection that they belong to."""
 
     def __init__(self, opened: Callable[[str], None]) -> None:
-        """`opened` is told of each that begins."""
+        """`opened` is called with the connection of each stream that begins."""
         self._opened = opened
         self._open: Counter[str] = Counter()
 
@@ -22,16 +23,16 @@ class OpenStreams:
         return connection is not None and self._open[connection] > 0
 
     def middleware(self, app: "ASGIApp") -> "ASGIApp":
-        """The application, watched."""
+        """Wraps the application."""
 
-        async def watched(scope: "Scope", receive: "Receive", send: "Send") -> None:
-            connection = _connection(scope)
+        async def counting(scope: "Scope", receive: "Receive", send: "Send") -> None:
+            connection = _connection_id(scope)
             if connection is None:
                 await app(scope, receive, send)
                 return
             counted = False
 
-            async def noticing(message: "Message") -> None:
+            async def send_counted(message: "Message") -> None:
                 nonlocal counted
                 await send(message)
                 if message["type"] == "http.response.start" and message["status"] == 200 and not counted:
@@ -40,17 +41,17 @@ class OpenStreams:
                     self._opened(connection)
 
             try:
-                await app(scope, receive, noticing)
+                await app(scope, receive, send_counted)
             finally:
                 if counted:
                     self._open[connection] -= 1
                     if not self._open[connection]:
                         del self._open[connection]
 
-        return watched
+        return counting
 
 
-def _connection(scope: "Scope") -> str | None:
+def _connection_id(scope: "Scope") -> str | None:
     """The connection that a GET request belongs to."""
     if scope["type"] != "http" or scope["method"] != "GET":
         return None

@@ -1,4 +1,5 @@
-"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each way where there are none.
+"""MCP over this process's stdin and stdout: on asyncio pipes, or with a thread for each direction where
+stdin or stdout is no pipe.
 
 The SDK's own transport reads and writes through threads, which more than doubles the time of a call, and a thread that
 reads a terminal keeps the process from ending. While serving, fd 1 leads to stderr and fd 0 to nowhere, so that neither
@@ -19,23 +20,23 @@ from typing import Protocol
 
 import anyio
 import mcp_types as types
-from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 from mcp.shared.message import SessionMessage
 
 from ... import json_text
 from ...greeting.loop import on_pipes
 from ...greeting.protocol import GreetedInput
+from ..sdk import ContextReceiveStream, ContextSendStream, create_context_streams
 from .wire import sound_line
 
 log = logging.getLogger(__name__)
 
-LONGEST_LINE = 64 << 20
+_MAX_LINE = 64 << 20
 _CHUNK = 1 << 16
-_MOST_UNREAD = 64
+_READ_AHEAD = 64
 """Chunks that a thread reads ahead."""
-_LAST_ANSWERS = 0.5
+_ANSWER_GRACE = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
-_LAST_WORDS = 1.0
+_FLUSH_TIMEOUT = 1.0
 """Seconds that a slow client has for what was written before the end."""
 
 Inbox = ContextReceiveStream[SessionMessage | Exception]
@@ -43,13 +44,14 @@ Outbox = ContextSendStream[SessionMessage]
 
 
 @asynccontextmanager
-async def stdio_streams(heard: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
-    """The two streams of the transport, beginning with what was heard before it was there."""
-    async with _open_wire(heard.unread) as wire, anyio.create_task_group() as tasks:
+async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
+    """The two streams of the transport, beginning with the input that the greeting has left unread. Requests that the
+    greeting has answered already are passed on, but their answers are not sent a second time."""
+    async with _open_connection(greeted.unread) as connection, anyio.create_task_group() as tasks:
         inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
         outbox, outbox_out = create_context_streams[SessionMessage](0)
-        tasks.start_soon(_receive, wire, inbox_in)
-        tasks.start_soon(_send, wire, outbox_out, set(heard.answered))
+        tasks.start_soon(_receive, connection, inbox_in)
+        tasks.start_soon(_send, connection, outbox_out, set(greeted.answered))
         yield inbox, outbox
         tasks.cancel_scope.cancel()
 
@@ -66,18 +68,19 @@ class _Output(Protocol):
         """Ends it when all is written, or after a while in any case."""
 
 
-class _Wire:
-    """Lines from the client and lines to it."""
+class _StdioConnection:
+    """The client at the other end: lines from it and lines to it."""
 
     def __init__(self) -> None:
-        self.reader = asyncio.StreamReader(limit=LONGEST_LINE)
+        self.reader = asyncio.StreamReader(limit=_MAX_LINE)
         self.open = anyio.CancelScope()
         """Cancelled when the client reads no more: then there is nobody to serve."""
         self.unanswered = _Unanswered()
         self.output: _Output
 
     async def line(self) -> bytes:
-        """The next line, empty at the end of input. What is too long comes out as something that nobody can parse."""
+        """The next line, empty at the end of input. A line that is too long is skipped, and replaced by one that
+        cannot be parsed, so that the client gets an error for it."""
         try:
             return await self.reader.readuntil(b"\n")
         except asyncio.IncompleteReadError as end:
@@ -101,11 +104,12 @@ class _Wire:
 
 
 class _PipeOutput(FlowControlMixin):
-    """stdout as a pipe. As its protocol it hears when nobody reads any more, and ends the wire."""
+    """stdout as a pipe. As the pipe's protocol it learns that the client has closed its end, and then ends the
+    connection."""
 
-    def __init__(self, wire: _Wire) -> None:
+    def __init__(self, connection: _StdioConnection) -> None:
         super().__init__()
-        self._wire = wire
+        self._connection = connection
         self._closed = asyncio.Event()
         self._stdout: asyncio.WriteTransport
 
@@ -116,7 +120,7 @@ class _PipeOutput(FlowControlMixin):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._closed.set()
-        self._wire.open.cancel()
+        self._connection.open.cancel()
 
     def write(self, data: bytes) -> None:
         if not self._closed.is_set():
@@ -127,17 +131,18 @@ class _PipeOutput(FlowControlMixin):
 
     async def close(self) -> None:
         self._stdout.close()
-        with anyio.move_on_after(_LAST_WORDS, shield=True):
+        with anyio.move_on_after(_FLUSH_TIMEOUT, shield=True):
             await self._closed.wait()
         if not self._closed.is_set():
             self._stdout.abort()
 
 
 class _ThreadOutput:
-    """stdout as anything else, such as a file or a terminal, written by a thread that nobody has to wait for."""
+    """stdout as anything else, such as a file or a terminal, written by a daemon thread, which never blocks the
+    loop."""
 
-    def __init__(self, wire: _Wire, descriptor: int) -> None:
-        self._wire = wire
+    def __init__(self, connection: _StdioConnection, descriptor: int) -> None:
+        self._connection = connection
         self._descriptor = descriptor
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._loop = asyncio.get_running_loop()
@@ -148,11 +153,11 @@ class _ThreadOutput:
         self._lines.put(data)
 
     async def drain(self) -> None:
-        """Nothing to wait for: what is behind a file or a terminal takes what it is given."""
+        """Returns at once: the thread's queue is not bounded, since files and terminals do not block for long."""
 
     async def close(self) -> None:
         self._lines.put(None)
-        with anyio.move_on_after(_LAST_WORDS, shield=True):
+        with anyio.move_on_after(_FLUSH_TIMEOUT, shield=True):
             await self._ended.wait()
 
     def _work(self) -> None:
@@ -165,33 +170,33 @@ class _ThreadOutput:
 
     def _end(self) -> None:
         self._ended.set()
-        self._wire.open.cancel()
+        self._connection.open.cancel()
 
 
 def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
-    """Feeds the reader from a thread. Nobody waits for the thread: reading from a terminal cannot be called off, and
-    must not keep the process from ending."""
-    loop, room = asyncio.get_running_loop(), threading.Semaphore(_MOST_UNREAD)
+    """Feeds the reader from a daemon thread. A blocking read of a terminal cannot be cancelled, and must not keep the
+    process from ending, so the thread is never joined."""
+    loop, capacity = asyncio.get_running_loop(), threading.Semaphore(_READ_AHEAD)
 
-    def take(data: bytes) -> None:
+    def feed(data: bytes) -> None:
         if data:
             reader.feed_data(data)
         else:
             reader.feed_eof()
-        room.release()
+        capacity.release()
 
-    def work() -> None:
+    def read_chunks() -> None:
         data = b"-"
         with suppress(RuntimeError):  # the loop is closed
             while data:
-                room.acquire()
+                capacity.acquire()
                 try:
                     data = os.read(descriptor, _CHUNK)
                 except OSError:
                     data = b""
-                loop.call_soon_threadsafe(take, data)
+                loop.call_soon_threadsafe(feed, data)
 
-    threading.Thread(target=work, name="stdin", daemon=True).start()
+    threading.Thread(target=read_chunks, name="stdin", daemon=True).start()
 
 
 class _Unanswered:
@@ -199,59 +204,63 @@ class _Unanswered:
 
     def __init__(self) -> None:
         self._ids: set[types.RequestId] = set()
-        self._none = asyncio.Event()
+        self._idle = asyncio.Event()
 
-    def note(self, message: types.JSONRPCMessage) -> None:
-        """A message from the client: a request is to be answered, unless it is called off."""
+    def received(self, message: types.JSONRPCMessage) -> None:
+        """A request is to be answered, unless the client cancels it."""
         if isinstance(message, types.JSONRPCRequest):
             self._ids.add(message.id)
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
-            called_off = (message.params or {}).get("requestId")
-            if isinstance(called_off, int | str):
-                self._ids.discard(called_off)
+            cancelled = (message.params or {}).get("requestId")
+            if isinstance(cancelled, int | str):
+                self._ids.discard(cancelled)
 
-    def strike(self, message: types.JSONRPCMessage) -> None:
-        """A message to the client."""
+    def sent(self, message: types.JSONRPCMessage) -> None:
+        """An answer settles its request."""
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
             self._ids.discard(message.id)
             if not self._ids:
-                self._none.set()
+                self._idle.set()
 
     async def none_left(self) -> None:
+        """Returns when every request is answered or cancelled."""
         while self._ids:
-            self._none.clear()
-            await self._none.wait()
+            self._idle.clear()
+            await self._idle.wait()
 
 
-async def _receive(wire: _Wire, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
-    with wire.open, suppress(anyio.BrokenResourceError):
+async def _receive(connection: _StdioConnection, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
+    with connection.open, suppress(anyio.BrokenResourceError):
         async with inbox:
-            while line := await wire.line():
+            while line := await connection.line():
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except (ValueError, RecursionError):
                     if (refusal := _refusal(line)) is not None:
-                        await wire.write(refusal)
+                        await connection.write(refusal)
                 else:
-                    wire.unanswered.note(message)
+                    connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
-            with anyio.move_on_after(_LAST_ANSWERS):
-                await wire.unanswered.none_left()
+            # The input has ended, and with `inbox` the server would: requests that are being worked on get a moment.
+            with anyio.move_on_after(_ANSWER_GRACE):
+                await connection.unanswered.none_left()
 
 
-async def _send(wire: _Wire, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]) -> None:
+async def _send(
+    connection: _StdioConnection, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]
+) -> None:
     async with outbox:
         async for item in outbox:
             message = item.message
             if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id in answered:
                 answered.discard(message.id)
             else:
-                await wire.write(message)
-            wire.unanswered.strike(message)
+                await connection.write(message)
+            connection.unanswered.sent(message)
 
 
 def _refusal(line: bytes) -> types.JSONRPCError | None:
-    """What JSON-RPC says to a line that is no message. Silence is kept only towards blanks and broken responses."""
+    """The JSON-RPC error for a line that is no message; None for blank lines and broken responses."""
     try:
         message = json.loads(line) if line.strip() else {}
     except (ValueError, RecursionError):
@@ -261,8 +270,8 @@ def _refusal(line: bytes) -> types.JSONRPCError | None:
     if "method" not in message:
         return None
     request_id = message.get("id")
-    can_be_told = type(request_id) in (int, str) and json_text.flaw(request_id) is None
-    return _error(request_id if can_be_told else None, types.INVALID_REQUEST, "Invalid request")
+    is_valid_id = type(request_id) in (int, str) and json_text.flaw(request_id) is None
+    return _error(request_id if is_valid_id else None, types.INVALID_REQUEST, "Invalid request")
 
 
 def _error(request_id: types.RequestId | None, code: int, message: str) -> types.JSONRPCError:
@@ -270,48 +279,49 @@ def _error(request_id: types.RequestId | None, code: int, message: str) -> types
 
 
 @asynccontextmanager
-async def _open_wire(unread: bytes) -> AsyncIterator[_Wire]:
-    wire, piped = _Wire(), on_pipes()
+async def _open_connection(unread: bytes) -> AsyncIterator[_StdioConnection]:
+    connection, piped = _StdioConnection(), on_pipes()
     if unread:
-        wire.reader.feed_data(unread)
-    with _claimed(0, os.devnull) as stdin, _claimed(1, None) as stdout:
+        connection.reader.feed_data(unread)
+    with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:
         if piped:
-            reading = await _connect_pipes(wire, stdin, stdout)
+            reading = await _connect_pipes(connection, stdin, stdout)
         else:
-            _start_threads(wire, stdin, stdout)
+            _start_threads(connection, stdin, stdout)
         try:
-            yield wire
+            yield connection
         finally:
             if piped:
                 reading.close()
-            await wire.output.close()
+            await connection.output.close()
 
 
-async def _connect_pipes(wire: _Wire, stdin: int, stdout: int) -> asyncio.ReadTransport:
-    loop, output = asyncio.get_running_loop(), _PipeOutput(wire)
+async def _connect_pipes(connection: _StdioConnection, stdin: int, stdout: int) -> asyncio.ReadTransport:
+    loop, output = asyncio.get_running_loop(), _PipeOutput(connection)
     reading, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(wire.reader), os.fdopen(os.dup(stdin), "rb", 0)
+        lambda: asyncio.StreamReaderProtocol(connection.reader), os.fdopen(os.dup(stdin), "rb", 0)
     )
     await loop.connect_write_pipe(lambda: output, os.fdopen(os.dup(stdout), "wb", 0))
-    wire.output = output
+    connection.output = output
     return reading
 
 
-def _start_threads(wire: _Wire, stdin: int, stdout: int) -> None:
+def _start_threads(connection: _StdioConnection, stdin: int, stdout: int) -> None:
     """The threads have descriptors of their own, which stay open: a number that is closed under a thread may soon
     belong to another file."""
     if sys.platform != "win32":
         for descriptor in (stdin, stdout):
             os.set_blocking(descriptor, True)
-    wire.output = _ThreadOutput(wire, os.dup(stdout))
-    _read_in_a_thread(os.dup(stdin), wire.reader)
+    connection.output = _ThreadOutput(connection, os.dup(stdout))
+    _read_in_a_thread(os.dup(stdin), connection.reader)
 
 
 @contextmanager
-def _claimed(fd: int, instead: str | None) -> Iterator[int]:
+def _redirected(fd: int, instead: str | None) -> Iterator[int]:
     """A private duplicate of a standard descriptor, which meanwhile leads elsewhere: to `instead`, or to stderr.
 
-    Whoever shares the pipe with us gets it back as it was: asyncio makes it non-blocking for everybody.
+    At the end the descriptor is restored, blocking mode included: asyncio makes the open file non-blocking, which
+    every process that shares it would see.
     """
     private, blocking = os.dup(fd), None if sys.platform == "win32" else os.get_blocking(fd)
     elsewhere = os.dup(2) if instead is None else os.open(instead, os.O_RDONLY)

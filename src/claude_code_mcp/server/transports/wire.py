@@ -1,5 +1,5 @@
-"""What every message of the protocol passes on its way, on all transports: results that can be written, and a line in
-the log for each frame, without its contents."""
+"""What every message passes on all transports: a check that it can be written as JSON, and a line in the debug log,
+without its contents."""
 
 import logging
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 async def checked_results(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    """Middleware of the SDK's server: a result that JSON cannot say is mended, or else becomes an error of its call."""
+    """Middleware of the SDK's server: a result that JSON cannot represent is mended, or becomes an error."""
     _log_received(ctx)
     try:
         result = await call_next(ctx)
@@ -56,8 +56,8 @@ def _mended(result: Any) -> Any:
 
 
 def sound_line(message: types.JSONRPCMessage) -> bytes:
-    """A message as a line. One that JSON cannot say is mended; an answer that cannot be mended becomes an error with
-    its id. ValueError if nothing is left that could be sent."""
+    """A message as a line. One that JSON cannot represent is mended; an answer that cannot be mended becomes an error
+    with its id. ValueError if nothing is left that could be sent."""
     try:
         return message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
     except ValueError:
@@ -87,7 +87,7 @@ def _log_sent(context: ServerRequestContext[Any, Any], kind: str, size: int | No
 
 
 def log_pushed(kind: str, method: str) -> None:
-    """A request or notification of ours, which nobody asked for."""
+    """A request or notification that the server sends on its own."""
     log.debug("-> client %s %s", kind, method)
 
 

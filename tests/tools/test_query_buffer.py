@@ -11,7 +11,7 @@ def item(number: int, size: int = 1) -> Numbered:
 
 async def rest(backlog: NotificationQueue) -> list[int]:
     backlog.close()
-    return [one.sequence async for one in backlog]
+    return [item.sequence async for item in backlog]
 
 
 async def test_everything_comes_in_order() -> None:

@@ -16,8 +16,8 @@ SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
 
 async def test_details_that_may_be_sensitive_are_left_out(caller: Caller) -> None:
     report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    told = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"])
-    (session,) = told["sessions"]
+    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"])
+    (session,) = reply["sessions"]
     assert session["status"] == "idle"
     assert not SENSITIVE & set(session)
     code, _ = await caller.refused(
@@ -29,9 +29,9 @@ async def test_details_that_may_be_sensitive_are_left_out(caller: Caller) -> Non
 async def test_the_operator_can_allow_sensitive_details(start_caller: StartCaller) -> None:
     caller: Caller = await start_caller(allow_sensitive_session_details=True)
     report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    told = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True)
-    assert told["sessions"][0]["systemPrompt"] == "hush"
-    assert told["sessions"][0]["cwd"] == str(caller.sandbox.project)
+    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True)
+    assert reply["sessions"][0]["systemPrompt"] == "hush"
+    assert reply["sessions"][0]["cwd"] == str(caller.sandbox.project)
 
 
 async def test_a_session_of_an_earlier_server_tells_what_it_came_to(start_caller: StartCaller) -> None:
@@ -47,8 +47,8 @@ async def test_a_session_of_an_earlier_server_tells_what_it_came_to(start_caller
 async def test_cancel_is_final(start_caller: StartCaller) -> None:
     caller: Caller = await start_caller(call_limit_ms=300)
     running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))
-    told = await caller.ok("claude_code_session", action="cancel", sessionId=running["sessionId"])
-    assert told["sessions"][0]["status"] == "cancelled"
+    reply = await caller.ok("claude_code_session", action="cancel", sessionId=running["sessionId"])
+    assert reply["sessions"][0]["status"] == "cancelled"
     code, _ = await caller.refused("claude_code_reply", sessionId=running["sessionId"], prompt=HELLO)
     assert code == "CANCELLED"
 

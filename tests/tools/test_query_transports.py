@@ -33,11 +33,15 @@ async def connected(transport: str, era: str, environment: dict[str, str], sandb
 
 
 def params_of(said: list[Json]) -> list[Json]:
-    return [one["params"] for one in said if one.get("method") == "claude-code/messages"]
+    return [message["params"] for message in said if message.get("method") == "claude-code/messages"]
 
 
 def deltas_of(notifications: list[Json]) -> list[str]:
-    events = [one["message"]["event"] for one in notifications if one["message"]["type"] == "stream_event"]
+    events = [
+        notification["message"]["event"]
+        for notification in notifications
+        if notification["message"]["type"] == "stream_event"
+    ]
     return [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
 
 
@@ -60,7 +64,7 @@ async def test_ten_thousand_fragments_arrive_in_order_and_complete(
     async with connected(transport, era, environment, sandbox) as call:
         said = await call(query(era, LONG, includePartialMessages=True))
     notifications = params_of(said)
-    assert [one["sequence"] for one in notifications] == list(range(1, len(notifications) + 1))
+    assert [notification["sequence"] for notification in notifications] == list(range(1, len(notifications) + 1))
     deltas = deltas_of(notifications)
     assert len(deltas) == DELTAS
     assert "".join(deltas) == LINE * DELTAS
@@ -85,10 +89,10 @@ FLOOD = 30_000
 FLOODED = text(LINE, repeat=FLOOD, chunks=FLOOD)
 
 
-def wait_for_words(sandbox: Sandbox, session_id: str, words: str) -> None:
+def wait_for_text(sandbox: Sandbox, session_id: str, text: str) -> None:
     """Until the transcript on disk has these words of the model."""
     deadline = time.monotonic() + 80
-    while words not in _texts(sandbox, session_id):
+    while text not in _texts(sandbox, session_id):
         assert time.monotonic() < deadline, "the session did not go on"
         time.sleep(0.1)
 
@@ -113,14 +117,14 @@ def test_a_client_that_stops_reading_its_pipe_stops_nobody(
         first = wire.read()
         server = psutil.Process(wire.pid)
         before = server.memory_info().rss
-        wait_for_words(sandbox, first["params"]["sessionId"], "the end")
+        wait_for_text(sandbox, first["params"]["sessionId"], "the end")
         grown = server.memory_info().rss - before
         said = [first, *wire.rest(message)]
     assert grown < 120 << 20
     bundle = said[-1]["result"]["structuredContent"]
     assert bundle["result"] == {"success": True, "summary": "the end"}
     assert bundle["messages"][-1]["type"] == "result"
-    numbers = [one["sequence"] for one in params_of(said)]
+    numbers = [params["sequence"] for params in params_of(said)]
     assert numbers == sorted(set(numbers))
     lost = numbers[-1] - len(numbers)
     assert lost > 0
@@ -141,10 +145,10 @@ async def test_a_client_that_stops_reading_its_stream_stops_nobody(
             look = {"sessionId": first["params"]["sessionId"], "waitSeconds": 55, "outputLines": 1}
             said = await other.call(wires.request("tools/call", {"name": "claude_get_status", "arguments": look}))
         assert said[-1]["result"]["structuredContent"]["status"] == "completed"
-        rest = [one async for one in stream]
+        rest = [message async for message in stream]
     bundle = rest[-1]["result"]["structuredContent"]
     assert bundle["result"]["success"]
-    numbers = [one["sequence"] for one in params_of([first, *rest])]
+    numbers = [params["sequence"] for params in params_of([first, *rest])]
     lost = bundle.get("truncated", {}).get("droppedNotifications", 0)
     assert numbers == sorted(set(numbers))
     assert numbers[-1] == len(numbers) + lost

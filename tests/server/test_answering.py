@@ -8,9 +8,11 @@ from claude_code_mcp.testing.script import ask_user, parallel, plan, question, s
 from .connection import Connection
 
 
-def told(model: ScriptedModelThread, session: str) -> str:
+def results_of(model: ScriptedModelThread, session: str) -> str:
     """What the model last received for a tool call of this session."""
-    results = [one.tool_results for one in model.requests if one.session_id == session and one.tool_results]
+    results = [
+        request.tool_results for request in model.requests if request.session_id == session and request.tool_results
+    ]
     return results[-1][0].text
 
 
@@ -42,7 +44,7 @@ def test_a_denied_tool_does_not_run_and_the_reason_is_told(
     ended = client.respond(asked, "deny", reason="not on a Sunday", waitSeconds=30)
     assert ended.status == "completed"
     assert ended.data["toolUseEvents"][-1] == {"toolName": "Bash", "status": "denied"}
-    assert "not on a Sunday" in told(model, warm)
+    assert "not on a Sunday" in results_of(model, warm)
     assert not (place.project / "denied").exists()
 
 
@@ -83,12 +85,15 @@ def test_a_user_question_is_answered(
 ) -> None:
     asked = client.send(warm, script("go", ask_user(COLOURS, NAME), "thanks"), waitSeconds=30)
     assert (asked.question["type"], asked.question["toolName"]) == ("user_question", "AskUserQuestion")
-    assert [one["question"] for one in asked.question["toolInput"]["questions"]] == ["Which colours?", "What name?"]
+    assert [question["question"] for question in asked.question["toolInput"]["questions"]] == [
+        "Which colours?",
+        "What name?",
+    ]
     ended = client.respond(asked, "allow", answers=answers, waitSeconds=30)
     assert ended.data["result"] == "thanks"
-    heard = told(model, warm)
-    assert "red, blue" in heard
-    assert "Zoe" in heard
+    results = results_of(model, warm)
+    assert "red, blue" in results
+    assert "Zoe" in results
 
 
 @pytest.mark.promise("respond.answers")
@@ -97,7 +102,7 @@ def test_a_user_question_can_be_answered_through_the_input(
 ) -> None:
     asked = client.send(warm, script("go", ask_user(NAME), "thanks"), waitSeconds=30)
     client.respond(asked, "allow", updatedInput={"answers": {"What name?": "Cleo"}}, waitSeconds=30)
-    assert "Cleo" in told(model, warm)
+    assert "Cleo" in results_of(model, warm)
 
 
 @pytest.mark.promise("respond.plan")
@@ -109,9 +114,9 @@ def test_a_plan_is_sent_back_and_then_approved(client: Connection, place: Sandbo
     second = client.respond(first, "deny", reason="deeper, please", waitSeconds=30)
     assert any(
         "deeper, please" in result.text
-        for one in model.requests
-        if one.session_id == first.session
-        for result in one.tool_results
+        for request in model.requests
+        if request.session_id == first.session
+        for result in request.tool_results
     )
     assert "Dig deeper" in second.question["toolInput"]["plan"]
     assert client.respond(second, "allow", waitSeconds=30).data["result"] == "on it"

@@ -203,15 +203,15 @@ def test_an_http_server_ends_well_and_leaves_nothing(
         assert marked(mark) == []
 
 
-WISHES = {"keep": "running", "interrupt": "interrupted", "stop": "interrupted", "": "running"}
+STATUS_AFTER = {"keep": "running", "interrupt": "interrupted", "stop": "interrupted", "": "running"}
 
 
 @pytest.mark.promise("leave.keep", "leave.interrupt", "leave.stop", "leave.others")
-@pytest.mark.parametrize("wish", WISHES, ids=lambda wish: wish or "default")
+@pytest.mark.parametrize("setting", STATUS_AFTER, ids=lambda setting: setting or "default")
 def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(
-    wish: str, environment: dict[str, str], sandbox: Sandbox, model: ScriptedModelThread
+    setting: str, environment: dict[str, str], sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
-    settings = {**environment, **({"CLAUDE_CODE_MCP_ON_DISCONNECT": wish} if wish else {})}
+    settings = {**environment, **({"CLAUDE_CODE_MCP_ON_DISCONNECT": setting} if setting else {})}
     slow = script("go", text("slow", delay=60))
     with http_server(settings, sandbox.project) as server, connected(server, sandbox) as stays:
         with connected(server, sandbox) as leaves:
@@ -219,12 +219,16 @@ def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(
             stays.look(shared)
             other = stays.create(slow).session
             started = {alone, shared, other}
-            until(lambda: started <= {one.session_id for one in model.requests})
-        if wish in ("interrupt", "stop"):
+            until(lambda: started <= {request.session_id for request in model.requests})
+        if setting in ("interrupt", "stop"):
             until(lambda: stays.look(alone, waitSeconds=1).status == "interrupted")
-            until(lambda: _active(stays, alone) == (wish == "interrupt"))
-        assert [stays.look(one).status for one in (alone, shared, other)] == [WISHES[wish], "running", "running"]
+            until(lambda: _active(stays, alone) == (setting == "interrupt"))
+        assert [stays.look(item).status for item in (alone, shared, other)] == [
+            STATUS_AFTER[setting],
+            "running",
+            "running",
+        ]
 
 
 def _active(client: Connection, session: str) -> bool:
-    return next(bool(one["isActive"]) for one in client.sessions() if one["sessionId"] == session)
+    return next(bool(item["isActive"]) for item in client.sessions() if item["sessionId"] == session)

@@ -12,26 +12,26 @@ SLOW = script("Work", {**tool("Bash", command="echo one"), "text": "Let me look.
 
 async def test_the_code_family_tells_what_there_is(caller: Caller) -> None:
     result = await caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
-    told = result.structured_content
+    payload = result.structured_content
     assert result.is_error
-    assert told is not None
-    assert told["error"]["code"] == "TIMEOUT"
-    assert told["sessionId"] in told["error"]["message"]
-    assert "Let me look." in told["result"]
-    assert told["totalCostUsd"] > 0
-    assert told["sessionTotalCostUsd"] == pytest.approx(told["totalCostUsd"])
-    report = await caller.ok("claude_code_reply", sessionId=told["sessionId"], prompt=script("Go on", "gladly"))
+    assert payload is not None
+    assert payload["error"]["code"] == "TIMEOUT"
+    assert payload["sessionId"] in payload["error"]["message"]
+    assert "Let me look." in payload["result"]
+    assert payload["totalCostUsd"] > 0
+    assert payload["sessionTotalCostUsd"] == pytest.approx(payload["totalCostUsd"])
+    report = await caller.ok("claude_code_reply", sessionId=payload["sessionId"], prompt=script("Go on", "gladly"))
     assert report["result"] == "gladly"
 
 
 async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
     caller = await start_caller(max_execution_time_ms=4000)
     result = await caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
-    told = result.structured_content
+    payload = result.structured_content
     assert result.is_error
-    assert told is not None
-    assert (told["error"]["code"], told["result"]["timedOut"]) == ("TIMEOUT", True)
-    assert told["sessionId"] in told["error"]["message"]
-    assert "Let me look." in told["result"]["summary"]
-    assert told["totalCostUsd"] > 0
-    assert "assistant" in [one["type"] for one in told["messages"]]
+    assert payload is not None
+    assert (payload["error"]["code"], payload["result"]["timedOut"]) == ("TIMEOUT", True)
+    assert payload["sessionId"] in payload["error"]["message"]
+    assert "Let me look." in payload["result"]["summary"]
+    assert payload["totalCostUsd"] > 0
+    assert "assistant" in [message["type"] for message in payload["messages"]]

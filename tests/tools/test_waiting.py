@@ -47,8 +47,8 @@ async def while_it_speaks(caller: Caller, call: "asyncio.Future[Any]") -> Sessio
 
 def messages_read(session: Session) -> int:
     """How many messages the process has told of."""
-    told = [one.raw for one in events(session, Message) if one.type == "command_lifecycle"]
-    return len({one["command_uuid"] for one in told})
+    reported = [event.raw for event in events(session, Message) if event.type == "command_lifecycle"]
+    return len({item["command_uuid"] for item in reported})
 
 
 @BOTH_ERAS
@@ -88,8 +88,8 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
             caller.call("claude_code_reply", sessionId=first["sessionId"], prompt=script(f"{n}", f"answer {n}"))
             for n in range(3)
         ]
-        results = [one.structured_content or {} for one in await asyncio.gather(*calls)]
-        codes = [one["error"]["code"] for one in results if "error" in one]
+        results = [item.structured_content or {} for item in await asyncio.gather(*calls)]
+        codes = [result["error"]["code"] for result in results if "error" in result]
         assert codes == ["SESSION_BUSY", "SESSION_BUSY"]
         [accepted] = [number for number, one in enumerate(results) if "error" not in one]
         assert results[accepted]["result"] == f"answer {accepted}"
@@ -108,7 +108,7 @@ async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: s
     assert await session.wait(60)
     assert session.outcome is not None
     assert session.outcome.result == "theirs"
-    assert [one["result"] for one in caller.listener.messages if one["type"] == "result"] == ["mine"]
+    assert [message["result"] for message in caller.listener.messages if message["type"] == "result"] == ["mine"]
 
 
 async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: StartCaller) -> None:
@@ -167,8 +167,8 @@ async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
     await until(session, lambda: messages_read(session) == 2)
     stopped = await caller.ok("claude_interrupt", sessionId=session.id)
     assert stopped["droppedMessages"] == ["never read"]
-    told = (await waiting).structured_content or {}
-    assert (told["status"], told["error"]["code"]) == ("interrupted", "dropped")
+    reported = (await waiting).structured_content or {}
+    assert (reported["status"], reported["error"]["code"]) == ("interrupted", "dropped")
 
 
 async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Caller) -> None:
@@ -181,8 +181,8 @@ async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Cal
     assert new in cleared["result"]
     again = await caller.ok("claude_code_reply", sessionId=new, prompt=HELLO)
     assert (again["sessionId"], again.get("previousSessionId")) == (new, None)
-    told = await caller.ok("claude_get_status", sessionId=old)
-    assert (told["sessionId"], told["previousSessionId"]) == (new, old)
+    reported = await caller.ok("claude_get_status", sessionId=old)
+    assert (reported["sessionId"], reported["previousSessionId"]) == (new, old)
     assert (await caller.ok("claude_interrupt", sessionId=old))["sessionId"] == new
     sent = await caller.ok("claude_send_message", sessionId=old, message=HELLO, waitSeconds=30)
     assert (sent["sessionId"], sent["previousSessionId"], sent["result"]) == (new, old, "hello")

@@ -30,14 +30,14 @@ class Listener(ClientExtension):
     identifier = "test/listener"
 
     def __init__(self) -> None:
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
         self._news = asyncio.Event()
 
     def notifications(self) -> Sequence[NotificationBinding[Any]]:
         return [NotificationBinding(method="claude-code/messages", params_type=Anything, handler=self._hear)]
 
     async def _hear(self, params: Anything) -> None:
-        self.heard.append(params.model_dump())
+        self.received.append(params.model_dump())
         self._news.set()
 
     async def until(self, kind: str) -> dict[str, Any]:
@@ -46,11 +46,11 @@ class Listener(ClientExtension):
             while kind not in self.kinds:
                 self._news.clear()
                 await self._news.wait()
-        return next(one for one in self.messages if one["type"] == kind)
+        return next(message for message in self.messages if message["type"] == kind)
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        return [one["message"] for one in self.heard]
+        return [message["message"] for message in self.received]
 
     @property
     def kinds(self) -> list[str]:
@@ -98,10 +98,10 @@ class Caller:
         self.progress.append(message or "")
         self._told.set()
 
-    async def until_told(self, words: str) -> None:
+    async def until_progress(self, text: str) -> None:
         """Returns when a report of progress has these words."""
         async with asyncio.timeout(60):
-            while not any(words in one for one in self.progress):
+            while not any(text in report for report in self.progress):
                 self._told.clear()
                 await self._told.wait()
 
@@ -110,7 +110,9 @@ class Caller:
 
     def requests(self, report: dict[str, Any]) -> list[RequestRecord]:
         """What the model was asked in this session, with its tools on offer."""
-        return [one for one in self.model.requests if one.session_id == report["sessionId"] and one.body]
+        return [
+            request for request in self.model.requests if request.session_id == report["sessionId"] and request.body
+        ]
 
 
 StartCaller = Callable[..., Any]

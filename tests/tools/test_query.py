@@ -27,16 +27,18 @@ async def test_every_message_is_a_notification(start_caller: StartCaller, mode: 
         caller, script("Work", tool("Bash", command="echo hi"), "${tool_result}"), allowedTools=["Bash"]
     )
     await caller.listener.until("result")
-    heard = caller.listener.heard
-    assert {frozenset(one) for one in heard} == {frozenset({"type", "sessionId", "message", "timestamp", "sequence"})}
-    assert {one["type"] for one in heard} == {"claude_code_message"}
-    assert {one["sessionId"] for one in heard} == {bundle["sessionId"]}
-    assert [one["sequence"] for one in heard] == list(range(1, len(heard) + 1))
-    times = [datetime.fromisoformat(one["timestamp"]) for one in heard]
+    notifications = caller.listener.received
+    assert {frozenset(message) for message in notifications} == {
+        frozenset({"type", "sessionId", "message", "timestamp", "sequence"})
+    }
+    assert {message["type"] for message in notifications} == {"claude_code_message"}
+    assert {message["sessionId"] for message in notifications} == {bundle["sessionId"]}
+    assert [message["sequence"] for message in notifications] == list(range(1, len(notifications) + 1))
+    times = [datetime.fromisoformat(message["timestamp"]) for message in notifications]
     assert times == sorted(times)
     assert before.timestamp() - 1 < times[0].timestamp() <= datetime.now().astimezone().timestamp()
-    told = [kind for kind in caller.listener.kinds if kind in ("assistant", "user", "result")]
-    assert told == ["assistant", "user", "assistant", "result"]
+    reported = [kind for kind in caller.listener.kinds if kind in ("assistant", "user", "result")]
+    assert reported == ["assistant", "user", "assistant", "result"]
 
 
 async def test_the_bundle_has_what_was_streamed_and_the_outcome(caller: Caller) -> None:
@@ -55,7 +57,7 @@ async def test_the_bundle_has_the_last_messages(caller: Caller) -> None:
     bundle = await query(caller, prompt, allowedTools=["Bash"], maxMessages=3)
     await caller.listener.until("result")
     assert bundle["messages"] == caller.listener.messages[-3:]
-    assert bundle["truncated"] == {"total": len(caller.listener.heard), "returned": 3}
+    assert bundle["truncated"] == {"total": len(caller.listener.received), "returned": 3}
     none = await query(caller, HELLO, maxMessages=0)
     assert none["messages"] == []
     assert none["truncated"]["returned"] == 0
@@ -70,8 +72,8 @@ async def test_a_hundred_messages_by_default(caller: Caller) -> None:
 
 
 async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller) -> None:
-    words = text("0123456789abcdef", repeat=1 << 16)
-    large = [words | tool("Bash", command="true") for _ in range(20)]
+    chunk = text("0123456789abcdef", repeat=1 << 16)
+    large = [chunk | tool("Bash", command="true") for _ in range(20)]
     bundle = await query(caller, script("Write", *large, "done"), allowedTools=["Bash"])
     assert bundle["truncated"]["total"] - bundle["truncated"]["returned"] >= 4
     assert bundle["messages"][-1]["type"] == "result"
@@ -82,7 +84,7 @@ async def test_system_messages_can_be_left_out_of_the_bundle(caller: Caller) -> 
     bundle = await query(caller, HELLO, includeSystemMessages=False)
     await caller.listener.until("result")
     assert "system" in caller.listener.kinds
-    assert bundle["messages"] == [one for one in caller.listener.messages if one["type"] != "system"]
+    assert bundle["messages"] == [message for message in caller.listener.messages if message["type"] != "system"]
     assert "truncated" not in bundle
 
 
@@ -91,14 +93,16 @@ async def test_fragments_are_streamed_when_asked_for(caller: Caller) -> None:
     whole = await query(caller, prompt)
     await caller.listener.until("result")
     assert "stream_event" not in caller.listener.kinds
-    caller.listener.heard.clear()
+    caller.listener.received.clear()
     bundle = await query(caller, prompt, includePartialMessages=True)
     await caller.listener.until("result")
-    events = [one["event"] for one in caller.listener.messages if one["type"] == "stream_event"]
+    events = [message["event"] for message in caller.listener.messages if message["type"] == "stream_event"]
     deltas = [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
     assert (len(deltas), "".join(deltas)) == (4, "one two three four")
-    assert [one["sequence"] for one in caller.listener.heard] == list(range(1, len(caller.listener.heard) + 1))
-    assert [one["type"] for one in bundle["messages"]] == [one["type"] for one in whole["messages"]]
+    assert [message["sequence"] for message in caller.listener.received] == list(
+        range(1, len(caller.listener.received) + 1)
+    )
+    assert [message["type"] for message in bundle["messages"]] == [message["type"] for message in whole["messages"]]
 
 
 @BOTH_ERAS
@@ -110,10 +114,10 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
     call.cancel()
     assert await session.wait(30)
     assert session.state is State.INTERRUPTED
-    heard = len(caller.listener.heard)
+    notifications = len(caller.listener.received)
     again = await caller.ok("claude_code_reply", sessionId=session.id, prompt=HELLO)
     assert again["result"] == "hello"
-    assert len(caller.listener.heard) == heard
+    assert len(caller.listener.received) == notifications
 
 
 async def test_the_time_limit_returns_what_there_is(start_caller: StartCaller) -> None:
@@ -125,7 +129,7 @@ async def test_the_time_limit_returns_what_there_is(start_caller: StartCaller) -
     assert bundle is not None
     assert bundle["result"]["timedOut"] is True
     assert bundle["result"]["error"].startswith("timeout: ")
-    assert "so far" in str([one for one in bundle["messages"] if one["type"] == "user"])
+    assert "so far" in str([message for message in bundle["messages"] if message["type"] == "user"])
     again = await caller.ok("claude_code_reply", sessionId=bundle["sessionId"], prompt=HELLO)
     assert again["result"] == "hello"
 
@@ -133,8 +137,8 @@ async def test_the_time_limit_returns_what_there_is(start_caller: StartCaller) -
 async def test_api_trouble_is_retried_and_told(caller: Caller) -> None:
     bundle = await query(caller, script("Retry", fail(529, times=2, then="fine")))
     assert bundle["result"] == {"success": True, "summary": "fine"}
-    assert any("529" in told for told in caller.progress)
-    assert "api_retry" in [one.get("subtype") for one in bundle["messages"]]
+    assert any("529" in reported for reported in caller.progress)
+    assert "api_retry" in [message.get("subtype") for message in bundle["messages"]]
 
 
 async def test_api_trouble_that_stays_is_a_clear_error(start_caller: StartCaller) -> None:
@@ -142,10 +146,10 @@ async def test_api_trouble_that_stays_is_a_clear_error(start_caller: StartCaller
     result = await caller.call("claude_code_query", prompt=script("Fail", fail(500, message="the roof is on fire")))
     assert result.is_error
     assert result.structured_content is not None
-    told = result.structured_content["result"]
-    assert told["success"] is False
-    assert told["error"].startswith("api_error: ")
-    assert "the roof is on fire" in told["error"]
+    reported = result.structured_content["result"]
+    assert reported["success"] is False
+    assert reported["error"].startswith("api_error: ")
+    assert "the roof is on fire" in reported["error"]
     assert result.structured_content["messages"][-1]["type"] == "result"
 
 

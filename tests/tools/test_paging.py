@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.redaction import Redactor
-from claude_code_mcp.server.elicitation.forms import answer_of, following, form_of, turns_page
+from claude_code_mcp.server.elicitation.forms import answer_of, form_of, next_offset, wants_next_page
 from claude_code_mcp.server.tools.paging import ResultParts
 from claude_code_mcp.server.tools.status import SessionReport, pending_inputs
 
@@ -26,11 +26,11 @@ def test_many_questions_come_whole_as_long_as_there_is_room_and_the_others_can_b
     asked = questions(30, 200_000)
     parts = ResultParts(Redactor())
     shown = pending_inputs(asked, parts)
-    assert [one.input_id for one in shown] == [question.id for question in asked]
-    whole = [one.input_id for one in shown if not has_mark(one.tool_input)]
+    assert [entry.input_id for entry in shown] == [question.id for question in asked]
+    whole = [entry.input_id for entry in shown if not has_mark(entry.tool_input)]
     assert whole == [question.id for question in asked[:2]]
     cut = parts.truncated or []
-    assert [one["part"] for one in cut] == [question.id for question in asked[2:]]
+    assert [item["part"] for item in cut] == [question.id for question in asked[2:]]
     answer = SessionReport(session_id="s", status="waiting_for_input", pending_inputs=shown, truncated=cut)
     assert len(answer.model_dump_json()) + len(answer.text()) < 1_500_000
 
@@ -41,8 +41,8 @@ def test_more_questions_than_one_answer_lists_are_listed_from_an_offset() -> Non
     start: int | None = 0
     while start is not None:
         parts = ResultParts(Redactor())
-        seen += [one.input_id for one in pending_inputs(asked, parts, start)]
-        rest = [one for one in parts.truncated or [] if one["part"] == "pendingInputs"]
+        seen += [entry.input_id for entry in pending_inputs(asked, parts, start)]
+        rest = [cut for cut in parts.truncated or [] if cut["part"] == "pendingInputs"]
         start = rest[0]["nextOffset"] if rest else None
     assert seen == [question.id for question in asked]
 
@@ -66,9 +66,9 @@ def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
 
 def test_denials_are_told_with_marks_where_they_are_too_long() -> None:
     denials = [{"tool_name": "Write", "tool_input": {"content": "x" * 10_000}}] * 100
-    told = ResultParts(Redactor()).shortened(denials, 50_000)
-    assert has_mark(told)
-    assert len(json.dumps(told)) < 60_000
+    shortened = ResultParts(Redactor()).shortened(denials, 50_000)
+    assert has_mark(shortened)
+    assert len(json.dumps(shortened)) < 60_000
     assert ResultParts(Redactor()).shortened(denials[:2], 50_000) == denials[:2]
 
 
@@ -93,14 +93,14 @@ def test_forms_before_the_last_can_only_be_denied_or_turned(question: Question) 
         message, schema = form_of(question, offset=offset)
         text += message.partition("\n\n")[2]
         forms += 1
-        offset = following(question, offset)
+        offset = next_offset(question, offset)
         if offset is not None:
             assert schema["properties"]["decision"]["enum"] == ["Show the next part", "Deny"]
     assert forms == 3
     assert "word " * 100_000 in text
     assert "Show the next part" not in json.dumps(schema)
-    assert turns_page("accept", {"decision": "Show the next part"})
-    assert not turns_page("decline", {"decision": "Show the next part"})
+    assert wants_next_page("accept", {"decision": "Show the next part"})
+    assert not wants_next_page("decline", {"decision": "Show the next part"})
     for early in ({"decision": "Allow once"}, {"decision": "Approve the plan"}, {"answer1": "yes"}, {}):
         assert answer_of(question, "accept", early, all_shown=False) is None
     denied = answer_of(question, "accept", {"decision": "Deny", "reason": "no"}, all_shown=False)

@@ -96,7 +96,7 @@ class Http:
         self._headers = headers
 
     async def call(self, message: Json) -> list[Json]:
-        return [one async for one in self.stream(message)]
+        return [item async for item in self.stream(message)]
 
     async def stream(self, message: Json) -> AsyncIterator[Json]:
         """Everything on the stream of this request."""

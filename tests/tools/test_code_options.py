@@ -230,8 +230,8 @@ async def mcp_servers_are_given_to_the_session(caller: Caller) -> None:
 async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
     prompt = script("Touch", tool("Bash", command="touch outside"), "done")
     nowhere = {"PATH": str(caller.sandbox.root)}  # without the programs that a sandbox is made of
-    for wish in ({"enabled": True}, {"enabled": True, "failIfUnavailable": False}):
-        result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], sandbox=wish, env=nowhere)
+    for sandbox in ({"enabled": True}, {"enabled": True, "failIfUnavailable": False}):
+        result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], sandbox=sandbox, env=nowhere)
         assert result.is_error
         assert "sandbox required but unavailable" in json.dumps(result.structured_content).lower()
     assert not (caller.sandbox.project / "outside").exists()

@@ -41,7 +41,7 @@ def test_options_reach_claude_code(client: Connection, model: ScriptedModelThrea
         waitSeconds=30,
     )
     assert ended.status == "completed"
-    request = [one for one in model.requests if one.session_id == ended.session][-1]
+    request = [request for request in model.requests if request.session_id == ended.session][-1]
     assert request.model == "my-own-model"
     assert "Speak like a pirate." in request.system
     assert "WebFetch" not in request.tools
@@ -78,7 +78,7 @@ def test_a_message_to_a_running_session_joins_its_turn(
     while ended.status == "running":
         ended = client.look(warm, waitSeconds=30)
     assert ended.status == "completed"
-    bodies = [str(one.body) for one in model.requests if one.session_id == warm]
+    bodies = [str(request.body) for request in model.requests if request.session_id == warm]
     assert any("and hurry, please" in body for body in bodies)
 
 
@@ -110,13 +110,13 @@ def test_each_line_comes_exactly_once(client: Connection, warm: str) -> None:
     cursor = client.look(warm).data["nextCursor"]
     lines = [f"line {number}" for number in range(40)]
     client.send(warm, script("go", text("\n".join(lines), chunks=40, interval=0.01)))
-    heard: list[str] = []
+    output: list[str] = []
     status = "running"
     while status == "running":
         report = client.look(warm, cursor=cursor, waitSeconds=0.1).data
         status, cursor = report["status"], report["nextCursor"]
-        heard += report["recentOutput"]
-    assert heard == lines
+        output += report["recentOutput"]
+    assert output == lines
     assert client.look(warm, cursor=cursor).data["recentOutput"] == []
 
 
@@ -181,9 +181,9 @@ def test_an_interrupted_session_takes_the_next_message(client: Connection, warm:
     asked = client.send(warm, script("go", SLOW, "never"), waitSeconds=30)
     client.respond(asked, "allow")
     assert client.interrupt(warm).data == {"sessionId": warm, "status": "interrupted"}
-    told = client.look(warm).data
-    assert told["status"] == "interrupted"
-    assert told["error"]["code"] == "interrupted"
+    report = client.look(warm).data
+    assert report["status"] == "interrupted"
+    assert report["error"]["code"] == "interrupted"
     assert client.send(warm, script("on", "here again"), waitSeconds=30).data["result"] == "here again"
     assert client.interrupt(warm).status == "completed", "nothing was running"
 

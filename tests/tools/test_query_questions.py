@@ -37,9 +37,9 @@ def accept(**content: str | int | float | bool | list[str] | None) -> types.Elic
 
 
 def assert_nothing_twice(caller: Caller) -> None:
-    heard = caller.listener.heard
-    assert [one["sequence"] for one in heard] == list(range(1, len(heard) + 1))
-    ids = [one["uuid"] for one in caller.listener.messages if "uuid" in one]
+    notifications = caller.listener.received
+    assert [message["sequence"] for message in notifications] == list(range(1, len(notifications) + 1))
+    ids = [message["uuid"] for message in caller.listener.messages if "uuid" in message]
     assert len(ids) == len(set(ids)) > 5
 
 
@@ -55,8 +55,8 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
     ]
     assert all((caller.sandbox.project / name).exists() for name in ("one", "two"))
     assert_nothing_twice(caller)
-    assert bundle["messages"] == [one for one in caller.listener.messages if one["type"] != "stream_event"]
-    events = [one["event"] for one in caller.listener.messages if one["type"] == "stream_event"]
+    assert bundle["messages"] == [message for message in caller.listener.messages if message["type"] != "stream_event"]
+    events = [message["event"] for message in caller.listener.messages if message["type"] == "stream_event"]
     deltas = [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
     assert "".join(deltas) == "First.\nThen.\nDone.\n"
     assert bundle["result"]["summary"] == "Done.\n"
@@ -74,7 +74,7 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
     assert_nothing_twice(caller)
-    ends = [one for one in caller.listener.messages if one.get("event", {}).get("type") == "message_stop"]
+    ends = [message for message in caller.listener.messages if message.get("event", {}).get("type") == "message_stop"]
     assert len(ends) == 3
     assert "truncated" not in bundle
 
@@ -85,7 +85,7 @@ async def test_totals_are_of_the_whole_call(start_caller: StartCaller, mode: str
     caller: Caller = await start_caller(mode, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"maxMessages": 2})
     result = await caller.listener.until("result")
-    assert bundle["truncated"] == {"total": len(caller.listener.heard), "returned": 2}
+    assert bundle["truncated"] == {"total": len(caller.listener.received), "returned": 2}
     assert bundle["executionTime"] >= result["duration_ms"]
 
 
@@ -114,7 +114,7 @@ async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartC
     elicit, shown = person(types.ElicitResult(action="cancel"), accept(decision="Allow once"))
     caller: Caller = await start_caller(mode, elicit)
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=TWO))
-    await caller.until_told("Waiting for an answer")
+    await caller.until_progress("Waiting for an answer")
     await _answer(caller)
     bundle = await call
     await caller.listener.until("result")
@@ -129,8 +129,8 @@ async def test_a_client_without_forms_is_told_of_the_question(start_caller: Star
     caller: Caller = await start_caller(mode)
     prompt = script("Touch", tool("Bash", command="touch one"), "done")
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=prompt))
-    await caller.until_told("Waiting for an answer [")
-    assert any("Run: touch one" in told for told in caller.progress)
+    await caller.until_progress("Waiting for an answer [")
+    assert any("Run: touch one" in line for line in caller.progress)
     await _answer(caller)
     assert (await call)["result"]["summary"] == "done"
     assert (caller.sandbox.project / "one").exists()

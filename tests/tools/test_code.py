@@ -130,13 +130,13 @@ async def test_progress_tells_what_happens(caller: Caller) -> None:
 
 async def test_progress_tells_of_api_trouble(caller: Caller) -> None:
     await caller.ok("claude_code", prompt=script("Retry", fail(529, times=1, then="ok")))
-    assert any("529" in told for told in caller.progress)
+    assert any("529" in line for line in caller.progress)
 
 
 async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
     prompt = script("Wait", tool("Bash", command=ENDLESS))
     call = asyncio.ensure_future(caller.call("claude_code", prompt=prompt, allowedTools=["Bash"]))
-    await caller.until_told("never")
+    await caller.until_progress("never")
     call.cancel()
     (session,) = caller.service.sessions()
     assert await session.wait(30)
@@ -152,6 +152,6 @@ async def test_a_session_of_one_family_is_usable_in_the_others(start_caller: Sta
     reply = await caller.ok("claude_code_reply", sessionId=created["sessionId"], prompt=HELLO)
     assert reply["sessionTotalTurns"] == 2
     listed = await caller.ok("claude_code_session", action="list")
-    assert [one["sessionId"] for one in listed["sessions"]] == [created["sessionId"]]
+    assert [session["sessionId"] for session in listed["sessions"]] == [created["sessionId"]]
     sent = await caller.ok("claude_send_message", sessionId=created["sessionId"], message=HELLO, waitSeconds=30)
     assert sent["turnCount"] == 3

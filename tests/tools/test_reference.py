@@ -44,5 +44,9 @@ def test_every_section_is_a_tool() -> None:
 
 
 def test_every_code_is_described() -> None:
-    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ClaudeCodeError)]
+    kinds = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.ClaudeCodeError)
+    ]
     assert {kind.code for kind in kinds} <= set(re.findall(r"^  \| `([A-Z_]+)` \|", PAGE, re.MULTILINE))

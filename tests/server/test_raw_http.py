@@ -14,7 +14,7 @@ from claude_code_mcp.testing.script import script, tool
 
 from .conftest import HttpServer, http_server
 from .connection import LONG
-from .test_leaving import until
+from .test_disconnect import until
 
 MODERN = "2026-07-28"
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

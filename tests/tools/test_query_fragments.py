@@ -25,10 +25,10 @@ def fragment(text: str, kind: str = "text_delta", index: int = 0) -> dict[str, A
     }
 
 
-def told(fragments: Fragments, *messages: dict[str, Any]) -> list[str]:
+def sent_texts(fragments: Fragments, *messages: dict[str, Any]) -> list[str]:
     """The texts that are sent, as they are sent."""
-    sent = [redactor.data(one) for message in messages for one in fragments.take(message)]
-    deltas = [one["event"]["delta"] for one in sent if "delta" in one["event"]]
+    sent = [redactor.data(item) for message in messages for item in fragments.take(message)]
+    deltas = [message["event"]["delta"] for message in sent if "delta" in message["event"]]
     return [delta[FIELDS[delta["type"]]] for delta in deltas]
 
 
@@ -36,11 +36,11 @@ def told(fragments: Fragments, *messages: dict[str, Any]) -> list[str]:
 @pytest.mark.parametrize("cut", range(1, len(SECRET)))
 def test_a_secret_in_two_fragments(kind: str, cut: int) -> None:
     parts = [fragment(f"a {SECRET[:cut]}", kind), fragment(f"{SECRET[cut:]} b", kind)]
-    assert told(Fragments(redactor), *parts, STOP) == ["a ", f"{MARK} b"]
+    assert sent_texts(Fragments(redactor), *parts, STOP) == ["a ", f"{MARK} b"]
 
 
 def test_what_turns_out_to_be_no_secret_comes_with_the_next_fragment() -> None:
-    assert told(Fragments(redactor), fragment("an opaque-"), fragment("looking glass"), STOP) == [
+    assert sent_texts(Fragments(redactor), fragment("an opaque-"), fragment("looking glass"), STOP) == [
         "an ",
         "opaque-looking glass",
     ]
@@ -48,9 +48,9 @@ def test_what_turns_out_to_be_no_secret_comes_with_the_next_fragment() -> None:
 
 def test_what_is_held_back_comes_at_the_end_of_the_block() -> None:
     fragments = Fragments(redactor)
-    assert told(fragments, fragment("it is o")) == ["it is "]
+    assert sent_texts(fragments, fragment("it is o")) == ["it is "]
     *left, stop = fragments.take(STOP)
-    assert [one["event"]["delta"]["text"] for one in left] == ["o"]
+    assert [item["event"]["delta"]["text"] for item in left] == ["o"]
     assert left[0]["uuid"] != "u"
     assert stop is STOP
     assert fragments.flush() == []
@@ -58,7 +58,7 @@ def test_what_is_held_back_comes_at_the_end_of_the_block() -> None:
 
 def test_blocks_are_told_apart() -> None:
     parts = fragment("opaque-", index=0), fragment("secret-12345", index=1)
-    assert told(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
+    assert sent_texts(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
 
 
 def test_a_message_without_a_secret_s_beginning_passes_as_it_is() -> None:
@@ -79,7 +79,7 @@ def test_however_the_text_is_cut_no_secret_is_left_and_nothing_else_is_lost(piec
         size = cuts[len(parts) % len(cuts)]
         parts.append(fragment(text[at : at + size]))
         at += size
-    whole = "".join(told(Fragments(redactor), *parts, STOP))
+    whole = "".join(sent_texts(Fragments(redactor), *parts, STOP))
     assert SECRET not in whole
     assert OTHER not in whole
     if MARK not in redactor.text(text):

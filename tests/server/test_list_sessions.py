@@ -47,11 +47,11 @@ def test_sessions_of_bare_runs_are_listed_and_continued(client: Connection, fore
 @pytest.mark.promise("list.newest-first", "list.text")
 def test_sessions_are_listed_newest_first(client: Connection, warm: str) -> None:
     other = client.create(script("look for the okapi", "found"), waitSeconds=40).session
-    assert [one["sessionId"] for one in client.sessions(limit=2)] == [other, warm]
+    assert [session["sessionId"] for session in client.sessions(limit=2)] == [other, warm]
     client.send(warm, script("go", "touched"), waitSeconds=40)
-    assert [one["sessionId"] for one in client.sessions(limit=1)] == [warm]
-    assert other in [one["sessionId"] for one in client.sessions(text="OKAPI")]
-    assert warm not in [one["sessionId"] for one in client.sessions(text="OKAPI")]
+    assert [session["sessionId"] for session in client.sessions(limit=1)] == [warm]
+    assert other in [session["sessionId"] for session in client.sessions(text="OKAPI")]
+    assert warm not in [session["sessionId"] for session in client.sessions(text="OKAPI")]
     assert client.sessions(text="no such animal anywhere") == []
     assert client.call("claude_list_sessions", text="no such animal anywhere").text == "No sessions."
 
@@ -59,12 +59,12 @@ def test_sessions_are_listed_newest_first(client: Connection, warm: str) -> None
 @pytest.mark.promise("list.active")
 def test_a_running_session_is_listed_with_its_status(client: Connection, place: Sandbox) -> None:
     created = client.create(script("slow one", text("ok", delay=2)))
-    (listed,) = [one for one in client.sessions() if one["sessionId"] == created.session]
+    (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) in [(True, "running"), (False, "running")]
     assert listed["projectDirectory"] == str(place.project)
     assert listed["displayText"].startswith("slow one")
     client.look(created.session, waitSeconds=40)
-    (listed,) = [one for one in client.sessions() if one["sessionId"] == created.session]
+    (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) == (True, "completed")
 
 
@@ -72,7 +72,7 @@ def test_a_running_session_is_listed_with_its_status(client: Connection, place: 
 def test_a_directory_without_sessions_has_an_empty_list(client: Connection, warm: str, place: Sandbox) -> None:
     assert client.sessions(projectDirectory=str(place.temporary)) == []
     assert client.sessions(projectDirectory=f"{place.project}/../nowhere") == []
-    assert warm in [one["sessionId"] for one in client.sessions(projectDirectory=f"{place.project}/.")]
+    assert warm in [session["sessionId"] for session in client.sessions(projectDirectory=f"{place.project}/.")]
 
 
 @pytest.mark.promise("send.earlier-server")

@@ -1,0 +1,88 @@
+"""No setting changes what the server says first without the manifest knowing of it.
+
+The greeting answers from the shipped manifest unless a setting of `ANSWERS_DEPEND_ON` is set. So every setting is given
+other values, one at a time: either the greeting then leaves the answer to the server, or it says what the server says.
+"""
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+
+from claude_code_mcp.config import Settings, load_settings, variable_of
+from claude_code_mcp.greeting.build import Answers, first_answers
+from claude_code_mcp.greeting.manifest import ANSWERS_DEPEND_ON, Manifest, find
+from claude_code_mcp.server import server as server_module
+from claude_code_mcp.server.server import McpServer
+from claude_code_mcp.service import Service
+
+FIELDS = sorted(Settings.model_fields)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No manifest that a server has left: what is found is the shipped one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def other_values(field: str) -> list[str]:
+    """Values of a setting other than its default, as its variable would have them: all of a choice, one of the rest."""
+    info = Settings.model_fields[field]
+    choices = [str(value) for value in _choices(info.annotation) if value != info.get_default()]
+    if info.annotation is bool:
+        return ["0" if info.default else "1"]
+    if info.annotation is int:
+        return [str(info.get_default(call_default_factory=True) + 1)]
+    return choices or ["another-value"]
+
+
+def _choices(annotation: Any) -> list[object]:
+    """The members of every `Literal` in an annotation."""
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [choice for part in get_args(annotation) for choice in _choices(part)]
+
+
+def said(manifest: Manifest) -> Answers:
+    return {
+        method: {version: json.loads(line) for version, line in by_version.items()}
+        for method, by_version in manifest.results.items()
+    }
+
+
+async def is_greeted_wrongly(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the greeting would say, with this setting, what the server does not say."""
+    variable = variable_of(field)
+    monkeypatch.setenv(variable, value)
+    settings = load_settings({variable: value})
+    assert getattr(settings, field) != getattr(load_settings({}), field), "the setting has not changed"
+    manifest, _ = find(["serve"])
+    if manifest is None:  # nothing is said before the server is there
+        return False
+    answers, otherwise = await first_answers(McpServer(Service(settings)).server())
+    return (said(manifest), manifest.otherwise) != (answers, otherwise)
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in FIELDS for value in other_values(field)])
+async def test_the_greeting_says_what_the_server_says_whatever_is_set(
+    field: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not await is_greeted_wrongly(field, value, monkeypatch), (
+        f"{field} changes what the server says first: it belongs into ANSWERS_DEPEND_ON"
+    )
+
+
+async def test_an_answer_that_depends_on_an_unknown_setting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "instructions", lambda settings: f"Waits {settings.call_limit_ms} ms.")
+    assert await is_greeted_wrongly("call_limit_ms", "55001", monkeypatch)
+
+
+@pytest.mark.parametrize("variable", [variable for _, variable in ANSWERS_DEPEND_ON])
+async def test_the_settings_that_are_named_do_change_an_answer(variable: str) -> None:
+    field = next(field for field in FIELDS if variable_of(field) == variable)
+    default, _ = await first_answers(McpServer(Service(load_settings({}))).server())
+    changed = [
+        (await first_answers(McpServer(Service(load_settings({variable: value}))).server()))[0]
+        for value in other_values(field)
+    ]
+    assert default not in changed
