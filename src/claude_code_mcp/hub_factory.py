@@ -23,7 +23,9 @@ def hub_configuration(
 ) -> HubConfig:
     """The servers of a project, by default of the directory that we were started in; those that lead to the host and
     port that we serve at ourselves are locked. Blocks on the disk."""
-    servers = hub_servers(settings, environment, Path(project or own_directory()))
+    if project is None and settings.hub == "all":  # otherwise no directory counts, and ours may be gone
+        project = own_directory()
+    servers = hub_servers(settings, environment, Path(project or ""))
     return servers if serving_at is None else bar_address(servers, *serving_at)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from claude_code_mcp.commands.mcp.configure import load_configuration
 from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.hub_factory import hub_configuration
 
 
@@ -46,6 +47,23 @@ def test_the_server_and_the_command_agree_on_a_project_that_is_reached_by_a_link
     assert served == listed
     usable = {name for name, server in served.servers.items() if server.barred is None}
     assert usable == ({"own"} if extent == "own" else {"own", "local", "approved", "user"})
+
+
+@pytest.mark.parametrize(("extent", "works"), [("off", True), ("own", True), ("all", False)])
+def test_a_directory_that_is_gone_matters_only_to_a_hub_that_reads_the_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extent: str, works: bool
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    settings = load_settings({}, hub=extent, hub_file=tmp_path / "mcp.json")
+    try:
+        hub_configuration(settings, {"HOME": str(tmp_path)})
+    except InvalidArgument:
+        assert not works
+    else:
+        assert works
 
 
 def test_a_hub_that_is_off_has_no_servers(project: Path) -> None:

@@ -1,1 +1,1 @@
-"""The MCP client side: every external MCP server once, for every session and every client."""
+"""The MCP client side: one connection to every configured MCP server, shared by sessions, clients and commands."""

@@ -120,6 +120,7 @@ class HttpClient(httpx2.AsyncClient):
         return await self._checked(request, response)
 
     async def _checked(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """The response, or an error in its place where it says that the credentials or the session are of no use."""
         status = response.status_code
         if status < 400 or request.method == "DELETE":
             return response
