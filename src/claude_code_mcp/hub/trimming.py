@@ -5,7 +5,7 @@ from typing import Any
 
 import mcp_types as types
 
-from ..model.text import clip
+from ..model.text import clip, json_parts
 from .config_entry import ServerConfig, allows
 
 LONGEST_DESCRIPTION = 2048
@@ -83,18 +83,9 @@ def _with_text(block: Message, text: str) -> Message:
 
 def exceeds(value: Any, limit: int) -> bool:
     """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
-    waiting, size = [value], 0
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, str):
-            size += len(one)
-        elif isinstance(one, dict):
-            size += sum(map(len, one))
-            waiting.extend(one.values())
-        elif isinstance(one, list):
-            waiting.extend(one)
-        else:
-            size += 1
+    size = 0
+    for part in json_parts(value):
+        size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
         if size > limit:
             return True
     return False
