@@ -5,9 +5,14 @@ from typing import Any
 
 import mcp_types as types
 
+<<<<<<< HEAD
 from ..model.text import clip
 from .config_entry import ServerConfig
 from .streams import JsonObject
+=======
+from ..model.text import clip, json_parts
+from .config_entry import ServerConfig, allows
+>>>>>>> house-text
 
 LONGEST_DESCRIPTION = 2048
 LONGEST_RESULT = 100_000
@@ -82,6 +87,7 @@ def _with_text(block: JsonObject, text: str) -> JsonObject:
 
 def exceeds(value: Any, limit: int) -> bool:
     """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
+<<<<<<< HEAD
     waiting, size = [value], 0
     while waiting:
         item = waiting.pop()
@@ -94,6 +100,11 @@ def exceeds(value: Any, limit: int) -> bool:
             waiting.extend(item)
         else:
             size += 1
+=======
+    size = 0
+    for part in json_parts(value):
+        size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
+>>>>>>> house-text
         if size > limit:
             return True
     return False

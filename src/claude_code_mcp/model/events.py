@@ -11,7 +11,7 @@ from typing import Any
 from .outcome import Outcome
 from .question import Question, Resolution
 from .states import State
-from .text import cut
+from .text import cut, json_parts
 from .usage import Usage
 
 _LONGEST_TEXT = 2000
@@ -210,8 +210,4 @@ class Gap(Event):
 
 def _text_size(value: object) -> int:
     """The length of all text in a JSON value: nearly all of its size."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, Mapping):
-        return sum(_text_size(key) + _text_size(part) for key, part in value.items())
-    return sum(map(_text_size, value)) if isinstance(value, list | tuple) else 0
+    return sum(len(part) for part in json_parts(value) if isinstance(part, str))

@@ -42,18 +42,20 @@ def mark(left_out: int, total: int, part: str | None = None) -> str:
 
 def has_mark(value: Any) -> bool:
     """Whether a cut mark is anywhere in a JSON value: in its texts, its keys or what it holds."""
+    return any(isinstance(part, str) and _IS_CUT_MARK.search(part) for part in json_parts(value))
+
+
+def json_parts(value: Any) -> Iterator[Any]:
+    """Every part of a JSON value: itself, keys and nested values, in no particular order, however deeply nested."""
     unread = [value]
     while unread:
         part = unread.pop()
-        if isinstance(part, str):
-            if _IS_CUT_MARK.search(part):
-                return True
-        elif isinstance(part, Mapping):
+        yield part
+        if isinstance(part, Mapping):
             unread.extend(part)
             unread.extend(part.values())
         elif isinstance(part, list | tuple):
             unread.extend(part)
-    return False
 
 
 def clip(text: str, longest: int, ending: str = "…") -> str:

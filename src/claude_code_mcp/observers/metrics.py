@@ -20,7 +20,6 @@ from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEn
 from ..model.states import State
 from ..model.usage import Usage
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "claude_code_mcp"
 _TURN_SECONDS = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 _WAIT_SECONDS = (0.01, 0.1, 1, 5, 15, 30, 60, 120, 300, 600)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..errors import InvalidArgument
 from ..model.question import Answer, Choice, Question, QuestionKind
-from ..model.text import as_json, count_of, cut_data, gaps, has_mark, hidden_in, one_line, visible
+from ..model.text import as_json, count_of, cut_data, gaps, has_mark, hidden_in, json_parts, one_line, visible
 from .describe import is_described
 
 WHOLE = 256 << 10
@@ -41,18 +41,9 @@ class Redacts(Protocol):
 
 def input_size(question: Question) -> int:
     """The bytes of the input as JSON, roughly: escapes of control characters count for one."""
-    unread: list[Any] = [question.tool_input]
     size = 0
-    while unread:
-        value = unread.pop()
-        size += 4
-        if isinstance(value, str):
-            size += len(value.encode("utf-8", "surrogatepass"))
-        elif isinstance(value, Mapping):
-            unread.extend(value)
-            unread.extend(value.values())
-        elif isinstance(value, list | tuple):
-            unread.extend(value)
+    for part in json_parts(question.tool_input):
+        size += 4 + (len(part.encode("utf-8", "surrogatepass")) if isinstance(part, str) else 0)
     return size
 
 

@@ -155,7 +155,7 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     if arguments.action == "cancel":
         session = await call.service.cancel(arguments.session_id, owner=call.principal)
         return session_infos([session], sensitive, f"Session {session.id} was cancelled.")
-    session = call.service.session(arguments.session_id, owner=call.principal)
+    session = await call.service.find(arguments.session_id, owner=call.principal)
     if arguments.action == "get" and arguments.part is not None:
         return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
     if arguments.action == "respond" and call.resumed_session is None:
