@@ -115,7 +115,7 @@ class _Tour:
             "add() subtracts. Fix it.", tool("Read", file_path=file), edit, text("Fixed: add() adds now.\n", chunks=5)
         )
         report = await self._call("claude_create_session", prompt=prompt, **_WAIT)
-        (question,) = report["pendingInputs"]
+        question = _open_question(report)
         _print(f"   waiting  {question['type']}: {question['description']}")
         answer = {"inputId": question["inputId"], "decision": "allow"}
         report = await self._call("claude_respond", sessionId=report["sessionId"], **answer, **_WAIT)
@@ -137,7 +137,7 @@ class _Tour:
         report = await self._call("claude_create_session", prompt=prompt, permissionMode="plan", **_WAIT)
         decisions = [{"decision": "deny", "reason": "Add a date."}, {"decision": "allow"}]
         while report["status"] == "waiting_for_input":
-            (question,) = report["pendingInputs"]
+            question = _open_question(report)
             answer = decisions.pop(0) if question["type"] == "plan_review" else {"decision": "allow"}
             _print(f"   waiting  {question['type']}: {question['description']} -> {answer}")
             identity = {"sessionId": report["sessionId"], "inputId": question["inputId"]}
@@ -175,6 +175,15 @@ class _Tour:
 def _text_of(result: "types.CallToolResult") -> str:
     texts = (block.text for block in result.content if block.type == "text")
     return " ".join(" ".join(texts).split())
+
+
+def _open_question(report: dict[str, Any]) -> dict[str, Any]:
+    """The one question of a session; ProcessFailed if it has none, as when Claude Code did not start."""
+    questions: list[dict[str, Any]] = report.get("pendingInputs") or []
+    if len(questions) != 1:
+        reason = (report.get("error") or {}).get("message", "it asks nothing.")
+        raise ProcessFailed(f"The demo failed: the session is in state {report['status']}: {reason}")
+    return questions[0]
 
 
 def _print_report(report: dict[str, Any]) -> None:
