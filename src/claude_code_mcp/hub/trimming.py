@@ -5,14 +5,9 @@ from typing import Any
 
 import mcp_types as types
 
-<<<<<<< HEAD
-from ..model.text import clip
+from ..model.text import clip, json_parts
 from .config_entry import ServerConfig
 from .streams import JsonObject
-=======
-from ..model.text import clip, json_parts
-from .config_entry import ServerConfig, allows
->>>>>>> house-text
 
 LONGEST_DESCRIPTION = 2048
 LONGEST_RESULT = 100_000
@@ -87,24 +82,9 @@ def _with_text(block: JsonObject, text: str) -> JsonObject:
 
 def exceeds(value: Any, limit: int) -> bool:
     """Whether a JSON value has more than so many characters of text in it; stops counting when it does."""
-<<<<<<< HEAD
-    waiting, size = [value], 0
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            size += len(item)
-        elif isinstance(item, dict):
-            size += sum(map(len, item))
-            waiting.extend(item.values())
-        elif isinstance(item, list):
-            waiting.extend(item)
-        else:
-            size += 1
-=======
     size = 0
     for part in json_parts(value):
         size += len(part) if isinstance(part, str) else not isinstance(part, dict | list)
->>>>>>> house-text
         if size > limit:
             return True
     return False
