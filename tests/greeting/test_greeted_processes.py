@@ -357,12 +357,13 @@ def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> 
 
 def test_the_fast_way_in_imports_next_to_nothing() -> None:
     python = os.path.join(os.path.dirname(SCRIPT), "python")
-    told = [
+    results = [
         subprocess.run(
             [python, "-c", f"import sys{more}; print(*sys.modules)"], capture_output=True, text=True, check=True
         )
         for more in ("", ", claude_code_mcp.cli, claude_code_mcp.greeting.loop")
     ]
-    before, after = (set(run.stdout.split()) for run in told)
-    ours = {f"claude_code_mcp{name}" for name in ("", ".child_environment", ".cli", ".front", ".greeting", ".manifest")}
+    before, after = (set(result.stdout.split()) for result in results)
+    greeting = {".greeting", ".greeting.loop", ".greeting.manifest", ".greeting.protocol"}
+    ours = {f"claude_code_mcp{name}" for name in ("", ".cli", ".processes", ".processes.environment", *greeting)}
     assert after - before == ours | {"_json", "binascii", "select"}
