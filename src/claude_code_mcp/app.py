@@ -66,7 +66,7 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
 async def refuse_stdio(problem: ClaudeCodeError, greeted: GreetedInput) -> None:
     """Answers every call of the client on stdin and stdout with the reason why there is no server, until it goes away
     or a signal comes."""
-    from .server.refusing_server import refusing_server  # noqa: PLC0415
+    from .server.server import refusing_server  # noqa: PLC0415
     from .server.transports.stdio import stdio_streams  # noqa: PLC0415
 
     server, serving = refusing_server(problem, load_settings({})), anyio.CancelScope()

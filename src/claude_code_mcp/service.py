@@ -38,18 +38,16 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.acceptance import MessageAcceptance
 from .sessions.background_tasks import BackgroundTasks
-from .sessions.bookkeeping import Bookkeeper
 from .sessions.dependencies import SessionDeps
 from .sessions.launcher import Launcher, default_directory
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import WhenBusy
-from .sessions.observation import Observer, ObserverList
+from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.record_writer import RecordWriter
-from .sessions.registry import Sessions
+from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
-from .sessions.session_listing import SessionListing
 from .sessions.slots import Slots
 from .store.catalogue import Catalogue, CatalogueEntries
 from .store.event_log import Subscription

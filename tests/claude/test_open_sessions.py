@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.claude.open_sessions import process_with
+from claude_code_mcp.claude.user_config import process_with
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is Linux's")
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.command_line import ConversationStart, build_command
-from claude_code_mcp.claude.permission_grants import granted_rules, with_grants
+from claude_code_mcp.claude.command_line import ConversationStart, build_command, granted_rules, with_grants
 from claude_code_mcp.model.options import SessionOptions
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from claude_code_mcp.claude.refusals import check_agents, check_servers, refused_argument
+from claude_code_mcp.claude.option_checks import check_agents, check_servers, refused_argument
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.model.options import SessionOptions
 

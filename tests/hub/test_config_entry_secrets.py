@@ -33,7 +33,7 @@ def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
         "headers": {"Authorization": "Bearer abcdef123"},
         "oauth": {"clientSecret": "oauthsecret"},
     }
-    redact = parse_entry("x", entry, {}).redactor().text
+    redact = parse_entry("x", entry, {}).secrets_redactor().text
     text = redact("hunter22 k=parameter abcdef123 oauthsecret and Bearer whatever.else")
     assert text == f"{MARK} {MARK} {MARK} {MARK} and Bearer {MARK}"
 
@@ -45,5 +45,5 @@ def test_what_a_program_was_given_appears_in_no_text() -> None:
         "env": {"MY_TOKEN": "variable1", "MODE": "production"},
     }
     config = parse_entry("x", entry, {})
-    assert config.redactor().text("variable1 production") == f"{MARK} production"
+    assert config.secrets_redactor().text("variable1 production") == f"{MARK} production"
     assert config.describe()["command"] == f"run --api-key={MARK} --token {MARK} --verbose plain"

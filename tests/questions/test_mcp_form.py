@@ -6,7 +6,7 @@ import pytest
 
 from claude_code_mcp.model.question import Answer, Question, QuestionKind
 from claude_code_mcp.questions.cli_reply import reply
-from claude_code_mcp.questions.mcp_form import TOOL, filled_in, questions_of
+from claude_code_mcp.questions.form_model import TOOL, filled_in, questions_of
 
 
 def form(**properties: Any) -> dict[str, Any]:

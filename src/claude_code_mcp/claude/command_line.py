@@ -6,12 +6,16 @@ pass for a flag of its own.
 
 `build_command` is pure: it names the files and their contents, and writes none. `prepare_command` writes them into a
 private directory, which `ChildProcess` removes when the process has ended.
+
+Grants, permission updates that a person gave for the whole session, are forgotten by the CLI with its process:
+`granted_rules` and `with_grants` give them to the next one as settings and options. Updates of unknown types and
+malformed ones are left out.
 """
 
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,11 @@ from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
+
+
 """Bytes of JSON that may stand on the command line itself."""
+
+
 _STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose")
 
 
@@ -234,3 +242,43 @@ def _inline(name: str, value: Mapping[str, Any]) -> str:
     if len(text.encode()) > _MAX_INLINE:
         raise InvalidArgument(f"{name} is longer than {_MAX_INLINE} bytes.", field=name)
     return text
+
+
+_BEHAVIOURS = ("allow", "deny", "ask")
+
+
+def granted_rules(grants: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The rules in permission updates, as settings files write them, by what they do."""
+    rules: dict[str, list[str]] = {}
+    for grant in grants:
+        behaviour = grant.get("behavior", "allow")
+        if grant.get("type") == "addRules" and behaviour in _BEHAVIOURS:
+            texts = (text for rule in _items(grant.get("rules")) if (text := _rule_text(rule)) is not None)
+            rules.setdefault(behaviour, []).extend(texts)
+    return {behaviour: list(dict.fromkeys(texts)) for behaviour, texts in rules.items() if texts}
+
+
+def with_grants(options: SessionOptions, grants: Sequence[Mapping[str, Any]]) -> SessionOptions:
+    """The options with the mode and the directories in permission updates; the last mode counts."""
+    mode, directories = options.permission_mode, list(options.additional_directories)
+    for grant in grants:
+        if grant.get("type") == "setMode" and isinstance(grant.get("mode"), str):
+            mode = grant["mode"]
+        elif grant.get("type") == "addDirectories":
+            directories.extend(path for path in _items(grant.get("directories")) if isinstance(path, str))
+    changes = {"permission_mode": mode, "additional_directories": tuple(dict.fromkeys(directories))}
+    return options.model_copy(update=changes)
+
+
+def _rule_text(rule: object) -> str | None:
+    if not isinstance(rule, Mapping) or not isinstance(rule.get("toolName"), str):
+        return None
+    name, content = rule["toolName"], rule.get("ruleContent")
+    if content is None:
+        return str(name)
+    escaped = str(content).replace("\\", "\\\\").replace("(", "\\(").replace(")", "\\)")
+    return f"{name}({escaped})"
+
+
+def _items(value: object) -> Iterable[Any]:
+    return value if isinstance(value, list | tuple) else ()

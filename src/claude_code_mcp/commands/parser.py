@@ -1,12 +1,17 @@
 """The command line: registers every command, parses the arguments and turns failures into exit codes.
 
 Exit codes: 0 for success, 1 when something was found wrong, 2 for a mistake in the call or the settings, 130 for
-Ctrl-C.
+Ctrl-C. Standard output takes any character on any terminal, and a reader that leaves early, as `| head` does, is no
+error.
 """
 
 import argparse
+import io
+import json
+import os
 import sys
-from collections.abc import Sequence
+from codecs import register_error
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from .. import __version__
@@ -14,12 +19,14 @@ from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
 from . import claude, config, demo, doctor, serve, sessions, stats, token
 from .mcp import command as mcp
-from .output import run_with_output
 
 COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
+
+
 """In the order of the help."""
 
-_ABOUT = """\
+
+_DESCRIPTION = """\
 Run Claude Code from any MCP client, with a person able to watch and answer at any moment.
 Without a command it serves MCP on standard input and output, which is how clients start it; the flags of
 `serve` may then be given too."""
@@ -69,9 +76,57 @@ class _Parser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
     command line raises InvalidArgument instead of ending the process."""
-    parser = _Parser(prog="claude-code-mcp", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(
+        prog="claude-code-mcp", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.add_to(commands)
     return parser
+
+
+_ESCAPE = "claude_code_mcp_escape"
+
+
+def run_with_output(command: Callable[[], int]) -> int:
+    """Runs a command and returns its exit code; 0 if the reader of its output leaves.
+
+    What the encoding of a stream lacks is escaped. Output is flushed before this returns: when the interpreter ends it
+    would be too late to handle the error. A BrokenPipeError counts also where task groups have wrapped it.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_ESCAPE)
+    try:
+        try:
+            return command()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        if _other_than_broken_pipe(error):
+            raise
+        _discard_output()
+        return 0
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    r"""The characters as JSON writes them (`\u2026`), so that JSON stays the JSON that it was."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+register_error(_ESCAPE, _escaped)
+
+
+def _other_than_broken_pipe(error: BaseException) -> bool:
+    return isinstance(error, BaseExceptionGroup) and error.split(BrokenPipeError)[1] is not None
+
+
+def _discard_output() -> None:
+    """What is still buffered goes nowhere; the interpreter flushes it once more when it ends."""
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 1)
+    os.close(devnull)

@@ -3,16 +3,20 @@
 There is one class for each `type`. A class says everything that depends on the type and is not the transport itself:
 which fields the entry has, whether the server runs on this machine, what is secret in it and what of it may be shown.
 `parse_entry` makes one from JSON.
+
+References to variables in an entry, `${NAME}`, `${NAME:-default}` and `${env:NAME}`, are replaced by `expand`.
 """
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
+from ..processes.environment import is_own
 from ..redaction import (
     SHORTEST_OF_ONE_SERVER,
     Redactor,
@@ -22,11 +26,53 @@ from ..redaction import (
     secret_values,
     secrets_of_url,
 )
-from .config_variables import MissingVariable, expand
+
+_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+class MissingVariable(ValueError):
+    """A reference names a variable that is not set, and gives no default."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the variable {name} is not set and has no default")
+
+
+def expand(value: Any, environment: Mapping[str, str]) -> Any:
+    """Replaces the references in all strings of a JSON value, at any depth. Raises MissingVariable.
+
+    Takes time linear in the length of the strings.
+    """
+    if isinstance(value, str):
+        # No reference begins behind the last brace. Left in, each beginning of one would be read to the very end.
+        end = value.rfind("}") + 1
+        return _REFERENCE.sub(lambda reference: _value_of(reference, environment), value[:end]) + value[end:]
+    if isinstance(value, dict):
+        return {key: expand(item, environment) for key, item in value.items()}
+    if isinstance(value, list):
+        return [expand(item, environment) for item in value]
+    return value
+
+
+def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
+    name, default = reference.groups()
+    # Our own variables hold tokens, and a file could send them anywhere: they count as not set.
+    value = None if is_own(name) else environment.get(name)
+    if value is not None and (value or default is None):
+        return value
+    if default is None:
+        raise MissingVariable(name)
+    return str(default)
+
 
 IDE_TOOLS = ("executeCode", "getDiagnostics")
+
+
 """The tools of an IDE's server that are meant for a model; the rest serve the IDE's own windows."""
+
+
 _TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
+
+
 """What other programs call a type."""
 
 
@@ -82,7 +128,7 @@ class _ServerConfig(_Entry):
         """What may be shown of the entry: its type and its address, without secrets."""
         return {"type": self.type}
 
-    def redactor(self) -> Redactor:
+    def secrets_redactor(self) -> Redactor:
         """Takes the secrets of this server out of what it says and what is said about it."""
         return Redactor(self.secrets(), shortest=SHORTEST_OF_ONE_SERVER)
 
@@ -116,7 +162,7 @@ class StdioConfig(_ServerConfig):
         yield from secret_arguments(self.args)
 
     def describe(self) -> dict[str, object]:
-        return {**super().describe(), "command": self.redactor().text(" ".join([self.command, *self.args]))}
+        return {**super().describe(), "command": self.secrets_redactor().text(" ".join([self.command, *self.args]))}
 
 
 class _RemoteConfig(_ServerConfig):
@@ -194,11 +240,20 @@ class SdkConfig(_ServerConfig):
 
 
 IdeConfig = SseIdeConfig | WebSocketIdeConfig
+
+
 OAuthServerConfig = HttpConfig | SseConfig
+
+
 """The types whose servers may want a token from an authorization server."""
+
+
 ServerConfig = StdioConfig | HttpConfig | SseConfig | WebSocketConfig | SseIdeConfig | WebSocketIdeConfig | SdkConfig
 
+
 _ADAPTER: TypeAdapter[ServerConfig] = TypeAdapter(Annotated[ServerConfig, Field(discriminator="type")])
+
+
 _TYPES = [get_args(config.model_fields["type"].annotation)[0] for config in get_args(ServerConfig)]
 
 

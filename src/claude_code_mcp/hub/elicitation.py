@@ -23,7 +23,7 @@ SendAgain = Callable[[JsonObject], Awaitable[JsonObject]]
 """Sends a request with these members added to its params."""
 
 
-async def ask_nobody(params: JsonObject) -> JsonObject:
+async def cancel_elicitation(params: JsonObject) -> JsonObject:
     """Cancels every question: for callers that have no person to ask."""
     return {"action": "cancel"}
 
@@ -61,7 +61,7 @@ class CallersInFlight:
                 return types.ErrorData(
                     code=types.INVALID_REQUEST, message="Several callers share this server: it is unclear whom to ask."
                 )
-            ask = ask_nobody
+            ask = cancel_elicitation
         answer = await ask(params.model_dump(by_alias=True, mode="json", exclude_none=True))
         try:
             return types.ElicitResult.model_validate(answer)

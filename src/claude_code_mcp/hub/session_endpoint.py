@@ -21,7 +21,7 @@ from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..model.question import AskPerson
 from .client_session import UpstreamClient
 from .dependencies import Permit
-from .elicitation import ask_nobody, request_with_input
+from .elicitation import cancel_elicitation, request_with_input
 from .streams import JsonObject
 from .trimming import trim_result
 from .upstream import Upstream
@@ -167,7 +167,7 @@ class SessionEndpoint:
         async def send(answers: JsonObject) -> JsonObject:
             return await self._upstream.request(method, {**params, **answers}, on_progress, ask)
 
-        result = await (request_with_input(send, ask or ask_nobody) if method in _MAY_WANT_INPUT else send({}))
+        result = await (request_with_input(send, ask or cancel_elicitation) if method in _MAY_WANT_INPUT else send({}))
         result.pop("resultType", None)
         return trim_result(result) if is_call else result
 

@@ -63,7 +63,7 @@ class Upstream:
         self._throttle = throttle
         self._memory = memory
         self._timeout = timeout
-        self._redact = server.config.redactor().text
+        self._redact = server.config.secrets_redactor().text
         self._connection = Connection()
         if server.barred is not None:
             self._connection = self._connection.disabled(server.barred)

@@ -2,7 +2,8 @@
 
 One model for both directions: a question of a session that is put to a client as a form (`FormField.schema`, `entered`
 and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels` and
-`value_of`). What a form says and which answers it leads to is decided by those who use this.
+`value_of`). `questions_of` and `filled_in` put a server's whole form as a user question, and its answers back into the
+form. How a question of a session reads as a form is decided in `server/elicitation/forms.py`.
 """
 
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 YES, NO = "Yes", "No"
+
+
 _TRUE_WORDS = ("true", "yes", "y", "1")
 
 
@@ -120,3 +123,48 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+TOOL = "AskUserQuestion"
+
+
+"""The tool under whose name such a question is asked: people answer it as they answer Claude's own."""
+
+
+def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
+    """The input of a user question with one question for every field; one of yes or no for a form without fields."""
+    fields = read_fields(form.get("requestedSchema"))
+    message = f"{server} asks: {form.get('message') or 'Please answer.'}"
+    if not fields:
+        return {"questions": [_question(message, server, [YES, NO])]}
+    return {
+        "questions": [
+            _question(_text(message, field), field.name, field.labels, several=field.kind is FieldKind.ARRAY)
+            for field in fields
+        ]
+    }
+
+
+def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, str]) -> dict[str, Any]:
+    """The result of `elicitation/create` for answers by the text of their question; fields without one are left out."""
+    fields = read_fields(form.get("requestedSchema"))
+    if not fields:
+        agreed = next(iter(answers.values()), NO) == YES
+        return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
+    texts = [question["question"] for question in questions_of(server, form)["questions"]]
+    content = {
+        field.name: field.value_of(answers[text])
+        for text, field in zip(texts, fields, strict=True)
+        if answers.get(text)
+    }
+    return {"action": "accept", "content": content}
+
+
+def _text(message: str, field: FormField) -> str:
+    description = ": ".join(filter(None, (field.title, field.description)))
+    return f"{message} [{about or field.name}]"
+
+
+def _question(text: str, header: str, labels: list[str], *, several: bool = False) -> dict[str, Any]:
+    options = [{"label": label, "description": ""} for label in labels]
+    return {"question": text, "header": header, "options": options, "multiSelect": several}

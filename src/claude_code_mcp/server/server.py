@@ -2,6 +2,9 @@
 
 Every result and every failure of a call leaves through `_call_tool`: an expected error becomes a refusal with its code,
 an unexpected one an INTERNAL refusal whose details are only in the log, and known secrets are removed from both.
+
+`refusing_server` is run instead when the settings cannot be used: many clients show nobody what a process writes to
+stderr, so that every call reports the problem in the protocol.
 """
 
 import asyncio
@@ -42,17 +45,28 @@ from .transports.wire import checked_results
 if TYPE_CHECKING:
     from ..hub.hub import Hub
     from .tools.hub_proxy import HubProxy
+from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
+
 
 ToolRunner = Callable[
     [Call, Mapping[str, Any]], Awaitable[ToolOutput | types.CallToolResult | types.InputRequiredResult]
 ]
 
+
 NAME = "claude-code-mcp"
+
+
 _MAX_MESSAGE = 2000
+
+
 """Characters of an error message."""
+
+
 _ANNOUNCE_DELAY = 0.5
+
+
 """Seconds in which changes of the tools are gathered into one announcement."""
 
 
@@ -276,3 +290,30 @@ def refusal(error: ClaudeCodeError, clean: Callable[[str], str] = str) -> types.
         content=[types.TextContent(type="text", text=f"Error [{error.code}]: {message}")],
         structured_content={**(error.report if isinstance(error, TurnTimeout) else {}), "error": problem},
     )
+
+
+def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]:
+    """Answers the handshake and lists the tools of these settings as usual; refuses every call with the problem."""
+    error = InvalidArgument(
+        f"This server was started with something that it cannot use, and runs nothing. {problem.message} "
+        "Correct that and start the server again.",
+        **problem.data,
+    )
+    listing = types.ListToolsResult(tools=[tool.listing() for tool in tools_of(settings).values()])
+
+    async def list_tools(_: Context, __: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        return listing
+
+    async def call_tool(_: Context, __: types.CallToolRequestParams) -> types.CallToolResult:
+        return refusal(error)
+
+    server = Server[Any](
+        NAME,
+        version=__version__,
+        title="Claude Code",
+        instructions=instructions(settings),
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    server.middleware[:] = [checked_results]
+    return server

@@ -13,9 +13,8 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from ..claude.command_line import ConversationStart
+from ..claude.command_line import ConversationStart, granted_rules, with_grants
 from ..claude.frames import Frame, Raw, Result
-from ..claude.permission_grants import granted_rules, with_grants
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged

@@ -13,7 +13,7 @@ from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
 from ..questions.cli_reply import chosen_mode
-from ..questions.mcp_form import TOOL, filled_in, questions_of
+from ..questions.form_model import TOOL, filled_in, questions_of
 from ..store.event_log import EventLog
 from .event_writer import ReadableLines
 from .policy_enforcer import BY, PolicyEnforcer

@@ -20,9 +20,8 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
-from ...hub.config_entry import InvalidEntry, ServerConfig, parse_entry
+from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, expand, parse_entry
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
-from ...hub.config_variables import MissingVariable, expand
 from ...private_files import FILE, private_directory
 from .render import as_json, clean, table
 

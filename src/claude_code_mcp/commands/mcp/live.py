@@ -19,7 +19,7 @@ import mcp_types as types
 
 from ...errors import InvalidArgument
 from ...hub.config_files import HubConfig
-from ...hub.elicitation import ask_nobody
+from ...hub.elicitation import cancel_elicitation
 from ...hub.hub import Hub, HubTool, ServerStatus
 from ...model.question import AskPerson
 from .configure import load_configuration, select_servers
@@ -161,7 +161,7 @@ def _input_schema(tools: list[HubTool], server: str, name: str) -> dict[str, Any
 def _prompter() -> AskPerson:
     """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return ask_nobody
+        return cancel_elicitation
     lines = InputLines()
 
     async def read_line(prompt: str) -> str | None:

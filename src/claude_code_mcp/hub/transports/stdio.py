@@ -43,7 +43,7 @@ async def stdio(
     """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `_GRACE` seconds) and
     everything that it started. Neither can be cancelled half way."""
     variables, mark = child_environment_of({**environment, **config.env})
-    server = _Server(config.redactor().text, mark)
+    server = _Server(config.secrets_redactor().text, mark)
     argv = [_find_program(config.command, variables), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it

@@ -149,7 +149,7 @@ class _QueryStream:
         # Where an earlier round of this call has stopped.
         self._began = call.resumed_number("began") or _now()
         # A number of the log is meaningless once the session was unloaded and has a new log.
-        same_log = call.state.get("log") == session.log.epoch
+        same_log = call.state.get("log") == session.events.epoch
         self._reached = (call.resumed_number("reached") or 0) if same_log else 0
         self._sequence = call.resumed_number("sequence") or 0
         self._total = call.resumed_number("total") or 0
@@ -159,7 +159,7 @@ class _QueryStream:
         """What the next round needs to go on from here."""
         return {
             "message": self._user_message.id,
-            "log": self._session.log.epoch,
+            "log": self._session.events.epoch,
             "began": self._began,
             "reached": self._reached,
             "sequence": self._sequence,
@@ -183,7 +183,7 @@ class _QueryStream:
 
     def _restore_bundle(self) -> None:
         """Puts what an earlier round has sent into the bundle again."""
-        for event in self._session.log.after(0):
+        for event in self._session.events.after(0):
             if event.seq <= self._reached and isinstance(event, Message) and self._is_bundled(event):
                 self._keep(event)
 

@@ -109,7 +109,7 @@ class HeldEvents:
     def subscribe(self, session: Session, after: int) -> Iterator[RoundEvents]:
         """The events from where an earlier round of the call left off, or else those behind `after`. At the end the
         subscription is held for the next round if the call continues, and closed if not."""
-        held = self._held.pop(session.id) if session.id in self._held else session.log.subscribe(after)
+        held = self._held.pop(session.id) if session.id in self._held else session.events.subscribe(after)
         round_ = RoundEvents(held)
         try:
             yield round_

@@ -149,7 +149,7 @@ async def send_message(call: Call, arguments: SendMessage) -> Reply:
     # The cursor behind which new output begins is taken before the message is sent: meanwhile the turn already runs.
     sessions = call.service.sessions(owner=call.principal)
     known = next((session for session in sessions if session.id == arguments.session_id), None)
-    since = known.log.cursor(known.log.last_seq) if known is not None else None
+    since = known.events.cursor(known.events.last_seq) if known is not None else None
     turn = call.resumed_turn() or await call.service.send(arguments.session_id, arguments.message, owner=call.principal)
     return await _result(
         call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
@@ -177,17 +177,17 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
 
 def _part_report(call: Call, session: Session, part: str, offset: int) -> SessionReport:
     """One page of a part that was too long for a report."""
-    redactor, about = call.service.redaction, {"session_id": session.id, "status": status_of(session)}
+    redactor, identity = call.service.redaction, {"session_id": session.id, "status": status_of(session)}
     if part != PENDING:
-        return SessionReport(**about, part=read_part(session, part, offset, redactor))
+        return SessionReport(**identity, part=read_part(session, part, offset, redactor))
     parts = ResultParts(redactor)
     inputs = pending_inputs(session.questions, parts, offset)
-    return SessionReport(**about, pending_inputs=inputs, truncated=parts.truncated)
+    return SessionReport(**identity, pending_inputs=inputs, truncated=parts.truncated)
 
 
 async def respond(call: Call, arguments: Respond) -> Reply:
     session = call.service.session(arguments.session_id, owner=call.principal)
-    since = session.log.cursor(session.log.last_seq)
+    since = session.events.cursor(session.events.last_seq)
     if call.resumed_session is None:
         answer = answer_from(arguments.decision, arguments)
         call.service.respond(
@@ -245,7 +245,7 @@ async def _result(
     """
     if call.resumed_session:
         since = str(call.state.get("since"))
-    since = since or session.log.cursor(session.log.restored_seq)
+    since = since or session.events.cursor(session.events.restored_seq)
     late = _accept_answers(call, session)
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))

@@ -162,7 +162,7 @@ def report(
 
 def _silent_seconds(session: Session) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
-    noticed = session.log.latest(Stalled, 1)
+    noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
 
 
@@ -209,7 +209,7 @@ def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:
 def _output(session: Session, lines: int | None, start: int | None, parts: ResultParts) -> tuple[list[str], int, bool]:
     last = session.events.last_seq
     if start is None:
-        latest = session.log.latest(Output, _DEFAULT_LINES if lines is None else lines)
+        latest = session.events.latest(Output, _DEFAULT_LINES if lines is None else lines)
         shown, _, _ = _within_budget(reversed(latest), parts)
         return shown[::-1], last, False
     shown, reached, more = _within_budget(session.events.after(start), parts, lines)

@@ -132,7 +132,7 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
     if not call.wants_progress:
         yield
         return
-    with session.log.subscribe() as events:
+    with session.events.subscribe() as events:
         reporting = call.service.start_task(_report_progress(call, session.questions, events))
         try:
             yield
@@ -203,10 +203,10 @@ def _timeout_message(session: Session, outcome: TurnOutcome) -> str:
 
 def output_so_far(session: Session) -> str:
     """The last lines of output of the session's newest turn, as many as fit."""
-    began = max((event.seq for event in session.log.latest(TurnStarted, 1)), default=0)
+    began = max((event.seq for event in session.events.latest(TurnStarted, 1)), default=0)
     lines: list[str] = []
     left = OUTPUT_BUDGET
-    for event in reversed([event for event in session.log.after(began) if isinstance(event, Output)]):
+    for event in reversed([event for event in session.events.after(began) if isinstance(event, Output)]):
         left -= len(event.line) + 1
         if left < 0 and lines:
             break
