@@ -162,7 +162,7 @@ def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, str]) 
 
 def _text(message: str, field: FormField) -> str:
     description = ": ".join(filter(None, (field.title, field.description)))
-    return f"{message} [{about or field.name}]"
+    return f"{message} [{description or field.name}]"
 
 
 def _question(text: str, header: str, labels: list[str], *, several: bool = False) -> dict[str, Any]:
