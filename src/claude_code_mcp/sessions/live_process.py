@@ -126,6 +126,7 @@ class LiveProcess:
             servers,
             f"session:{owner.id}",
             self._deps.start_task,
+            self._deps.redact,
             self._frames.progress_reported,
             self._frames.form_requested,
         )

@@ -57,6 +57,7 @@ class McpBridge:
         servers: tuple[str, ...],
         caller: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
+        redact: Callable[[Any], Any],
         report_progress: Callable[[str], None],
         ask: Callable[[str, Raw], Awaitable[Raw]],
     ) -> None:
@@ -64,6 +65,7 @@ class McpBridge:
         self._host = host
         self._caller = caller
         self._start_task = start_task
+        self._redact = redact
         self._report_progress = report_progress
         self._ask = ask
         self._progress_at = 0.0
@@ -113,8 +115,9 @@ class McpBridge:
         self._progress_at = now
         params = message.get("params") or {}
         total = params.get("total")
-        progress = f"{params.get('progress', 0):g}" + (f" of {total:g}" if total else "")
-        text = one_line(str(params.get("message") or ""), _PROGRESS_LENGTH)
+        progress = _number_text(params.get("progress", 0)) + (f" of {_number_text(total)}" if total else "")
+        # Redacted before it is cut: half of a secret could not be recognised.
+        text = one_line(str(self._redact(str(params.get("message") or ""))), _PROGRESS_LENGTH)
         self._report_progress(f"[progress] {server}: {f'{progress} {text}'.strip()}")
 
     def close(self) -> None:
@@ -129,3 +132,8 @@ async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
         await process.request("mcp_message", timeout=_PUSH_TIMEOUT, server_name=server, message=message)
     except ProcessFailed as error:
         log.debug("a message of %s did not reach its session: %s", server, error.message)
+
+
+def _number_text(value: object) -> str:
+    """A number of a progress report; servers send texts there too."""
+    return f"{value:g}" if isinstance(value, int | float) else one_line(str(value), 20)

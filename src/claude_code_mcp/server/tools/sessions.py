@@ -199,7 +199,7 @@ async def respond(call: Call, arguments: Respond) -> Reply:
 
 async def interrupt(call: Call, arguments: Interrupt) -> Reply:
     interrupted = await call.service.interrupt(arguments.session_id, owner=call.principal)
-    return interruption(interrupted.session, interrupted.dropped)
+    return interruption(interrupted.session, interrupted.dropped, call.service.redaction)
 
 
 async def list_sessions(call: Call, arguments: ListSessions) -> Reply:

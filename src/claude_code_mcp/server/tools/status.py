@@ -94,8 +94,9 @@ class Interruption(Acknowledgement):
     dropped_messages: list[str] | None = None
 
 
-def interruption(session: Session, dropped: Iterable[UserMessage]) -> Interruption:
-    beginnings = [cut(message.text, _MAX_DROPPED) for message in dropped]
+def interruption(session: Session, dropped: Iterable[UserMessage], redactor: Redacts) -> Interruption:
+    # Redacted first: half of a secret could not be recognised.
+    beginnings = [cut(redactor.text(message.text), _MAX_DROPPED) for message in dropped]
     return Interruption(session_id=session.id, status=status_of(session), dropped_messages=beginnings or None)
 
 
