@@ -251,7 +251,7 @@ def _check_extras(arguments: Sequence[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     installed = re.fullmatch(r"(.*)\[(.*)\]", arguments[-1])
     assert installed is not None
-    assert installed[1] == project["name"]
+    assert installed[1] in (".", project["name"])
     assert installed[2] in project["optional-dependencies"]
 
 
