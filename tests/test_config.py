@@ -209,7 +209,8 @@ def test_the_help_of_serve_names_what_the_settings_take(capsys: pytest.CaptureFi
     with pytest.raises(SystemExit):
         run(["serve", "--help"])
     help_text = "".join(capsys.readouterr().out.split())
-    assert f"of{','.join(ALL_TOOLSETS)}(default:{','.join(TOOLSETS)})" in help_text
+    assert all(f"`{toolset}`" in help_text for toolset in ALL_TOOLSETS)
+    assert f"Default:{','.join(TOOLSETS)}." in help_text
     assert f"{{{','.join(get_args(OnDisconnect))}}}" in help_text
     for field in ("http_token", "http_tokens_file"):
         assert variable_of(field) in help_text

@@ -174,4 +174,5 @@ def test_flags_of_serve_need_no_serve(environment: dict[str, str]) -> None:
     assert [tool["name"] for tool in replies[2]["tools"]] == ["claude_code_query"]
     mistake = run(environment, "--nonsense")
     assert mistake.returncode == 2
-    assert "usage: claude-code-mcp serve" in mistake.stderr
+    assert "usage: claude-code-mcp" in mistake.stderr
+    assert "--nonsense" in mistake.stderr
