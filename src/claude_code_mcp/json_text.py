@@ -28,13 +28,15 @@ def sound(value: Any, level: int = 0) -> Any:
     nested too deeply."""
     if isinstance(value, str):
         return sound_text(value)
+    if value is None or value.__class__ is int or value.__class__ is bool:
+        return value  # every message passes here, and the checks below are dearer
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    if not isinstance(value, Mapping | list | tuple):
+    if not isinstance(value, dict | list | tuple | Mapping):
         return value
     if level >= DEEPEST:
         raise ValueError("nested too deeply")
-    if isinstance(value, Mapping):
+    if isinstance(value, dict | Mapping):
         return {sound_text(key) if isinstance(key, str) else key: sound(part, level + 1) for key, part in value.items()}
     return [sound(part, level + 1) for part in value]
 

@@ -26,6 +26,8 @@ _MOST_RETIRED = 1000
 _MOST_RETIRED_CHARACTERS = 1 << 20
 _DEEPEST = 200
 _MOST_CACHED_KEYS = 1000
+_MOST_CACHED_VALUES = 4096
+_HARMLESS = frozenset({bool, int, float})
 _LONGEST_CACHED_KEY = 100
 _CUT_MARKS = ("…", "\n…", "...", "[[claude-code-mcp cut ")
 """What stands behind a text that was cut; the last is the mark of `model.text.cut`."""
@@ -66,6 +68,7 @@ class Redactor:
         self._known: tuple[tuple[str, str], ...] = ()
         self._starts: frozenset[str] = frozenset()
         self._keys: dict[str, tuple[str, bool]] = {}
+        self._clean: set[str] = set()
         self._lock = threading.Lock()
         self._for_good: dict[str, None] = {}
         self._held: dict[int, set[str]] = {}
@@ -141,6 +144,7 @@ class Redactor:
         self._known = tuple((_head(secret), secret) for secret in sorted(secrets, key=len, reverse=True))
         self._starts = frozenset(secret[0] for secret in secrets)
         self._keys = {}
+        self._clean = set()
 
     # -- hiding -----------------------------------------------------------------------------------------------
 
@@ -186,13 +190,25 @@ class Redactor:
         return self._data(value, _DEEPEST)
 
     def _data(self, value: Any, levels: int) -> Any:
+        if value is None or value.__class__ in _HARMLESS:
+            return value  # most values of a message; the checks below are dearer
         if isinstance(value, str):
-            return self.text(value)
+            return value if value in self._clean else self._value(value)
         if isinstance(value, Mapping):
             return dict(self._field(key, part, levels - 1) for key, part in value.items()) if levels else MARK
         if isinstance(value, list | tuple):
             return [self._data(part, levels - 1) for part in value] if levels else MARK
         return value
+
+    def _value(self, text: str) -> str:
+        """A text without secrets. Short ones that hold none are remembered, since ids and type names recur."""
+        clean = self._clean  # taken before the text is looked at: a new secret replaces the set
+        hidden = self.text(text)
+        if hidden == text and len(text) <= _LONGEST_CACHED_KEY:
+            if len(clean) >= _MOST_CACHED_VALUES:
+                clean.clear()
+            clean.add(text)
+        return hidden
 
     def _field(self, key: Any, value: Any, levels: int) -> tuple[Any, Any]:
         if not isinstance(key, str):
