@@ -194,11 +194,26 @@ class Redactor:
             return value  # most values of a message; the checks below are dearer
         if isinstance(value, str):
             return value if value in self._clean else self._value(value)
-        if isinstance(value, Mapping):
-            return dict(self._field(key, part, levels - 1) for key, part in value.items()) if levels else MARK
+        if isinstance(value, dict | Mapping):
+            return self._mapping(value, levels - 1) if levels else MARK
         if isinstance(value, list | tuple):
             return [self._data(part, levels - 1) for part in value] if levels else MARK
         return value
+
+    def _mapping(self, value: Mapping[Any, Any], levels: int) -> dict[Any, Any]:
+        """An object without secrets. Keys and values that are known to be harmless are passed over without a call:
+        every streamed message passes here."""
+        keys, clean, result = self._keys, self._clean, {}
+        for key, part in value.items():
+            known = keys.get(key)
+            if known is not None and not known[1]:
+                kind = part.__class__
+                if part is None or kind in _HARMLESS or (kind is str and part in clean):
+                    result[known[0]] = part
+                    continue
+            name, redacted = self._field(key, part, levels)
+            result[name] = redacted
+        return result
 
     def _value(self, text: str) -> str:
         """A text without secrets. Short ones that hold none are remembered, since ids and type names recur."""
