@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 _CUT_MARK = "[[claude-code-mcp cut {left_out} of {total} characters{rest}]]"
@@ -224,8 +225,17 @@ def count_of(number: float, noun: str, form: str = ",") -> str:
 
 def iso(seconds: float) -> str:
     """A Unix time as text, such as `2026-11-15T16:31:14.000Z`; one outside the calendar is moved to its edge."""
+    if 0 <= seconds < 1 << 32:  # also false for what is no number
+        whole = int(seconds)
+        return f"{_whole_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
     try:
         moment = _EPOCH + timedelta(seconds=seconds)
     except (OverflowError, ValueError):  # a file from elsewhere can hold any number, also one that is none
         moment = datetime.max.replace(tzinfo=UTC) if seconds > 0 else _EPOCH
     return f"{moment.isoformat(timespec='milliseconds').removesuffix('+00:00')}Z"
+
+
+@lru_cache(maxsize=16)
+def _whole_second(seconds: int) -> str:
+    """Cached, since thousands of messages may be streamed within a second."""
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
