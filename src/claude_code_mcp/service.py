@@ -220,6 +220,7 @@ class Service:
         with self._observers.auditing_refusals(owner, "fork", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
             source = await self._owned(session_id, owner)
+            source.refuse_if_cancelled()
             await self._sessions.check_message(source.id, at_message)
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
             async with self._acceptance.admitted(fork, owner) as session, self._acceptance.recorded(session):

@@ -82,6 +82,13 @@ def test_both_ends_of_a_question(book: Book) -> None:
     ]
 
 
+def test_what_ran_instead_of_what_was_asked(book: Book) -> None:
+    for command in ("ls", "rm -r x"):
+        answer = Answer(allow=True, updated_input={"command": command})
+        book.audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(Closure.ANSWERED, "respond", answer)))
+    assert [line.get("changed_to") for line in book.lines()] == [None, "Run: rm -r x"]
+
+
 def test_what_a_turn_cost(book: Book) -> None:
     book.audit.event("s-1", "alice", TurnEnded(3, Outcome(OutcomeCode.COMPLETED, usage=USAGE)))
     book.audit.event("s-1", "alice", Spent(USAGE))

@@ -9,8 +9,9 @@ from typing import Any
 
 from ..model.audit_events import AuditEvent, AuditKind
 from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
-from ..model.question import Question
+from ..model.question import Answer, Question
 from ..model.text import cut
+from ..questions.describe import describe
 from ..redaction import Redactor
 from .rotating_jsonl import RotatingJsonl, timestamp
 
@@ -51,6 +52,7 @@ class Audit:
                     **_question(question),
                     "by": resolution.by,
                     "decision": decision,
+                    "changed_to": _changed_to(question, answer),
                     "scope": scope,
                     "reason": resolution.detail or None,
                 }
@@ -71,6 +73,13 @@ class Audit:
             for name, value in clean.items()
         }
         self._trail.write(shortened)
+
+
+def _changed_to(question: Question, answer: Answer | None) -> str | None:
+    """What is run instead of what was asked, if the answer has another input."""
+    if answer is None or answer.updated_input is None or answer.updated_input == question.tool_input:
+        return None
+    return describe(question.tool_name, answer.updated_input)
 
 
 def _question(question: Question) -> dict[str, Any]:

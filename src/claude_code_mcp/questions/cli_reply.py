@@ -63,6 +63,9 @@ def _session_permissions(question: Question) -> list[dict[str, Any]]:
 
 def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
     if answer.updated_input is not None:
+        if not answer.updated_input and question.kind is QuestionKind.PERMISSION and question.tool_input:
+            # Claude Code takes an empty object for "unchanged" and would run what was asked.
+            raise InvalidArgument("updated_input: must not be empty; deny the call instead.", field="updated_input")
         refuse_cut(answer.updated_input)
     edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
     if question.kind is not QuestionKind.PERMISSION:

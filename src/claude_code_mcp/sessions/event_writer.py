@@ -173,6 +173,12 @@ class ReadableLines:
         if tool is not None:
             tool.status = "denied"
 
+    def input_changed(self, tool_use_id: str | None, description: str) -> None:
+        """The call runs with another input than the model wrote: what becomes of it is told under that."""
+        tool = self.tools.get(tool_use_id or "")
+        if tool is not None:
+            tool.description = f"{description} (changed by the answer)"
+
     def fail_running(self) -> None:
         """Nothing runs any more: calls without a result have failed."""
         for tool in self.tools.values():

@@ -3,7 +3,18 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from ..claude.frames import ControlCancel, ControlRequest, Frame, Lifecycle, Other, Raw, Result, StreamEvent, System
+from ..claude.frames import (
+    ControlCancel,
+    ControlRequest,
+    Conversation,
+    Frame,
+    Lifecycle,
+    Other,
+    Raw,
+    Result,
+    StreamEvent,
+    System,
+)
 from ..model.events import Output
 from ..store.event_log import EventLog
 from ..store.transcripts import is_session_id
@@ -35,6 +46,7 @@ class FrameRouter:
         self._session = session
         self._turns = turns
         self._events = parts.events
+        self._costs = parts.costs
         self._stall_timer = parts.stall_timer
         self._questions = parts.questions
         self._process = parts.process
@@ -47,6 +59,8 @@ class FrameRouter:
         if frame.__class__ is StreamEvent:  # by far the most frequent, and only for the log
             return
         match frame:
+            case Conversation():
+                self._costs.answer_received(frame)
             case Result():
                 self._turns.result_received(frame)
             case System() if frame.subtype == "init":

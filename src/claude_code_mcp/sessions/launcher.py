@@ -7,6 +7,7 @@ the directory that a session works in by default.
 
 import asyncio
 import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +31,8 @@ _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
 _CONNECT_MARGIN = 2.0
 """Seconds that it is given on top, to report the failure."""
+_LONGEST_ARGUMENT = 128 << 10
+"""Bytes of one argument or variable that Linux takes; others take more."""
 _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
@@ -55,10 +58,12 @@ class Launcher:
         _check_directory("cwd", cwd)
         for directory in options.additional_directories:
             _check_directory("additional_directories", os.path.join(cwd, directory))
-        build_command(options, ConversationStart(""), Path())
+        _check_arguments(build_command(options, ConversationStart(""), Path()).arguments)
         for name, value in options.env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise InvalidArgument(f"env: {name!r} cannot be set in an environment.", field="env")
+            if len(os.fsencode(f"{name}={value}")) >= _LONGEST_ARGUMENT:
+                raise InvalidArgument(f"env: {name[:100]!r} is too long for an environment.", field="env")
         _check_root(options, {**self.environment, **options.env})
         await check_values(options, executable, self.environment)
 
@@ -180,6 +185,15 @@ def _connect_timeout(environment: Mapping[str, str]) -> float:
     value = environment.get("MCP_TIMEOUT", "")
     milliseconds = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else _CONNECT_MILLISECONDS
     return milliseconds / 1000 + _CONNECT_MARGIN
+
+
+def _check_arguments(arguments: Sequence[str]) -> None:
+    """InvalidArgument for what no operating system takes on a command line, by the name of its option."""
+    for argument in arguments:
+        if len(os.fsencode(argument)) >= _LONGEST_ARGUMENT:
+            flag = argument.partition("=")[0].lstrip("-")
+            field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", flag).replace("-", "_").lower()
+            raise InvalidArgument(f"{field}: too long for a command line ({len(argument)} characters).", field=field)
 
 
 def _check_directory(field: str, path: str) -> None:

@@ -32,9 +32,12 @@ class PendingTurn:
     async def outcome(self) -> Outcome:
         """Waits for the outcome of the turn that took the message up, or that of a message which will never run.
 
+        The outcome is in the session's record by then, so that a server which is killed right after still knows it.
         May be awaited any number of times. Cancelling the wait does not cancel the turn; `Service.interrupt` does.
         """
-        return await asyncio.shield(self.message.outcome)
+        outcome = await asyncio.shield(self.message.outcome)
+        await self.session.saved()
+        return outcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import Cancelled, ClaudeCodeError, LimitReached, RecordUnreadable, SessionBusy, SessionNotFound
-from ..model.events import Event, Retrying, Stalled
+from ..model.events import Event, Retrying, Spent, Stalled
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
@@ -80,6 +80,9 @@ class Session:
         self._events = EventWriter(self.log, cwd, deps.redact)
         self.readable_lines = self._events.readable_lines
         self._costs = SessionCosts(usage or Usage())
+        self._unrecorded = Usage()
+        """What the transcript says was used and the record did not know; counted for the owner's day when the session
+        goes on."""
         self._messages = MessageQueue()
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
         self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
@@ -205,8 +208,12 @@ class Session:
         The outcome is on disk by then, as the caller may tell others of it.
         """
         in_time = await self._state.wait_until_at_rest(timeout, or_waiting=for_questions)
-        await self._deps.recorder.saved(self.id)
+        await self.saved()
         return in_time
+
+    async def saved(self) -> None:
+        """Waits until the record on disk is up to date; a caller may then tell others what the session came to."""
+        await self._deps.recorder.saved(self.id)
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -235,6 +242,9 @@ class Session:
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
+            if self._unrecorded.models:
+                unrecorded, self._unrecorded = self._unrecorded, Usage()
+                self.log.append(Spent(unrecorded))
             if self._process.live is None:
                 self.start_error = None
                 self._process.start(at_message)
@@ -243,6 +253,10 @@ class Session:
             self.first_prompt = self.first_prompt or text
             self._turns.accept(message)
             return message
+
+    def refuse_if_cancelled(self) -> None:
+        if self.state is State.CANCELLED:
+            raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
 
     def refuse_if_busy(self) -> None:
         if self.busy:
@@ -254,8 +268,7 @@ class Session:
             raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
         if when_busy is WhenBusy.REFUSE:
             self.refuse_if_busy()
-        if self.state is State.CANCELLED:
-            raise Cancelled(f"Session {self.id} was cancelled; it takes no more messages.", session_id=self.id)
+        self.refuse_if_cancelled()
         if self._released:
             raise Cancelled(f"Session {self.id} takes no more messages: the server stops.", session_id=self.id)
         if self.budget_left == 0:
@@ -394,6 +407,9 @@ class Session:
         record = found.record
         if record is not None:
             self._adopt(record)
+            # A killed server may not have recorded what the CLI has: that is spent all the same.
+            self._unrecorded = found.usage - record.usage
+            self._costs.spent_usd += self._unrecorded.cost_usd
             self._costs.usage = found.usage
             self.created_at, self.used_at = record.created_at, record.used_at
             self.first_prompt = record.first_prompt

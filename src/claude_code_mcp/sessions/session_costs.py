@@ -1,10 +1,21 @@
 """What a session has cost: tokens and dollars over all of its processes, and the time with the API per turn."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from ..claude.frames import Result
+from ..claude.frames import Conversation, Result
 from ..model.outcome import Outcome, read_outcome
-from ..model.usage import Usage
+from ..model.usage import ModelUsage, Usage, read_number
+
+_PRICES = {
+    "input_tokens": 15.0,
+    "output_tokens": 75.0,
+    "cache_read_input_tokens": 1.5,
+    "cache_creation_input_tokens": 18.75,
+}
+"""Dollars per million tokens, at the highest list price, for turns whose cost was never reported."""
+_BYTES_PER_TOKEN = 3
 
 
 class SessionCosts:
@@ -17,6 +28,8 @@ class SessionCosts:
         self.model_turns = 0
         self._api_ms = 0
         """The CLI's time with the API at the last result."""
+        self._answers: dict[str, tuple[str, Mapping[str, Any], int]] = {}
+        """Model, usage and size in bytes of every answer of the model since the last result, by message id."""
 
     def start_api_time(self, api_ms: int) -> None:
         """Where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at 0."""
@@ -25,10 +38,46 @@ class SessionCosts:
     def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
         """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
         outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage)
+        self._answers.clear()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
         return replace(outcome, duration_api_ms=total - before if total >= before else total)
 
+    def answer_received(self, frame: Conversation) -> None:
+        """Notes what an answer of the model used. One answer may come in several frames, all with the same usage: that
+        of its beginning, in which the output is not counted yet."""
+        message = frame.raw.get("message")
+        usage = message.get("usage") if isinstance(message, dict) else None
+        if frame.role == "assistant" and isinstance(message, dict) and isinstance(usage, dict):
+            message_id = str(message.get("id"))
+            size = self._answers[message_id][2] if message_id in self._answers else 0
+            self._answers[message_id] = str(message.get("model")), usage, size + frame.size
+
+    def lost_usage(self) -> Usage:
+        """What was used since the last result, by a process that died before it reported its cost.
+
+        The output is estimated from its size, and the highest list price is assumed: a turn that ends its own process
+        must not be cheaper than one that does not.
+        """
+        lost = Usage()
+        for model, usage, size in self._answers.values():
+            lost += Usage({model: _estimate(usage, size)})
+        self._answers.clear()
+        return lost
+
     def add(self, usage: Usage) -> None:
         self.usage += usage
         self.spent_usd += usage.cost_usd
+
+
+def _estimate(usage: Mapping[str, Any], size: int) -> ModelUsage:
+    tokens = {name: int(read_number(usage, name)) for name in _PRICES}
+    tokens["output_tokens"] = max(tokens["output_tokens"], size // _BYTES_PER_TOKEN)
+    cost = sum(count * _PRICES[name] for name, count in tokens.items()) / 1e6
+    return ModelUsage(
+        tokens["input_tokens"],
+        tokens["output_tokens"],
+        tokens["cache_read_input_tokens"],
+        tokens["cache_creation_input_tokens"],
+        cost,
+    )

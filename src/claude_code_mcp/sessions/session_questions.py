@@ -13,6 +13,7 @@ from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
 from ..questions.cli_reply import chosen_mode
+from ..questions.describe import describe
 from ..questions.form_model import TOOL, filled_in, questions_of
 from ..store.event_log import EventLog
 from .event_writer import ReadableLines
@@ -124,6 +125,9 @@ class SessionQuestions:
         session.log.append(QuestionSettled(question, resolution))
         if answer is not None and answer.allow and question.kind is QuestionKind.PLAN_REVIEW:
             session.plan_approved(chosen_mode(question, answer))
+        if answer is not None and answer.updated_input is not None and answer.updated_input != question.tool_input:
+            changed = describe(question.tool_name, answer.updated_input, session.cwd)
+            session.readable_lines.input_changed(question.tool_use_id, changed)
         denied = body is not None and body.get("behavior") == "deny"
         if denied and question.kind is QuestionKind.PERMISSION:
             session.readable_lines.mark_denied(question.tool_use_id)

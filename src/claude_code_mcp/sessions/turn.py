@@ -353,7 +353,8 @@ class TurnRunner:
         """
         turn = self.current
         untouched = turn is not None and self._is_untouched(turn)
-        crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code)
+        usage = self._costs.lost_usage()
+        crash = Outcome(OutcomeCode.CRASHED, detail=exit_.reason, exit_code=exit_.code, usage=usage)
         self._session.log.append(ProcessChanged("ended", self._process.pid, exit_.reason))
         if turn is None or not untouched:
             self.give_up(crash)

@@ -72,8 +72,9 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
             while outcome is None or not outcome.done():
                 await first_of(outcome, session.wait(None))
                 if not (session.busy and call.dialogs.all_shown(session.id)):
-                    return
+                    break
                 await first_of(outcome, call.dialogs.wait_for_change())
+    await session.saved()  # what the caller is told now must be known after a crash too
 
 
 async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, Any, Any]) -> None:
