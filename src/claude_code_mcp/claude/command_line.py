@@ -25,8 +25,6 @@ from ..model.options import Preset, SessionOptions, Thinking, ToolPreset
 from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
-
-
 """Bytes of JSON that may stand on the command line itself."""
 
 

@@ -15,37 +15,19 @@ from ..errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
 from ..model.options import SessionOptions
 
 _Check = Callable[[Any], bool]
-
-
 _REMOTE = {
     "http": ("http", "https"),
     "streamable-http": ("http", "https"),
     "sse": ("http", "https"),
     "ws": ("ws", "wss"),
 }
-
-
 """Types of MCP servers that have an address, and the schemes that it may have."""
-
-
 _INTERNAL_TYPES = ("sse-ide", "ws-ide", "claudeai-proxy")
-
-
 """Types that Claude Code has for itself; it knows what they need."""
-
-
 _DEEPEST = 100
-
-
 _SCHEMA_TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
-
-
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-
-
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
-
-
 _SCHEMA_PARTS = ("not", "if", "then", "else", "contains", "propertyNames", "additionalProperties", "items")
 
 
@@ -96,8 +78,6 @@ _AGENT_FIELDS: Mapping[str, tuple[_Check, str]] = {
     "mcpServers": (lambda value: isinstance(value, list | tuple), "must be a list"),
     "memory": (lambda value: value in ("user", "project", "local"), "must be user, project or local"),
 }
-
-
 _TEXTS = (_is_text_map, "must be an object of texts")
 
 
@@ -217,26 +197,12 @@ _OPTIONS = {
     "thinking": "thinking",
     "tools": "tools",
 }
-
-
 """Flags and the options that they come from."""
-
-
 _BAD_SCHEMA = "--json-schema is not a valid JSON Schema: "
-
-
 _BAD_AGENTS = "Invalid --agents configuration:"
-
-
 _BAD_SERVERS = "Invalid MCP configuration:"
-
-
 _UNKNOWN_FLAG = re.compile(r"error: unknown option '--([a-z-]{1,40})")
-
-
 _LONGEST = 500
-
-
 """Characters of the CLI's own words that a refusal quotes."""
 
 

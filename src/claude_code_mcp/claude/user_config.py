@@ -20,11 +20,7 @@ from ..model.own_server import is_this_server
 from ..processes.leftovers import started_at
 
 _Commands = tuple[tuple[str, ...], ...]
-
-
 _MAX_BYTES = 64 << 20
-
-
 """A larger file is not read."""
 
 
@@ -90,8 +86,6 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 _CLOCK_SLACK = 5.0
-
-
 """Seconds by which a process may seem to be younger than what it wrote: clocks are set."""
 
 

@@ -21,8 +21,6 @@ from . import claude, config, demo, doctor, serve, sessions, stats, token
 from .mcp import command as mcp
 
 COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
-
-
 """In the order of the help."""
 
 

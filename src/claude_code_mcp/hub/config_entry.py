@@ -65,14 +65,8 @@ def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
 
 
 IDE_TOOLS = ("executeCode", "getDiagnostics")
-
-
 """The tools of an IDE's server that are meant for a model; the rest serve the IDE's own windows."""
-
-
 _TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamable_http": "http", "websocket": "ws"}
-
-
 """What other programs call a type."""
 
 
@@ -240,20 +234,10 @@ class SdkConfig(_ServerConfig):
 
 
 IdeConfig = SseIdeConfig | WebSocketIdeConfig
-
-
 OAuthServerConfig = HttpConfig | SseConfig
-
-
 """The types whose servers may want a token from an authorization server."""
-
-
 ServerConfig = StdioConfig | HttpConfig | SseConfig | WebSocketConfig | SseIdeConfig | WebSocketIdeConfig | SdkConfig
-
-
 _ADAPTER: TypeAdapter[ServerConfig] = TypeAdapter(Annotated[ServerConfig, Field(discriminator="type")])
-
-
 _TYPES = [get_args(config.model_fields["type"].annotation)[0] for config in get_args(ServerConfig)]
 
 

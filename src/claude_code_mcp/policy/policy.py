@@ -118,8 +118,6 @@ def _as_tuple(value: object) -> tuple[object, ...]:
 
 
 LOCAL_PROFILE = Profile(bypass="confirm", env=("*",))
-
-
 """stdio: the caller is the user of the machine, or an agent on their behalf."""
 REMOTE_PROFILE = Profile(
     roots=(".",),

@@ -12,8 +12,6 @@ from enum import StrEnum
 from typing import Any
 
 YES, NO = "Yes", "No"
-
-
 _TRUE_WORDS = ("true", "yes", "y", "1")
 
 
@@ -126,8 +124,6 @@ def _number(text: str) -> Any:
 
 
 TOOL = "AskUserQuestion"
-
-
 """The tool under whose name such a question is asked: people answer it as they answer Claude's own."""
 
 

@@ -48,25 +48,13 @@ if TYPE_CHECKING:
 from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
-
-
 ToolRunner = Callable[
     [Call, Mapping[str, Any]], Awaitable[ToolOutput | types.CallToolResult | types.InputRequiredResult]
 ]
-
-
 NAME = "claude-code-mcp"
-
-
 _MAX_MESSAGE = 2000
-
-
 """Characters of an error message."""
-
-
 _ANNOUNCE_DELAY = 0.5
-
-
 """Seconds in which changes of the tools are gathered into one announcement."""
 
 

@@ -25,14 +25,8 @@ from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 
 log = logging.getLogger(__name__)
-
-
 _RECORDS_INTERVAL = 600.0
-
-
 _RECORD_GRACE = 24 * 3600.0
-
-
 """How long the record of a session without a transcript is kept after it was last written."""
 
 
