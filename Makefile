@@ -39,11 +39,12 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## 200 randomised trials, and the contract on more versions of the CLI
+soak: setup  ## 200 random trials, 300 rounds of containment, more versions of the CLI, every transport and era
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
+	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build
