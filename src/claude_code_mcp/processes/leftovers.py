@@ -74,12 +74,22 @@ async def sweep_stale() -> int:
 
 def end_stale(pid: int) -> None:
     """Ends this process and its like if its owner no longer lives; any other is left alone."""
+    mark = _stale_mark(pid)
+    if mark:
+        _end_all(lambda found: found == mark)
+
+
+def is_stale(pid: int) -> bool:
+    """Whether the process carries the mark of an owner that no longer lives, so that `end_stale` would end it."""
+    return bool(_stale_mark(pid))
+
+
+def _stale_mark(pid: int) -> str | None:
     try:
         mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
-        return
-    if mark and _owner_is_gone(mark):
-        _end_all(lambda found: found == mark)
+        return None
+    return mark if mark and _owner_is_gone(mark) else None
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:

@@ -24,7 +24,7 @@ from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..processes.environment import build_environment
-from ..processes.leftovers import end_stale, new_mark
+from ..processes.leftovers import end_stale, is_stale, new_mark
 from ..store.transcripts import Transcripts
 
 _CONNECT_MILLISECONDS = 30_000
@@ -74,9 +74,10 @@ class Launcher:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
-        """SessionBusy if a Claude Code process has the session open. Reads a few small files."""
+        """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
+        a killed server may register itself while it is being ended. Reads a few small files."""
         pid = process_with(session_id, config_directory(self.environment))
-        if pid is not None:
+        if pid is not None and not is_stale(pid):
             raise SessionBusy(
                 f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
                 "a fork of the session is possible at any time.",

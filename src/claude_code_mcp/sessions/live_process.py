@@ -157,6 +157,7 @@ class LiveProcess:
     async def _spawn(self) -> ClaudeProcess:
         deps, owner = self._deps, self._owner
         start = await asyncio.to_thread(self._find_start)
+        await asyncio.to_thread(deps.launcher.end_stray, owner.id)
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
         self._budget = owner.process_budget
         if start.resume is not None:
