@@ -72,16 +72,16 @@ async def service(start_service: StartService) -> Service:
 
 
 def programs_below(pid: int | None = None) -> list[psutil.Process]:
-    """What a process has started, without the supervisor that starts it: that ends when its process does."""
+    """What a process has started, without the supervisor that starts it, which ends when its process does, and without
+    what is exiting."""
     found = []
     for process in psutil.Process(pid).children(recursive=True):
         try:
-            if process.status() != psutil.STATUS_ZOMBIE and not any(
-                "supervisor.py" in one for one in process.cmdline()
-            ):
-                found.append(process)
+            command = process.cmdline()
         except psutil.NoSuchProcess:
             continue
+        if command and not any("supervisor.py" in argument for argument in command):
+            found.append(process)
     return found
 
 

@@ -113,8 +113,8 @@ def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
+        if process.status() == psutil.STATUS_ZOMBIE or not process.cmdline():
+            return False  # without a command line it is exiting, and runs no code any more
         written = entry.get("startedAt")
         if isinstance(written, int | float) and process.create_time() > written / 1000 + _CLOCK_SLACK:
             return False
