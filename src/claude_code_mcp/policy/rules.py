@@ -19,17 +19,9 @@ from ..model.paths import HERE, PathRules
 from .shell import Words, read_loosely, read_strictly
 
 Resolve = Callable[[str], str]
-
-
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
-
-
 LONGEST_PATH = 4096
-
-
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
-
-
 _ANY_DEPTH = "**"
 
 
@@ -79,20 +71,12 @@ def _name_fits(name: str, pattern: str) -> bool:
 
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
-
-
 _FAMILIES: Mapping[str, frozenset[str]] = {
     "Edit": frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
     "Read": frozenset({"Read", "NotebookRead", "Glob", "Grep", "LS"}),
 }
-
-
 _FILE_TOOLS = frozenset().union(*_FAMILIES.values())
-
-
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
-
-
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
 
 
