@@ -104,7 +104,7 @@ PUBLIC: dict[str, set[str]] = {
 # A task must have an owner that keeps it and hears of its failure: these modules are such owners. Whoever awaits what
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
-    "sessions.background_tasks",
+    "sessions.dependencies",
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "testing.scripted_model",

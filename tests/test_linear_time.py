@@ -19,14 +19,13 @@ import pytest
 from claude_code_mcp.claude.frames import parse_frame
 from claude_code_mcp.hub.config_entry import expand
 from claude_code_mcp.hub.trimming import trim_result
+from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
-from claude_code_mcp.model.tool_names import ToolNames
 from claude_code_mcp.policy import shell
-from claude_code_mcp.policy.path_patterns import fits
-from claude_code_mcp.policy.rules import ToolCall, judge, parse_rule
+from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
 from claude_code_mcp.processes.lines import LineSplitter
-from claude_code_mcp.questions.describe import describe
 from claude_code_mcp.questions.form_model import questions_of
+from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
 from claude_code_mcp.store.transcript_reader import readable_lines
 from claude_code_mcp.store.transcript_summary import is_bare_command, read_heading, unwrapped

@@ -16,9 +16,8 @@ from . import __version__
 from .config import Settings, load_settings
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
-from .model.audit_events import AuditEvent, AuditKind
-from .observers.audit import Audit
-from .observers.rotating_jsonl import RotatingJsonl
+from .model.events import AuditEvent, AuditKind
+from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor

@@ -22,8 +22,7 @@ from typing import Any
 from .claude.user_config import config_directory
 from .config import Settings, load_settings
 from .errors import InvalidArgument, SessionBusy, SessionNotFound
-from .model.audit_events import AuditEvent, AuditKind
-from .model.events import Event
+from .model.events import AuditEvent, AuditKind, Event
 from .model.options import SessionOptions
 from .model.question import Answer, Question
 from .model.states import State
@@ -36,14 +35,12 @@ from .questions.cli_reply import put_back
 from .questions.presentation import Redacts
 from .redaction import Redactor
 from .secret_shapes import MARK
-from .sessions.acceptance import MessageAcceptance
-from .sessions.background_tasks import BackgroundTasks
-from .sessions.dependencies import SessionDeps
+from .sessions.dependencies import BackgroundTasks, SessionDeps
 from .sessions.launcher import Launcher, default_directory
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
-from .sessions.pending_turn import InterruptResult, PendingTurn
+from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.record_writer import RecordWriter
 from .sessions.registry import SessionListing, Sessions
@@ -51,8 +48,7 @@ from .sessions.session import Session
 from .sessions.slots import Slots
 from .store.catalogue import Catalogue, CatalogueEntries
 from .store.event_log import Subscription
-from .store.lease import Leases
-from .store.session_records import LOCAL, Aliases, SessionRecords
+from .store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from .store.spending import Spending
 from .store.transcripts import Transcripts, is_session_id
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.claude.versions import TESTED_CHOICES, check_against, check_values, read_help
+from claude_code_mcp.claude.executable import TESTED_CHOICES, check_against, check_values, find_executable, read_help
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import SessionOptions
 

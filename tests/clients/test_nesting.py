@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.model.mcp_servers import is_this_server
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.model.own_server import is_this_server
 from claude_code_mcp.server.transports.http import own_addresses, read_address
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script

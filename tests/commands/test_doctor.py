@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.versions import MINIMUM_VERSION
+from claude_code_mcp.claude.executable import MINIMUM_VERSION
 from claude_code_mcp.processes.environment import DEPTH
 
 from .test_commands import run

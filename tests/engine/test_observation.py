@@ -3,8 +3,7 @@
 import pytest
 
 from claude_code_mcp.errors import LimitReached, SessionNotFound
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import Event, Noise
+from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, Noise
 from claude_code_mcp.sessions.observation import ObserverList
 
 

@@ -19,7 +19,7 @@ from starlette.routing import Mount, Route
 from websockets.asyncio.server import ServerConnection, serve
 
 from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
-from claude_code_mcp.hub.transports.websocket import MessageSocket
+from claude_code_mcp.hub.transports.http import MessageSocket
 
 Context = ServerRequestContext[Any, Any]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}

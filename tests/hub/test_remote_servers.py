@@ -21,7 +21,7 @@ from mcp.server.auth.provider import AccessToken
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
-from claude_code_mcp.hub.auth.authentication import IDE_HEADER
+from claude_code_mcp.hub.auth.oauth import IDE_HEADER
 from claude_code_mcp.hub.hub import Hub
 
 from .conftest import Changes, StartHub, text_of

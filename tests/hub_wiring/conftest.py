@@ -20,8 +20,7 @@ from claude_code_mcp.hub.config_files import HubConfig, parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub_factory import marked_environment
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import Event
+from claude_code_mcp.model.events import AuditEvent, AuditKind, Event
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.question import Answer

@@ -7,13 +7,19 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import Output, QuestionOpened, QuestionSettled, Spent, TurnEnded
+from claude_code_mcp.model.events import (
+    AuditEvent,
+    AuditKind,
+    Output,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    TurnEnded,
+)
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.model.usage import ModelUsage, Usage
-from claude_code_mcp.observers.audit import Audit
-from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
+from claude_code_mcp.observers.audit import Audit, RotatingJsonl
 from claude_code_mcp.redaction import Redactor
 
 QUESTION = Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {"command": "ls"}, "Run: ls")

@@ -6,8 +6,15 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
+from claude_code_mcp.model.events import (
+    AuditEvent,
+    AuditKind,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    TurnEnded,
+    TurnStarted,
+)
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.model.states import State

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
+from claude_code_mcp.observers.audit import RotatingJsonl
 
 MUCH = 100 << 20
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import Event, ProcessChanged, TurnEnded
+from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.observers.session_log import RedactingFormatter, SessionLog
 from claude_code_mcp.redaction import Redactor

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.model.paths import HERE
-from claude_code_mcp.policy.path_patterns import fits
+from claude_code_mcp.policy.rules import fits
 
 names = st.text(alphabet="ab.*?[", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import LimitReached, PermissionDenied
-from claude_code_mcp.model.audit_events import AuditEvent, AuditKind
-from claude_code_mcp.model.events import Event, QuestionOpened, QuestionSettled
+from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.policy.policy import Limits, Policy, Profile

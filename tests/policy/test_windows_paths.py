@@ -11,7 +11,7 @@ from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.policy.admission import Admission
 from claude_code_mcp.policy.policy import Profile
 from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
-from claude_code_mcp.questions.describe import describe
+from claude_code_mcp.questions.presentation import describe
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 

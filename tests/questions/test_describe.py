@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.questions.describe import describe
+from claude_code_mcp.questions.presentation import describe
 
 Input = dict[str, Any]
 

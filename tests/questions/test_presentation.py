@@ -9,9 +9,9 @@ from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, QuestionKind, kind_of
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.questions.cli_reply import put_back, reply
-from claude_code_mcp.questions.describe import describe
 from claude_code_mcp.questions.presentation import (
     as_offered,
+    describe,
     form_without_secrets,
     full_text,
     is_whole,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.claude.versions import check_values
+from claude_code_mcp.claude.executable import check_values
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.hub.config_files import parse_servers

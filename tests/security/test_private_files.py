@@ -11,10 +11,9 @@ import pytest
 from claude_code_mcp.greeting import manifest
 from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
 from claude_code_mcp.model.options import SessionOptions
-from claude_code_mcp.observers.rotating_jsonl import RotatingJsonl
+from claude_code_mcp.observers.audit import RotatingJsonl
 from claude_code_mcp.private_files import open_private, private_directory
-from claude_code_mcp.store.lease import Leases
-from claude_code_mcp.store.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.store.session_records import Leases, SessionRecord, SessionRecords
 from claude_code_mcp.store.spending import Spending
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are a matter of POSIX")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ProcessFailed, SessionBusy
-from claude_code_mcp.store.lease import Leases
+from claude_code_mcp.store.session_records import Leases
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -18,7 +18,7 @@ OTHER = "22222222-2222-4222-8222-222222222222"
 HOLDER = """
 import sys
 from pathlib import Path
-from claude_code_mcp.store.lease import Leases
+from claude_code_mcp.store.session_records import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 print("taken", flush=True)
 if sys.stdin.readline() == "release\\n":
@@ -30,7 +30,7 @@ if sys.stdin.readline() == "release\\n":
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from claude_code_mcp.store.lease import Leases
+from claude_code_mcp.store.session_records import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 subprocess.run([sys.executable, "-c", "import sys; print('taken', flush=True); sys.stdin.read(); print('bye')"])
 """

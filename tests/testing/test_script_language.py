@@ -7,6 +7,9 @@ import pytest
 
 from claude_code_mcp.testing.request_reader import answer_to
 from claude_code_mcp.testing.script import (
+    Block,
+    Fault,
+    ModelAnswer,
     agent,
     ask_user,
     cut,
@@ -22,7 +25,6 @@ from claude_code_mcp.testing.script import (
     thinking,
     tool,
 )
-from claude_code_mcp.testing.script_steps import Block, Fault, ModelAnswer
 
 Json = dict[str, Any]
 

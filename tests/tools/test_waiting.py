@@ -6,8 +6,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.audit_events import AuditEvent
-from claude_code_mcp.model.events import Event, Message
+from claude_code_mcp.model.events import AuditEvent, Event, Message
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
 

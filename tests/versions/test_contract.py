@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.claude.versions import MINIMUM_VERSION, TESTED_VERSION, read_version
+from claude_code_mcp.claude.executable import MINIMUM_VERSION, TESTED_VERSION, read_version
 from claude_code_mcp.errors import LimitReached
 from claude_code_mcp.model.events import Message
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode

@@ -1,16 +1,23 @@
-"""Where the Claude Code executable is: named explicitly, on PATH, or inside the wheel that carries it.
+"""The Claude Code executable: where it is, which versions are supported, and which option values each accepts.
 
-The wheel is never imported, which would take most of a second: only its directory is looked up.
+It is named explicitly, on PATH, or inside the wheel that carries it. The wheel is never imported, which would take most
+of a second: only its directory is looked up.
 """
 
+import asyncio
 import importlib.util
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ExecutableNotFound
+from ..errors import ExecutableNotFound, InvalidArgument
+from ..model.options import SessionOptions
+from ..processes.environment import child_environment
 
 _CARRIER = "claude_agent_sdk"
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
@@ -47,3 +54,97 @@ def bundled_executable() -> str | None:
 def _on_path(name: str, environment: Mapping[str, str] | None) -> str | None:
     found = shutil.which(name, path=None if environment is None else environment.get("PATH", os.defpath))
     return os.path.abspath(found) if found else None  # it will be run in another directory
+
+
+MINIMUM_VERSION = (2, 1, 0)
+"""The oldest version that the contract tests run on."""
+TESTED_VERSION = (2, 1, 325)
+"""The version that all other tests run on: the one that the extra `cli` brings."""
+_VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
+_HELP_TIMEOUT = 20.0
+
+
+def read_version(text: str) -> tuple[int, int, int] | None:
+    """The version in what `claude --version` prints, such as `2.1.325 (Claude Code)`; None if there is none."""
+    found = _VERSION.match(text.strip())
+    return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def version_text(version: tuple[int, int, int]) -> str:
+    """The version as it is written."""
+    return ".".join(map(str, version))
+
+
+@dataclass(frozen=True, slots=True)
+class CliChoices:
+    """The values that one CLI accepts for its options with fixed choices."""
+
+    permission_modes: tuple[str, ...]
+    efforts: tuple[str, ...]
+    setting_sources: tuple[str, ...] = ("user", "project", "local")
+    betas: tuple[str, ...] = ("context-1m-2025-08-07",)
+
+
+TESTED_CHOICES = CliChoices(
+    permission_modes=("acceptEdits", "auto", "bypassPermissions", "default", "dontAsk", "manual", "plan"),
+    efforts=("low", "medium", "high", "xhigh", "max"),
+)
+
+
+async def check_values(options: SessionOptions, executable: str, environment: Mapping[str, str]) -> None:
+    """Raises InvalidArgument for a value that this executable does not know. The executable is asked for its help only
+    if the tested version would refuse the value: another one may know more."""
+    try:
+        check_against(options, TESTED_CHOICES)
+    except InvalidArgument:
+        check_against(options, read_help(await _help_text(executable, environment)))
+
+
+def check_against(options: SessionOptions, choices: CliChoices) -> None:
+    """Raises InvalidArgument for the first value outside the choices."""
+    _check("permission_mode", options.permission_mode, choices.permission_modes)
+    _check("effort", options.effort, choices.efforts)
+    for source in options.setting_sources or ():
+        _check("setting_sources", source, choices.setting_sources)
+    for beta in options.betas:
+        _check("betas", beta, choices.betas)
+
+
+def _check(field: str, value: str | None, choices: tuple[str, ...]) -> None:
+    if value is not None and value not in choices:
+        raise InvalidArgument(
+            f"{field} {value!r} is not known to this Claude Code; it takes {', '.join(choices)}.",
+            field=field,
+            choices=list(choices),
+        )
+
+
+def read_help(text: str) -> CliChoices:
+    """The choices in a `--help` text; those that it does not name are taken from the tested version."""
+    flat = re.sub(r"\s+", " ", text)
+    listed = re.search(r"--permission-mode <mode>.*?\(choices: ([^)]*)\)", flat)
+    modes = re.findall(r'"([^"]+)"', listed.group(1)) if listed else []
+    efforts = re.search(r"--effort <level>.*?\(([a-z, ]+)\)", flat)
+    return CliChoices(
+        permission_modes=tuple(sorted({*modes, "default"})) if modes else TESTED_CHOICES.permission_modes,
+        efforts=tuple(efforts.group(1).replace(" ", "").split(",")) if efforts else TESTED_CHOICES.efforts,
+    )
+
+
+async def _help_text(executable: str, environment: Mapping[str, str]) -> str:
+    """What `--help` prints; empty if it cannot be had, and then the choices of the tested version apply."""
+    try:
+        # In a thread and not on the loop: a caller who is cancelled must not leave a process behind.
+        answer = await asyncio.to_thread(
+            subprocess.run,
+            [executable, "--help"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(environment),
+            timeout=_HELP_TIMEOUT,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.stdout.decode("utf-8", "replace")

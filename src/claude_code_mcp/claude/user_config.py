@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from ..model.own_server import is_this_server
+from ..model.mcp_servers import is_this_server
 from ..processes.leftovers import started_at
 
 _Commands = tuple[tuple[str, ...], ...]

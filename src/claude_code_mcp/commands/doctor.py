@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..claude.executable import find_executable
+from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..claude.user_config import config_directory
-from ..claude.versions import MINIMUM_VERSION, read_version, version_text
 from ..config import Settings, load_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound
 from ..private_files import private_directory

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ..config import Settings
-from ..model.own_server import is_this_server
+from ..model.mcp_servers import is_this_server
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"

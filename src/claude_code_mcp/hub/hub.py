@@ -20,19 +20,18 @@ from pydantic import BaseModel
 
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from ..model.mcp_servers import ToolNames
 from ..model.question import AskPerson
-from ..model.tool_names import ToolNames
-from .auth.authentication import credential_storage, has_oauth
 from .auth.credentials import NeedsAuthMemory
+from .auth.oauth import credential_storage, has_oauth
 from .auth.sign_in import ShowAddress, sign_in
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
 from .connection_state import ConnectionState
-from .dependencies import HubDeps
+from .dependencies import ConnectThrottle, HubDeps
 from .elicitation import request_with_input, wants_input
 from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
 from .streams import JsonObject
-from .throttle import ConnectThrottle
 from .trimming import trim_result
 from .upstream import Upstream, Watcher
 

@@ -9,7 +9,7 @@ names this function when a case is missing.
 from collections.abc import Callable
 from typing import assert_never
 
-from .auth.authentication import http_auth, ide_headers
+from .auth.oauth import http_auth, ide_headers
 from .config_entry import (
     HttpConfig,
     SdkConfig,
@@ -22,10 +22,9 @@ from .config_entry import (
 )
 from .dependencies import HubDeps
 from .streams import Transport, TransportFailure
-from .transports.http import http, sse
+from .transports.http import http, sse, websocket
 from .transports.in_process import in_process
 from .transports.stdio import stdio
-from .transports.websocket import websocket
 
 
 def open_transport(  # noqa: PLR0911 - one for each type

@@ -22,16 +22,15 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from .. import __version__
 from ..errors import UpstreamUnavailable
 from ..model.question import AskPerson
-from .auth.authentication import has_oauth
 from .auth.credentials import NeedsAuthMemory
+from .auth.oauth import has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
 from .config_entry import fingerprint
 from .config_files import ConfiguredServer
 from .connection_state import Afterwards, Connection, ConnectionState, Phase
-from .dependencies import HubDeps
+from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
 from .elicitation import CallersInFlight
 from .streams import JsonObject, ObservedInbox, Streams, TransportFailure, WritableOutbox
-from .throttle import ConnectSlot, ConnectThrottle
 from .transport_factory import open_transport
 from .transports.http import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
 

@@ -1,4 +1,5 @@
-"""What happens in a session, as the event log keeps it and subscribers see it.
+"""What happens: the events of a session, as its log keeps them and subscribers see them, and the acts of callers, from
+which the audit trail is written.
 
 The log gives every event a sequence number that only grows, and the time (Unix seconds). Frames of the CLI
 that this version has no name for pass through as `Message` with their raw content, so nothing is lost.
@@ -6,6 +7,7 @@ that this version has no name for pass through as `Message` with their raw conte
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from .outcome import Outcome
@@ -211,3 +213,32 @@ class Gap(Event):
 def _text_size(value: object) -> int:
     """The length of all text in a JSON value: nearly all of its size."""
     return sum(len(part) for part in json_parts(value) if isinstance(part, str))
+
+
+class AuditKind(StrEnum):
+    SERVER_STARTED = "server_started"
+    SERVER_STOPPED = "server_stopped"
+    SESSION_CREATED = "session_created"
+    SESSION_RESUMED = "session_resumed"
+    SESSION_FORKED = "session_forked"
+    MESSAGE_SENT = "message_sent"
+    INTERRUPTED = "interrupted"
+    CANCELLED = "cancelled"
+    REFUSED = "refused"
+    """By the policy, by a limit, or because the session belongs to another caller."""
+    FAILED = "failed"
+    """A call ended in an error, whatever the reason. For counting; a refusal has an event of its own besides."""
+    BYPASS_SWITCHED = "bypass_switched"
+    HUB_STEERED = "hub_steered"
+    """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
+    AUTH_FAILED = "auth_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """Who did what, to which session. `details` depend on the kind; a prompt in them is the whole text."""
+
+    kind: AuditKind
+    who: str
+    session_id: str | None = None
+    details: Mapping[str, Any] = field(default_factory=dict)

@@ -15,8 +15,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from ..model.audit_events import AuditEvent, AuditKind
-from ..model.events import Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
+from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded, TurnStarted
 from ..model.states import State
 from ..model.usage import Usage
 

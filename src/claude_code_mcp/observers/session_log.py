@@ -2,8 +2,7 @@
 
 import logging
 
-from ..model.audit_events import AuditEvent, AuditKind
-from ..model.events import Event, ProcessChanged, TurnEnded
+from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line
 from ..redaction import Redactor

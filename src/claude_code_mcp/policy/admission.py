@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
-from .path_patterns import LONGEST_PATH, Resolve
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
-from .rules import names_tool
+from .rules import LONGEST_PATH, Resolve, names_tool
 
 Number = TypeVar("Number", int, float)
 _SAME_MODE = {"manual": "default"}

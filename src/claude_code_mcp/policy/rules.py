@@ -2,11 +2,12 @@
 `mcp__server__*`. A denial wins over everything; a call that no rule covers is asked about.
 
 The two kinds of rules read a call differently. An allowance must be certain: it reads commands strictly and matches
-them exactly. A refusal is generous: it ignores case and options and looks at everything that might be run.
+them exactly. A refusal is generous: it ignores case and options and looks at everything that might be run. Paths are
+resolved by the callers before they are matched.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -15,8 +16,59 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
-from .path_patterns import LONGEST_PATH, Resolve, fits
 from .shell import Words, read_loosely, read_strictly
+
+Resolve = Callable[[str], str]
+"""A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
+LONGEST_PATH = 4096
+"""Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
+_ANY_DEPTH = "**"
+
+
+def fits(path: str, pattern: str, cwd: str, rules: PathRules = HERE) -> bool:
+    """Whether an absolute path fits a pattern: `**` for any depth, `*` and `?` within a name.
+
+    A pattern that is not absolute starts at `cwd`; one without a wildcard includes what lies below it. The time is
+    linear in the length of the path.
+    """
+    names: list[str] = rules.parts(path)
+    if ".." in names:
+        return False
+    absolute = rules.pattern_start(pattern, cwd)
+    if absolute is None:
+        below = rules.below(path, cwd)
+        if below is None:
+            return False
+        names = names[-len(below) :] if below else ["."]
+    expected = rules.parts(absolute or pattern)
+    if not set("*?") & set(pattern):
+        return names[: len(expected)] == expected
+    return _fit(names, expected)
+
+
+def _fit(names: Sequence[str], expected: Sequence[str]) -> bool:
+    """Name by name. Where one does not fit, the last `**` takes one name more; an earlier one never needs to."""
+    name_at = part_at = 0
+    # Where to go back to: the first name behind those that the last `**` took, and the part behind that `**`.
+    retry_name = retry_part = -1
+    while name_at < len(names):
+        if part_at < len(expected) and expected[part_at] == _ANY_DEPTH:
+            part_at += 1
+            retry_name, retry_part = name_at, part_at
+        elif part_at < len(expected) and _name_fits(names[name_at], expected[part_at]):
+            name_at, part_at = name_at + 1, part_at + 1
+        elif retry_part >= 0:
+            retry_name += 1
+            name_at, part_at = retry_name, retry_part
+        else:
+            return False
+    return all(part == _ANY_DEPTH for part in expected[part_at:])
+
+
+def _name_fits(name: str, pattern: str) -> bool:
+    """`*` and `?` are wildcards; brackets, which fnmatch would read as a set, are themselves."""
+    return fnmatchcase(name, pattern.replace("[", "[[]"))
+
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
 _FAMILIES: Mapping[str, frozenset[str]] = {
@@ -121,9 +173,6 @@ def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
     return refused and call.tool == "Bash" and read_strictly(_text(call.arguments, "command")) is None
 
 
-# -- allowing -------------------------------------------------------------------------------------------------
-
-
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
     """The rules that together allow the whole call."""
     whole = next((rule for rule in rules if rule.specifier is None), None)
@@ -166,9 +215,6 @@ def _resolved(pattern: str, call: ToolCall) -> str:
     return f"{separated}{name}{start[wildcard.start() :]}"
 
 
-# -- refusing -------------------------------------------------------------------------------------------------
-
-
 def _refuses(rule: Rule, call: ToolCall) -> bool:
     if rule.specifier is None:
         return True
@@ -192,9 +238,6 @@ def _refuses(rule: Rule, call: ToolCall) -> bool:
 @lru_cache(maxsize=1)  # one rule after the other looks at the same command
 def _all_runs(command: str) -> tuple[Words, ...]:
     return tuple(read_loosely(command))
-
-
-# -- the parts of a call --------------------------------------------------------------------------------------
 
 
 def fits_words(words: Words, pattern: str) -> bool:

@@ -18,7 +18,7 @@ from ..errors import QuestionClosed
 from ..model.question import Answer, Closure, Question, Resolution, kind_of
 from ..model.text import count_of, cut
 from .cli_reply import reply
-from .describe import describe
+from .presentation import describe
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from mcp.shared.exceptions import MCPError
 from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
-from ..model.audit_events import AuditEvent, AuditKind
+from ..model.events import AuditEvent, AuditKind
 from ..model.text import cut
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service

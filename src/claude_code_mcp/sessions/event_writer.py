@@ -13,7 +13,7 @@ from typing import Any
 from ..claude.frames import Conversation, Frame, Garbage, Lifecycle, Other, Raw, Result, StreamEvent, System
 from ..model.events import Message, Noise, Output, Partial, Retrying
 from ..model.text import one_line
-from ..questions.describe import describe
+from ..questions.presentation import describe
 from ..store.event_log import EventLog
 
 _REPORT_DELAY = 5.0

@@ -15,11 +15,10 @@ from typing import Any
 
 from .. import json_text
 from ..claude.command_line import ConversationStart, build_command, prepare_command
-from ..claude.executable import find_executable
+from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.user_config import config_directory, own_registrations, process_with
-from ..claude.versions import check_values
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, SessionNotFound
-from ..model.audit_events import AuditEvent, AuditKind
-from ..model.events import Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
+from ..model.events import AuditEvent, AuditKind, Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
 from ..model.states import State
 from .dependencies import SessionDeps
 from .registry import Sessions

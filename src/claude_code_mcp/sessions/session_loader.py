@@ -12,8 +12,7 @@ from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
-from ..store.lease import Leases
-from ..store.session_records import SessionRecord, SessionRecords
+from ..store.session_records import Leases, SessionRecord, SessionRecords
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcript_summary import in_folder
 from ..store.transcripts import Transcript, Transcripts, read_lines

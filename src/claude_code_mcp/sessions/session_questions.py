@@ -13,8 +13,8 @@ from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
 from ..questions.cli_reply import chosen_mode
-from ..questions.describe import describe
 from ..questions.form_model import TOOL, filled_in, questions_of
+from ..questions.presentation import describe
 from ..store.event_log import EventLog
 from .event_writer import ReadableLines
 from .policy_enforcer import BY, PolicyEnforcer

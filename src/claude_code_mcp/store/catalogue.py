@@ -18,9 +18,18 @@ from functools import lru_cache
 from typing import Any
 
 from ..model.text import clip_line
-from .jsonl import clean, last_lines, parse_all
 from .transcript_reader import grown_lines, readable_lines
-from .transcript_summary import LONGEST_TITLE, Heading, in_folder, is_bare_command, read_heading, unwrapped
+from .transcript_summary import (
+    LONGEST_TITLE,
+    Heading,
+    clean,
+    in_folder,
+    is_bare_command,
+    last_lines,
+    parse_all,
+    read_heading,
+    unwrapped,
+)
 from .transcripts import is_session_id
 
 _EXTENSION = ".jsonl"

@@ -9,10 +9,16 @@ no record. A record that exists but cannot be read grants nothing: `read` refuse
 
 A pointer (`Aliases`) leads from the id of a session that was cleared to the id under which it goes on.
 
-Both are replaced as a whole and durably, so that a reader has the old or the new content, after a crash too. All
-functions block on the disk; call them from a thread. Several threads and several servers may call at once.
+A lease (`Leases`) makes one server the only writer of a session id among all servers of this user: the CLI has no lock
+of its own. It is an operating-system lock on a small file, so it ends with the process that holds it, however that
+ends. The empty files stay: to remove one could split two servers over an old and a new file of the same name.
+
+Records and pointers are replaced as a whole and durably, so that a reader has the old or the new content, after a
+crash too. All functions block on the disk; call them from a thread. Several threads and several servers may call at
+once.
 """
 
+import hashlib
 import json
 import os
 import threading
@@ -22,16 +28,67 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
-from ..errors import RecordUnreadable
+from ..errors import ProcessFailed, RecordUnreadable, SessionBusy
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
-from ..private_files import TEMPORARY, private_directory, replace_file
-from .lease import shared_name
+from ..private_files import FILE, TEMPORARY, private_directory, replace_file
 from .transcripts import is_session_id
+
+
+def shared_name(config_dir: str) -> str:
+    """The name under which all servers keep what belongs to one configuration directory of the CLI."""
+    return hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class Leases:
+    """The leases of one server. Servers that share transcripts share the directory."""
+
+    def __init__(self, state_dir: Path, config_dir: str) -> None:
+        self._directory = state_dir / "locks" / shared_name(config_dir)
+
+    def take(self, session_id: str) -> "Lease":
+        """The lease on a session. SessionBusy if it is held, be it by another `Leases` of this process; ProcessFailed
+        if the lock file cannot be used."""
+        lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, mode=FILE, thread_local=False)
+        try:
+            private_directory(self._directory)
+            lock.acquire()
+        except Timeout:
+            raise SessionBusy(
+                f"Session {session_id} is in use by another claude-code-mcp server on this machine.",
+                session_id=session_id,
+            ) from None
+        except OSError as error:
+            # Without the lock two servers could write to one transcript, so nothing is started.
+            raise ProcessFailed(f"The lock of session {session_id} cannot be taken: {error}") from None
+        return Lease(lock)
+
+    def held(self, session_id: str) -> bool:
+        """Whether some server runs the session just now. Takes the lock for an instant: there is no other test."""
+        try:
+            self.take(session_id).release()
+        except SessionBusy:
+            return True
+        except ProcessFailed:
+            return False
+        return False
+
+
+class Lease:
+    """Held until `release`, or until this process ends."""
+
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
+
+    def release(self) -> None:
+        """Lets others write to the session. Releasing twice is harmless."""
+        self._lock.release()
+
 
 LOCAL = "local"
 """The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
@@ -245,9 +302,6 @@ class Aliases:
         return None
 
 
-# -- reading ------------------------------------------------------------------------------------------------------
-
-
 def _parse(content: bytes) -> SessionRecord:
     if len(content) > _LARGEST_FILE:
         raise ValueError("it is too large")
@@ -286,9 +340,6 @@ def _summary(path: str) -> Summary | None:
         return Summary(raw["owner"], cancelled, raw["running_since"] is not None, state)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-# -- files of both ------------------------------------------------------------------------------------------------
 
 
 def _files(directory: Path, suffix: str = "") -> list[tuple[str, os.DirEntry[str]]]:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.text import clip_line
-from .jsonl import clean, last_lines, parse
-from .transcript_summary import typed
+from .transcript_summary import clean, last_lines, parse, typed
 
 _READABLE_BYTES = 1 << 24
 _LONGEST_LINE = 160

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model.usage import Usage, read_number, read_usage
-from .jsonl import parse
-from .transcript_summary import folder_of, in_folder
+from .transcript_summary import folder_of, in_folder, parse
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from claude_code_mcp.testing.script_steps import Block, Fault, ModelAnswer
+from claude_code_mcp.testing.script import Block, Fault, ModelAnswer
 
 _PIECE_BYTES = 256 * 1024
 _DELTA = "content_block_delta"

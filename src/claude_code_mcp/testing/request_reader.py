@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from claude_code_mcp.testing.script import MARKER
-from claude_code_mcp.testing.script_steps import Json, ModelAnswer, ScriptError, answer_of, steps_of, text_answer
+from claude_code_mcp.testing.script import MARKER, Json, ModelAnswer, ScriptError, answer_of, steps_of, text_answer
 
 _NOTIFICATION = "<task-notification>"
 """Marks a message the CLI wrote about a subagent: what it quotes is not a script of this conversation."""

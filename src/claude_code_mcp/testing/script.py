@@ -1,19 +1,20 @@
-"""Write scripts: prompts that carry the model's answers.
+"""Scripts: prompts that carry the model's answers.
 
     from claude_code_mcp.testing.script import script, text, tool
 
     prompt = script("Count the files.", tool("Bash", command="ls | wc -l"), text("Done."))
 
-A script is free text followed by `SCRIPT:` and a JSON array with one step per model request. These
-functions build the steps; a plain string is a step too. `request_reader` is the server's side of it.
+A script is free text followed by `SCRIPT:` and a JSON array with one step per model request. The first functions build
+the steps; a plain string is a step too. `answer_of` turns a step into what the model answers: a step is checked when it
+is played, so a mistake in it is answered with a text that names it. `request_reader` finds the step for a request.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 MARKER = "SCRIPT:"
-
 StepObject = dict[str, Any]
 """A step in its full form."""
 Step = StepObject | str
@@ -138,3 +139,175 @@ def _as_object(step: Step) -> StepObject:
 def _options(options: Sequence[str | tuple[str, str]]) -> list[dict[str, str]]:
     pairs = ((option, option) if isinstance(option, str) else option for option in options)
     return [{"label": label, "description": description} for label, description in pairs]
+
+
+T = TypeVar("T")
+Json = dict[str, Any]
+FaultKind = Literal["error", "cut", "stall"]
+_BLOCK_KEYS = frozenset({"text", "thinking", "signature", "tool", "input", "id", "structured"})
+_PACE_KEYS = frozenset({"chunks", "interval", "repeat"})
+_FAULT_KEYS = frozenset({"error", "cut", "stall", "hang", "times", "error_type", "message", "retry_after"})
+_STEP_KEYS = _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "stop_reason", "usage", "model"}
+_ERROR_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    529: "overloaded_error",
+}
+_KINDS: dict[type, str] = {str: "a string", dict: "an object"}
+
+
+class ScriptError(ValueError):
+    """A script that cannot be played; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong instead of the answer, for the first `times` requests or for all of them."""
+
+    kind: FaultKind
+    times: int | None = None
+    status: int = 500
+    error_type: str = "api_error"
+    message: str = "scripted error"
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One content block in the form of the API, and into how many deltas it is split."""
+
+    content: Json
+    chunks: int = 1
+    interval: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswer:
+    """What the model answers to one request."""
+
+    blocks: tuple[Block, ...]
+    key: str = ""
+    """The same for every attempt at the same step of the same conversation."""
+    step: int | None = None
+    fault: Fault | None = None
+    delay: float = 0.0
+    stop_reason: str | None = None
+    usage: Json = field(default_factory=dict)
+    model: str | None = None
+
+
+def text_answer(text: str) -> ModelAnswer:
+    """An answer of nothing but text."""
+    return ModelAnswer((Block({"type": "text", "text": text}),))
+
+
+def steps_of(script: list[Any]) -> Iterator[Json]:
+    """The steps in their full form; a plan becomes two, the file and the question for approval."""
+    for number, raw in enumerate(script):
+        step = _read_object(raw, _STEP_KEYS, f"step {number}")
+        plan = step.pop("plan", None)
+        if plan is None:
+            yield step
+        else:
+            yield {**step, "tool": "Write", "input": {"file_path": "${plan_file}", "content": plan}}
+            yield {"tool": "ExitPlanMode", "input": {}}
+
+
+def _read_object(raw: Any, known: frozenset[str], where: str) -> Json:
+    """A copy in full form; a string is short for its text. Raises ScriptError that names the place."""
+    if isinstance(raw, str):
+        return {"text": raw}
+    if not isinstance(raw, dict):
+        raise ScriptError(f"{where} is neither a string nor an object")
+    if unknown := sorted(raw.keys() - known):
+        raise ScriptError(f"{where} has unknown keys: {', '.join(unknown)}")
+    return dict(raw)
+
+
+def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
+    """The answer a step describes; raises ScriptError if it describes none."""
+    return ModelAnswer(
+        blocks=tuple(_blocks(step, index)),
+        key=key,
+        step=index,
+        fault=_fault(step),
+        delay=_number(step, "delay", 0),
+        stop_reason=_typed(step, "stop_reason", str),
+        usage=_typed(step, "usage", dict) or {},
+        model=_typed(step, "model", str),
+    )
+
+
+def _blocks(step: Json, index: int) -> Iterator[Block]:
+    if "blocks" not in step:
+        yield from _blocks_of(step, step)
+        return
+    if not isinstance(step["blocks"], list) or not step["blocks"]:
+        raise ScriptError(f"step {index}: blocks wants a list that is not empty")
+    for number, raw in enumerate(step["blocks"]):
+        block = _read_object(raw, _BLOCK_KEYS | _PACE_KEYS, f"step {index}, block {number}")
+        yield from _blocks_of(block, {**step, **block})
+
+
+def _blocks_of(source: Json, pace: Json) -> Iterator[Block]:
+    """The blocks of one object, which may have thinking, text and a tool call: always in this order."""
+    chunks, interval = int(_number(pace, "chunks", 1)), _number(pace, "interval", 0)
+    for content in _contents(source, int(_number(pace, "repeat", 1))):
+        yield Block(content, max(1, chunks), interval)
+
+
+def _contents(source: Json, repeat: int) -> Iterator[Json]:
+    if "thinking" in source:
+        signature = source.get("signature", "c2NyaXB0ZWQ=")
+        yield {"type": "thinking", "thinking": str(source["thinking"]), "signature": signature}
+    if "text" in source or not source.keys() & {"thinking", "tool", "structured"}:
+        yield {"type": "text", "text": str(source.get("text", "ok")) * repeat}
+    if "structured" in source:
+        yield _tool_use("StructuredOutput", source["structured"], source.get("id"))
+    if "tool" in source:
+        yield _tool_use(source["tool"], source.get("input", {}), source.get("id"))
+
+
+def _tool_use(name: Any, arguments: Any, tool_use_id: Any) -> Json:
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise ScriptError("a tool call wants a name and an input object")
+    return {"type": "tool_use", "id": tool_use_id, "name": name, "input": arguments}
+
+
+def _fault(step: Json) -> Fault | None:
+    times = int(_number(step, "times", 0)) if "times" in step else None
+    if "error" in step:
+        return _error(step, times)
+    if step.get("cut"):
+        return Fault("cut", times)
+    return Fault("stall", times) if step.get("stall") or step.get("hang") else None
+
+
+def _error(step: Json, times: int | None) -> Fault:
+    status = int(_number(step, "error", 500))
+    return Fault(
+        kind="error",
+        times=times,
+        status=status,
+        error_type=_typed(step, "error_type", str) or _ERROR_TYPES.get(status, "api_error"),
+        message=_typed(step, "message", str) or f"scripted error {status}",
+        retry_after=_number(step, "retry_after", 0) if "retry_after" in step else None,
+    )
+
+
+def _typed(source: Json, key: str, kind: type[T]) -> T | None:
+    value = source.get(key)
+    if value is None or isinstance(value, kind):
+        return value
+    raise ScriptError(f"{key} wants {_KINDS[kind]}")
+
+
+def _number(source: Json, key: str, default: float) -> float:
+    value = source.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise ScriptError(f"{key} wants a number that is not negative")
+    return value

@@ -24,7 +24,7 @@ from claude_code_mcp.testing.http_api import (
 )
 from claude_code_mcp.testing.records import RequestRecord, record_of
 from claude_code_mcp.testing.request_reader import answer_to
-from claude_code_mcp.testing.script_steps import Fault, ModelAnswer
+from claude_code_mcp.testing.script import Fault, ModelAnswer
 
 BAD_KEY = "sk-bad"
 """The API key that is refused with 401; any other is accepted."""

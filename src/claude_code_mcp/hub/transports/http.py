@@ -1,8 +1,9 @@
-"""Remote servers over HTTP: streamable, or with server-sent events as before 2025.
+"""Remote servers: streamable HTTP, server-sent events as before 2025, and WebSockets.
 
-Both transports are the SDK's, on an HTTP client of ours: it turns every way in which a request can fail into a JSON-RPC
-error with a code of its own, which the SDK hands to the caller, and notes in `TransportFailure` why it failed. So a
-refused or lost request ends with an error, and never with a call that waits for ever.
+The first two are the SDK's transports on an HTTP client of ours: it turns every way in which a request can fail into a
+JSON-RPC error with a code of its own, which the SDK hands to the caller, and notes in `TransportFailure` why it failed.
+So a refused or lost request ends with an error, and never with a call that waits for ever. The SDK has no transport for
+WebSockets; ours has one JSON-RPC message in each text message.
 """
 
 import logging
@@ -17,18 +18,22 @@ import httpx2
 from mcp.client.auth import OAuthFlowError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from websockets.asyncio.client import connect
+from websockets.asyncio.connection import Connection
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Subprotocol
 
 from ...redaction import redact_url
 from ..auth.oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
-from ..streams import Streams, TransportFailure
+from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
 UNREACHABLE = -32010
 """There was no answer; `data.sent` says whether the request can have arrived."""
 UNAUTHORIZED = -32011
 SESSION_GONE = -32012
 """The server has forgotten the session, since it was started anew: the request was not processed."""
-
 _POST_TIMEOUT = 60.0
 """Seconds to the head of the answer to a POST. Its body, and whatever a GET streams, may take forever."""
 _DELETE_TIMEOUT = 5.0
@@ -162,3 +167,55 @@ def tls_context(tls: TlsConfig) -> ssl.SSLContext:
 @cache
 def _default_context() -> ssl.SSLContext:
     return ssl.create_default_context()
+
+
+_LARGEST_MESSAGE = 64 << 20
+_CLOSE_TIMEOUT = 2.0
+
+
+@asynccontextmanager
+async def websocket(
+    url: str, headers: Mapping[str, str], tls: TlsConfig, failure: TransportFailure
+) -> AsyncIterator[Streams]:
+    url = url.replace("http", "ws", 1) if url.startswith("http") else url
+    connecting = connect(
+        url,
+        additional_headers=dict(headers),
+        subprotocols=[Subprotocol("mcp")],
+        ssl=tls_context(tls) if url.startswith("wss:") else None,
+        max_size=_LARGEST_MESSAGE,
+        open_timeout=None,
+        close_timeout=_CLOSE_TIMEOUT,
+    )
+    try:
+        async with connecting as socket:
+            messages = MessageSocket(socket, failure)
+            yield CallbackInbox(messages.receive), CallbackOutbox(messages.send)
+    except InvalidStatus as error:
+        if error.response.status_code in {401, 403}:
+            failure.needs_auth = f"HTTP {error.response.status_code}: the server wants other credentials"
+        raise
+
+
+class MessageSocket:
+    """JSON-RPC messages on an open WebSocket; text that is no message is skipped."""
+
+    def __init__(self, socket: Connection, failure: TransportFailure) -> None:
+        self._socket = socket
+        self._failure = failure
+
+    async def receive(self) -> SessionMessage:
+        try:
+            while True:
+                message = parse_message(await self._socket.recv())
+                if message is not None:
+                    return message
+        except ConnectionClosed as error:
+            self._failure.reason = f"the WebSocket closed: {error}"
+            raise anyio.EndOfStream from None
+
+    async def send(self, message: SessionMessage) -> None:
+        try:
+            await self._socket.send(render_message(message))
+        except ConnectionClosed:
+            raise anyio.BrokenResourceError from None

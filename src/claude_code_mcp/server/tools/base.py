@@ -1,20 +1,24 @@
 """What a tool is: its name, its typed arguments and output, the function behind it, and how it is listed.
 
 `Tool.call` is the only way in: arguments are checked before the function runs, and every error names the argument as
-the caller wrote it. `compact_schema` keeps the schemas of `tools/list` short: each costs every client's context.
+the caller wrote it. The types of arguments have limits that no honest call reaches; these are not in the JSON schemas,
+where they would cost every caller a part of its context. `compact_schema` keeps the schemas of `tools/list` short for
+the same reason.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import mcp_types as types
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from ... import json_text
 from ...errors import ClaudeCodeError, InvalidArgument
+from ...store.transcripts import is_session_id
 from .context import Call
 
 _MAX_NAME = 100
@@ -22,7 +26,6 @@ _MAX_NAME = 100
 _MAX_PROBLEMS = 500
 """Problems of one call that are looked at one by one."""
 _SHOWN_PROBLEMS = 5
-
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -128,9 +131,6 @@ def _readable(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument
     return InvalidArgument(shown + more, field=problems[0].split(":", 1)[0])
 
 
-# -- names of arguments in errors -----------------------------------------------------------------------------
-
-
 def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
     """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`."""
     field = error.data.get("field")
@@ -156,9 +156,6 @@ def _written(option: str, arguments: type[Arguments]) -> str | None:
             if written is not None:
                 return f"options.{written}"
     return None
-
-
-# -- schemas --------------------------------------------------------------------------------------------------
 
 
 def compact_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -201,3 +198,55 @@ def _is_noise(key: str, value: Any) -> bool:
         or (key == "default" and value in (None, [], False))
         or (key == "additionalProperties" and value is True)
     )
+
+
+_MAX_RULES = 200
+_MAX_COUNT = 1_000_000
+_MAX_MILLISECONDS = 10**12
+
+
+def _check_text(text: str, limit: int) -> str:
+    if not 0 < len(text) <= limit:
+        raise ValueError(f"must have 1 to {limit} characters")
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character")
+    return text
+
+
+def _check_session_id(text: str) -> str:
+    if not is_session_id(text):
+        raise ValueError("is not a session id")
+    return text.lower()
+
+
+def _check_rules(rules: list[str]) -> list[str]:
+    if len(rules) > _MAX_RULES:
+        raise ValueError(f"must not be more than {_MAX_RULES}")
+    return rules
+
+
+def _check_count(number: int) -> int:
+    if number > _MAX_COUNT:
+        raise ValueError(f"must not be more than {_MAX_COUNT}")
+    return number
+
+
+def _check_offset(number: int) -> int:
+    if not 0 <= number < 1 << 40:
+        raise ValueError("must be nextOffset of an earlier answer")
+    return number
+
+
+def _check_milliseconds(milliseconds: int) -> int:
+    if milliseconds > _MAX_MILLISECONDS:
+        raise ValueError(f"must not be more than {_MAX_MILLISECONDS}")
+    return milliseconds
+
+
+Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_check_milliseconds)]
+Count = Annotated[int, Field(gt=0), AfterValidator(_check_count)]
+Name = Annotated[str, AfterValidator(partial(_check_text, limit=1000))]
+Offset = Annotated[int, AfterValidator(_check_offset)]
+Path = Annotated[str, AfterValidator(partial(_check_text, limit=4096))]
+Rules = Annotated[list[Name], AfterValidator(_check_rules)]
+SessionId = Annotated[str, AfterValidator(_check_session_id)]

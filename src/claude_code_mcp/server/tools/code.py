@@ -13,8 +13,7 @@ from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ..elicitation.forms import CONFIRM, confirmation, confirmed
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
-from .argument_types import Milliseconds, Name, Offset
-from .base import Arguments, Reply, Text, Tool
+from .base import Arguments, Milliseconds, Name, Offset, Reply, Text, Tool
 from .code_options import SessionArguments, resume_options, session_options
 from .code_reports import (
     Configuration,

@@ -7,8 +7,7 @@ from pydantic import Field
 
 from ...config import Settings
 from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
-from .argument_types import Count
-from .base import Arguments
+from .base import Arguments, Count
 
 
 class SystemPromptPreset(Arguments):

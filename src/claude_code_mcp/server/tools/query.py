@@ -20,8 +20,7 @@ from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
-from .argument_types import Count, Name, Path, Rules
-from .base import Arguments, Reply, Text, Tool, ToolOutput
+from .base import Arguments, Count, Name, Path, Reply, Rules, Text, Tool, ToolOutput
 from .context import Call
 from .query_buffer import Fragments, NotificationQueue, Numbered
 from .status import ErrorInfo

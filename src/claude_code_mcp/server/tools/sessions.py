@@ -13,8 +13,7 @@ from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.catalogue import Entry
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
-from .argument_types import Count, Name, Offset, Path, Rules, SessionId
-from .base import Arguments, Reply, Text, Tool, ToolOutput
+from .base import Arguments, Count, Name, Offset, Path, Reply, Rules, SessionId, Text, Tool, ToolOutput
 from .context import Call
 from .paging import PENDING, ResultParts, read_part
 from .status import (

@@ -23,7 +23,7 @@ from starlette.routing import Route
 from ... import __version__
 from ...config import Settings
 from ...errors import InvalidArgument
-from ...model.audit_events import AuditEvent, AuditKind
+from ...model.events import AuditEvent, AuditKind
 from ..server import McpServer
 from .bearer import SCOPE, StaticTokens, load_tokens
 
