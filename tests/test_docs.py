@@ -309,7 +309,7 @@ SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
-def tests_in(file: str) -> set[str]:
+def defined_in(file: str) -> set[str]:
     """The names of the tests that a file defines."""
     path = ROOT / file
     return (
@@ -328,7 +328,7 @@ def promises() -> list[str]:
 def test_every_test_that_shows_a_promise_exists() -> None:
     linked = _TEST.findall(SECURITY)
     assert len(linked) > 40
-    assert [f"{file}::{name}" for file, name in linked if name not in tests_in(file)] == []
+    assert [f"{file}::{name}" for file, name in linked if name not in defined_in(file)] == []
 
 
 def test_every_promise_of_the_security_page_names_a_test() -> None:
