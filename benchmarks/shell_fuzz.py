@@ -123,7 +123,11 @@ def run_parts(seed: int, start: int, inputs: int, seconds: float, workers: int) 
             chosen = [[shell for shell in shells if shell in MAIN or shell is shells[n % len(shells)]] for n in some]
             for count in pool.map(try_part, [seed] * len(some), some, chosen):
                 total.add(count)
+                for problem in count.problems:
+                    print(f"PROBLEM: {problem}", flush=True)
             done = some[-1] + 1
+            if done % 20 < len(some):
+                print(f"{total.inputs} read, {total.allowed} allowed, {len(total.problems)} problems", flush=True)
     return total, done
 
 
@@ -141,8 +145,6 @@ def main(arguments: Sequence[str]) -> int:
     )
     began = time.perf_counter()
     count, following = run_parts(options.seed, options.start, options.inputs, options.seconds, options.workers)
-    for problem in count.problems:
-        print(f"PROBLEM: {problem}")
     print(
         f"{count.inputs} commands read, {count.allowed} of them allowed, {count.runs} runs in shells, "
         f"{len(count.problems)} problems, {time.perf_counter() - began:.0f} s; the next part is {following}"

@@ -23,6 +23,7 @@ ONCE_ALLOWED = [
     "git diff &>>/dev/null touch X",
     "git diff&>/dev/null touch X",
     "git diff <>/dev/null",
+    "git diff 1&>/dev/null",
     "git diff 2>&1 2>/dev/null || 2>/dev/null touch X",
     "git diff |",
     "git diff &&",

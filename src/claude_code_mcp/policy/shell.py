@@ -60,6 +60,8 @@ def read_strictly(text: str) -> list[Words] | None:
         if blanks := _BLANKS.match(text, position):
             position = blanks.end()
         elif words and (redirection := _REDIRECTION.match(text, position)):
+            if text[position - 1] not in " \t":
+                return None  # zsh takes the number of `1&>` for that of a descriptor
             redirected = True
             position = redirection.end()
         elif found := _OPERATOR.match(text, position):
