@@ -94,10 +94,17 @@ async def test_a_command_that_could_hide_a_denied_one_is_asked_though_all_were_a
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start(start_service, BASH_RULES)
-    prompt = script("work", tool("Bash", command="x=kept; $(echo touch) $x"), "done")
+    commands = (
+        "x=kept; $(echo touch) $x",
+        "echo 'touch kept' | sh",
+        "trap 'tou\\ch kept' EXIT",
+        "git -c alias.x='!t' x",
+    )
+    prompt = script("work", *(tool("Bash", command=command) for command in commands), "done")
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
     session = turn.session
-    service.respond(session.id, await question(session), Answer(allow=False))
+    for _ in commands:
+        service.respond(session.id, await question(session), Answer(allow=False))
     await end_of(turn)
     assert not (sandbox.project / "kept").exists()
 

@@ -72,6 +72,10 @@ timeout 60 grep 'foo$' x
 env FOO=bar npm test
 sudo apt-get install -y jq
 source .venv/bin/activate && pytest
+source .venv/bin/activate && grep 'foo$' src/x
+chmod +x run.sh && ./run.sh
+cat build.sh && bash build.sh
+cp a.txt b.txt
 bash scripts/build.sh
 sh -c 'ls -la'
 ./build.sh --fast
@@ -101,6 +105,15 @@ HIDDEN = [
     *(spelling.replace("{bin}", "/bin") + " x" for spelling in SPELLINGS),
     "echo 'z\\ap x' | tee f; sh f",
     "echo 'z\\ap x' | tee f; nice sh f",
+    "echo emFwIHg= | base64 -d | tee f; sh f",
+    "echo yap x | tr y z | tee f; nice ./f",
+    "echo 'import os' | python3 -m code",
+    "echo 'zap x' | builtin . /dev/stdin",
+    "echo 'zap x' | find . -maxdepth 0 -execdir sh ';'",
+    "echo zap x | xargs ./run",
+    "cp /bin/zap z; ./z x",
+    "cat /bin/zap | tee z; chmod +x z; ./z x",
+    "make MAKEFILES=/dev/stdin",
     "hash -p /bin/zap z; z x",
     "/lib64/ld-linux-x86-64.so.2 /bin/zap x",
     "unheard-of-wrapper -c 'zap x'",

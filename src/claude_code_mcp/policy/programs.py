@@ -65,10 +65,12 @@ _CODE_OPTIONS = {
 }
 """Languages, and their short options that are followed by code."""
 _CODE_WORDS = ("--eval", "--exec", "--print", "--run", "--command")
+_CODE_MODULES = ("code", "timeit", "pdb", "asyncio", "runpy", "IPython")
+"""Modules of Python that run code from their arguments or their input."""
 _INERT = frozenset(
     {
         *("echo", "printf", "cat", "ls", "cd", "pwd", "head", "tail", "wc", "grep", "egrep", "fgrep", "test", "true"),
-        *("false", ":", "mkdir", "rmdir", "touch", "cp", "mv", "chmod", "chown", "stat", "file", "du", "df", "diff"),
+        *("false", ":", "mkdir", "rmdir", "touch", "chmod", "chown", "stat", "file", "du", "df", "diff"),
         *("cmp", "cut", "tr", "uniq", "tee", "basename", "dirname", "realpath", "readlink", "date", "sleep", "kill"),
         *("whoami", "id", "uname", "hostname", "which", "type", "tree", "jq", "base64", "md5sum", "sha256sum", "seq"),
     }
@@ -100,7 +102,7 @@ _SED_SAFE = re.compile(
 )
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
 _NO_WORD = re.compile(r"\W")
-_NUMBER = re.compile(r"[\d.]+[smhd]?\Z")
+_NUMBER = re.compile(r"\.?\d[\d.]*[smhd]?\Z")
 _VERSION = re.compile(r"[\d.]+\Z")
 _WILDCARD = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"[\w.+*?\[\]-]+")
@@ -166,21 +168,26 @@ def _line_hides(text: str, mentions: Mentions, depth: int) -> bool:
 
 
 def _runs_what_is_written(commands: Sequence[Words], mentions: Mentions) -> bool:
-    """Whether a shell, or a language, among these may run a text that another of them has written to a file."""
+    """Whether one of these may run what another has written: to a file, or as the arguments of `xargs`."""
     running: list[Words] = []
     others: list[Words] = []
     for words in commands:
-        (running if any(map(_runs_files, _runs(words, 0))) else others).append(words)
+        (running if _runs_files(words) else others).append(words)
     if not running:
         return False
-    shared = {_base(word) for words in running for word in words[1:]} & {
-        _base(word) for words in others for word in words[1:] if not word.startswith("-")
-    }
-    return any(mentions(word) or (shared and _is_code(word)) for words in others for word in words[1:])
+    files = {_base(word) for words in running for word in words if not word.startswith("-")}
+    written = (_base(word) for words in others if _named(words)[0] not in _INERT - {"tee"} for word in words[1:])
+    return any(map(files.__contains__, written)) or any(mentions(word) for words in others for word in words[1:])
 
 
 def _runs_files(words: Words) -> bool:
-    return words[0] in _SHELLS or words[0] in _CODE or _code_options(words) is not None
+    """Whether a command runs a file, as a program or as code, or whatever is given to `xargs`."""
+    if any(run[0] in _SHELLS or run[0] in _CODE or _code_options(run) is not None for run in _runs(words, 0)):
+        return True
+    name = _named(words)[0]
+    if name == "xargs" and any(_named(words[at:])[0] not in _INERT for at in _programs_behind(name, words)):
+        return True
+    return any("/" in word for word in (words if name in _WRAPPERS else words[:1]))
 
 
 def _base(word: str) -> str:
@@ -242,7 +249,13 @@ def _wrapper_hides(name: str, words: Words, mentions: Mentions, depth: int) -> b
     begins = list(islice(_programs_behind(name, words), _MOST_BEGINS + 1))
     if not depth or len(begins) > _MOST_BEGINS or (name == "xargs" and any(_takes_more(words[at:]) for at in begins)):
         return True
-    return any(_hides(words[begin:], mentions, depth - 1) for begin in begins)
+    return any(_hides(_up_to_end(name, words[begin:]), mentions, depth - 1) for begin in begins)
+
+
+def _up_to_end(name: str, words: Words) -> Words:
+    """For `find`, the command ends with `;` or `+`."""
+    end = next((number for number, word in enumerate(words) if word in (";", "+")), len(words))
+    return words[:end] if name == "find" and end else words
 
 
 def _takes_more(words: Words) -> bool:
@@ -287,6 +300,8 @@ def _language_hides(arguments: Sequence[str], options: str) -> bool:
     """Whether code comes in an argument or from a pipe. Options end with a word that is not the value of one."""
     if any(set("();`") & set(word) or word in ("-", "eval") or word.startswith(_ELSEWHERE) for word in arguments):
         return True
+    if options == "c" and any(word == "-i" or word.removeprefix("-m") in _CODE_MODULES for word in arguments):
+        return True
     before = ""
     for word in arguments:
         short = word.startswith("-") and not word.startswith("--")
@@ -315,7 +330,7 @@ def _sed_hides(arguments: Sequence[str]) -> bool:
 
 
 def _make_hides(arguments: Sequence[str]) -> bool | None:
-    from_input = any(word in ("-", "-f-") or word.startswith(_ELSEWHERE) for word in arguments)
+    from_input = any(word in ("-", "-f-") or any(place in word for place in _ELSEWHERE) for word in arguments)
     return True if from_input else None
 
 
