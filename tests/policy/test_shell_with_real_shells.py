@@ -80,6 +80,10 @@ bash scripts/build.sh
 sh -c 'ls -la'
 ./build.sh --fast
 docker compose up -d
+docker run -p 80:80 nginx
+uv run pytest -q
+npx tsc --noEmit
+npm exec tsc
 curl -s https://example.org | jq .
 tar xzf a.tgz
 mkdir -p a/b && touch a/b/c
@@ -115,6 +119,13 @@ HIDDEN = [
     "cat /bin/zap | tee z; chmod +x z; ./z x",
     "make MAKEFILES=/dev/stdin",
     "hash -p /bin/zap z; z x",
+    "echo emFwIHg= | base64 -d | sh -o vi",
+    "echo emFwIHg= | base64 -d | bash -O extglob",
+    "cd /dev; echo emFwIHg= | base64 -d | sh stdin",
+    "echo emFwIHg= | base64 -d | SH",
+    "uv run python -c 'import os'",
+    "docker exec -i box sh",
+    "npx -y tsx -e 'x()'",
     "/lib64/ld-linux-x86-64.so.2 /bin/zap x",
     "unheard-of-wrapper -c 'zap x'",
     "unheard-of-wrapper -czap x",

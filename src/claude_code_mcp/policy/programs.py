@@ -21,18 +21,32 @@ _DEPTH = 3
 _LONGEST = 50
 """Words of a command behind another program that are looked at."""
 _LONGEST_NAME = 64
-_MOST_BEGINS = 8
+_MOST_BEGINS = 16
 """Places where the program behind a wrapper may begin; with more of them it is unclear what is run."""
 
 _SHELLS = frozenset(
     {
-        *("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "fish", "csh", "tcsh", "rbash", "rzsh", "pwsh"),
+        *("sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "yash", "fish", "csh", "tcsh", "rbash", "rzsh"),
         *("nu", "xonsh", "elvish", "posh", "oksh", "hush"),
     }
 )
 _OPAQUE = frozenset(
     {
-        *("su", "runuser", "sg", "newgrp", "login", "script", "at", "batch", "crontab", "systemd-run", "parallel"),
+        *(
+            "su",
+            "runuser",
+            "sg",
+            "newgrp",
+            "login",
+            "script",
+            "at",
+            "batch",
+            "crontab",
+            "systemd-run",
+            "parallel",
+            "ssh",
+        ),
+        *("cmd", "powershell", "pwsh", "wsl"),
         *("screen", "tmux", "xterm", "expect", "socat", "entr", "pee", "chroot", "unshare", "nsenter", "capsh"),
         *("firejail", "bwrap", "proot", "fakeroot", "gdb", "ed", "ex", "vi", "vim", "nvim", "emacs", "m4", "dc"),
         *("sqlite3", "psql", "mysql", "gnuplot", "octave", "irb", "iex", "erl", "ghci", "jshell"),
@@ -40,7 +54,7 @@ _OPAQUE = frozenset(
     }
 )
 """They run commands that they find in their input or in arguments of an order of their own."""
-_CODE = frozenset({"eval", "trap", "source", ".", "alias", "hash", "ssh", "watch", "flock"})
+_CODE = frozenset({"eval", "trap", "source", ".", "alias", "hash", "watch", "flock"})
 """They take code for a shell as an argument, or remember it."""
 _WRAPPERS = frozenset(
     {
@@ -53,13 +67,20 @@ _WRAPPERS = frozenset(
     }
 )
 """They run the command that follows their own options."""
+_RUNNERS = frozenset(
+    {
+        *("npx", "bunx", "uvx", "pipx", "uv", "poetry", "pipenv", "hatch", "conda", "bundle", "npm", "pnpm", "yarn"),
+        *("docker", "podman", "kubectl"),
+    }
+)
+"""They run the command behind a word such as `run` or `exec`, or something else of that name."""
 _RUN_OTHERS = _SHELLS | _OPAQUE | _CODE | _WRAPPERS
 _READ_WORDS = _SHELLS | _OPAQUE | _CODE | {"env"}
 """They may take one word for a whole command."""
 _CODE_OPTIONS = {
     **dict.fromkeys(("python", "pypy", "jython", "ipython", "tclsh", "wish"), "c"),
     **dict.fromkeys(("perl", "julia"), "eE"),
-    **dict.fromkeys(("ruby", "lua", "luajit", "Rscript", "R", "osascript", "elixir", "ghc", "swift", "groovy"), "e"),
+    **dict.fromkeys(("ruby", "lua", "luajit", "rscript", "r", "osascript", "elixir", "ghc", "swift", "groovy"), "e"),
     **dict.fromkeys(("node", "nodejs", "bun", "deno", "tsx", "ts-node"), "ep"),
     "php": "rRBE",
 }
@@ -83,8 +104,10 @@ _INERT_GIT = frozenset(
         *("switch", "tag"),
     }
 )
-_ELSEWHERE = ("/dev/", "/proc/")
-"""Where a file is not a file but a pipe."""
+_PIPE = re.compile(r"(?:.*/)?(?:dev/(?:stdin|fd|tty|pts)|proc/|stdin\Z)|\d+\Z", re.DOTALL)
+"""Files that are not files but pipes, also from a directory near them."""
+_VALUE_FOLLOWS = re.compile(r"[-+][A-Za-z]*[oO]\Z|--(?:rcfile|init-file|emulate)\Z")
+"""Options of shells that are followed by a value."""
 _AWK_RUNS = re.compile(r"system|getline|@|\|")
 _TAKES_CODE = {
     "env": re.compile(r"-[^-]*S|--s"),
@@ -134,9 +157,9 @@ def _runs(words: Words, depth: int) -> list[Words]:
 
 
 def _named(words: Words) -> Words:
-    """With the program's bare name: `rm` for `/bin/rm` and `rm.exe`."""
-    name = words[0].rpartition("/")[2]
-    return (name[:-4] if name[-4:].lower() == ".exe" else name, *words[1:])
+    """With the program's bare name: `rm` for `/bin/rm`, `rm.exe` and, as some file systems have it, `RM`."""
+    name = words[0].rpartition("/")[2].casefold()
+    return (name.removesuffix(".exe"), *words[1:])
 
 
 # -- what the words do not show -------------------------------------------------------------------------------
@@ -199,8 +222,8 @@ def _hides(words: Words, mentions: Mentions, depth: int) -> bool:
     name, *arguments = _named(words)
     if name in _INERT or name in _OPAQUE:
         return name in _OPAQUE
-    if name in _WRAPPERS:
-        return _wrapper_hides(name, words, mentions, depth)
+    if name in _WRAPPERS or (name in _RUNNERS and _wrapper_hides(name, words, mentions, depth)):
+        return name in _RUNNERS or _wrapper_hides(name, words, mentions, depth)
     if name in _SHELLS or name in _CODE:
         return (_shell_hides if name in _SHELLS else _code_hides)(words, mentions, depth)
     options = _code_options(words)
@@ -221,8 +244,12 @@ def _shell_hides(words: Words, mentions: Mentions, depth: int) -> bool:
     """`sh -c CODE` is read; `sh FILE` runs what the file says; everything else reads its code from elsewhere."""
     arguments = words[1:]
     options = [word for word in arguments if word.startswith(("-", "+"))]
-    operands = [word for word in arguments if not word.startswith(("-", "+"))]
-    if not operands or operands[0].startswith(_ELSEWHERE) or any(word in ("-", "-s", "+s") for word in options):
+    operands = [
+        word
+        for word, before in zip(arguments, ("", *arguments), strict=False)
+        if not word.startswith(("-", "+")) and not _VALUE_FOLLOWS.match(before)
+    ]
+    if not operands or _PIPE.match(operands[0]) is not None or any(word in ("-", "-s", "+s") for word in options):
         return True
     if any("c" in word for word in options):
         return any(_line_hides(word, mentions, depth - 1) for word in operands)
@@ -233,13 +260,11 @@ def _code_hides(words: Words, mentions: Mentions, depth: int) -> bool:
     name, *arguments = _named(words)
     operands = [word for word in arguments if not word.startswith("-")]
     if name in ("source", "."):
-        return not operands or operands[0].startswith(_ELSEWHERE)
+        return not operands or _PIPE.match(operands[0]) is not None
     if name == "eval":
         return _line_hides(" ".join(arguments), mentions, depth - 1)
     if name == "trap":
         return bool(operands) and _line_hides(operands[0], mentions, depth - 1)
-    if name == "ssh" and len(operands) < 2:
-        return True
     return any(mentions(word) or _line_hides(word, mentions, depth - 1) for word in arguments)
 
 
@@ -298,7 +323,9 @@ def _code_options(words: Words) -> str | None:
 
 def _language_hides(arguments: Sequence[str], options: str) -> bool:
     """Whether code comes in an argument or from a pipe. Options end with a word that is not the value of one."""
-    if any(set("();`") & set(word) or word in ("-", "eval") or word.startswith(_ELSEWHERE) for word in arguments):
+    if any(set("();`") & set(word) or word in ("-", "eval") for word in arguments):
+        return True
+    if not arguments or any(map(_PIPE.match, (arguments[0], *(word for word in arguments if "/" in word)))):
         return True
     if options == "c" and any(word == "-i" or word.removeprefix("-m") in _CODE_MODULES for word in arguments):
         return True
@@ -330,7 +357,7 @@ def _sed_hides(arguments: Sequence[str]) -> bool:
 
 
 def _make_hides(arguments: Sequence[str]) -> bool | None:
-    from_input = any(word in ("-", "-f-") or any(place in word for place in _ELSEWHERE) for word in arguments)
+    from_input = any(word in ("-", "-f-") or "/dev/" in word or "/proc/" in word for word in arguments)
     return True if from_input else None
 
 
