@@ -98,6 +98,11 @@ def test_a_command_too_long_to_be_read_is_never_allowed_by_its_words(
     assert decide("Bash", allow, deny, command=command) is decision
 
 
+@pytest.mark.parametrize("repeated", ["command eval ", "eval ", "env -x a ", "sh -c ", "nice eval 'a' ", "xargs -x a;"])
+def test_programs_that_run_each_other_without_end_upset_nothing(repeated: str) -> None:
+    assert decide("Bash", ["Bash"], ["Bash(rm *)"], command=f"{repeated * 5000}rm x"[-60_000:]) is not ALLOW
+
+
 def test_a_path_too_long_to_be_followed_is_unclear() -> None:
     path = "src/" + "a/" * 3000
     assert decide("Edit", ["Edit(src/**)"], [], file_path=path) is ASK

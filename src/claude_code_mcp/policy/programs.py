@@ -151,8 +151,10 @@ def _runs(words: Words, depth: int) -> list[Words]:
     # A program that runs another may have any options, with values, before the other's name.
     begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
     runs += [_named(words[begin : begin + _LONGEST]) for begin in begins]
-    if depth and any(run[0] in _READ_WORDS for run in runs):
-        runs += [inner for word in words if _NO_WORD.search(word) for inner in read_loosely(word, depth - 1)]
+    if depth > 0 and any(run[0] in _READ_WORDS for run in runs):
+        joined = next((" ".join(run[1:]) for run in runs if run[0] == "eval"), "")
+        quoted = [word for word in words if _NO_WORD.search(word)]
+        runs += [inner for text in (joined, *quoted) for inner in read_loosely(text, depth - 1)]
     return runs
 
 
@@ -184,7 +186,7 @@ def may_hide(text: str, names: Sequence[str]) -> bool:
 
 
 def _line_hides(text: str, mentions: Mentions, depth: int) -> bool:
-    commands = read_strictly(text) if depth else None
+    commands = read_strictly(text) if depth > 0 else None
     if commands is None or any(_hides(words, mentions, depth) for words in commands):
         return True
     return len(commands) > 1 and _runs_what_is_written(commands, mentions)
@@ -272,7 +274,7 @@ def _wrapper_hides(name: str, words: Words, mentions: Mentions, depth: int) -> b
     if name in _TAKES_CODE and any(map(_TAKES_CODE[name].match, words[1:])):
         return True
     begins = list(islice(_programs_behind(name, words), _MOST_BEGINS + 1))
-    if not depth or len(begins) > _MOST_BEGINS or (name == "xargs" and any(_takes_more(words[at:]) for at in begins)):
+    if depth <= 0 or len(begins) > _MOST_BEGINS or (name == "xargs" and any(_takes_more(words[at:]) for at in begins)):
         return True
     return any(_hides(_up_to_end(name, words[begin:]), mentions, depth - 1) for begin in begins)
 

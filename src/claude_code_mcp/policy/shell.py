@@ -87,12 +87,10 @@ def read_strictly(text: str) -> list[Words] | None:
 
 def _word(text: str, position: int) -> tuple[str, int] | None:
     """The word that begins here and where it ends; None if it is unclear what it means."""
-    if _NO_START.match(text, position):
-        return None
     parts: list[str] = []
     while position < len(text) and text[position] not in " \t\n;&|":
         piece = _PIECE.match(text, position)
-        if piece is None:
+        if piece is None or _NO_START.match(text, position):  # behind quotes too: zsh takes `""~` for a directory
             return None
         parts.append(piece[piece.lastgroup] if piece.lastgroup else piece[0])
         position = piece.end()
