@@ -25,7 +25,8 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
-from ..model.text import cut
+from ..model.origin import ClientOrigin
+from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
@@ -45,6 +46,7 @@ from .transports.wire import checked_results
 if TYPE_CHECKING:
     from ..hub.hub import Hub
     from .tools.hub_proxy import HubProxy
+    from .transports.stdio import Inbox, Outbox
 from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ ToolRunner = Callable[
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
+_LONGEST_CLIENT_NAME = 60
 _ANNOUNCE_DELAY = 0.5
 """Seconds in which changes of the tools are gathered into one announcement."""
 
@@ -72,32 +75,45 @@ class McpServer:
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
-        self._shared: dict[str, Dialogs] = {}
+        self._shared: dict[tuple[str, ClientOrigin | None], Dialogs] = {}
+        """The dialogs of the callers of 2026-07-28: of each connection that has an origin, else of each principal."""
+        # A person may take as long as a question stays open to answer the form that a call returned.
+        self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._announcing = False
         if hub is not None and self._hub_proxy is not None:
             hub.watch_all(self._hub_changed)
 
-    def server(self) -> Server[Any]:
-        """A lowlevel server of the SDK with our handlers."""
+    async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
+        """Serves one connection until the client ends it. Its sessions run in the environment of its `origin`, and are
+        treated as `on_disconnect` says afterwards."""
+        server = self.server(origin)
+        await server.run(inbox, outbox, server.create_initialization_options())
+
+    def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
+        """A lowlevel server of the SDK with our handlers; with an `origin`, for the one connection from there."""
         server = (Server[Any] if self._hub_proxy is None else sdk.ChangingServer)(
             NAME,
             version=__version__,
             title="Claude Code",
             instructions=instructions(self.service.settings),
-            lifespan=self._lifespan,
+            lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
             on_subscriptions_listen=None if self._hub_proxy is None else ListenHandler(self._bus),
         )
-        # A person may take as long as a question stays open to answer the form that a call returned.
-        security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
-        server.middleware[:] = [checked_results, RequestStateBoundary(security, default_audience=NAME)]
+        server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
 
     @asynccontextmanager
-    async def _lifespan(self, _: Server[Any]) -> AsyncIterator[Service]:
-        yield self.service
+    async def _lifespan(self, origin: ClientOrigin | None, _: Server[Any]) -> AsyncIterator[ClientOrigin | None]:
+        async with self.service.connected(origin):
+            try:
+                yield origin
+            finally:
+                ended = [key for key in self._shared if origin is not None and key[1] is origin]
+                for key in ended:
+                    self._disconnected(self._shared.pop(key))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         if self._hub_proxy is None:
@@ -134,6 +150,7 @@ class McpServer:
                 context,
                 Switches(self.service, principal()),
                 self._held_events,
+                context.lifespan_context,
                 self._hub,
                 params.input_responses or {},
                 read_state(params),
@@ -184,13 +201,13 @@ class McpServer:
         return result
 
     def _dialogs(self, context: Context) -> Dialogs:
-        """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection: all of a caller
-        share one, which never pushes."""
+        """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
+        all of a caller share one, or all that come from one origin, which never pushes."""
         if is_modern(context.protocol_version):
-            owner = principal()
-            if owner not in self._shared:
-                self._shared[owner] = self._new_dialogs(context, pushes=False)
-            return self._shared[owner]
+            key = principal(), context.lifespan_context
+            if key not in self._shared:
+                self._shared[key] = self._new_dialogs(context, pushes=False)
+            return self._shared[key]
         return sdk.once_per_connection(
             context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._disconnected
         )
@@ -208,6 +225,7 @@ class McpServer:
             context.session,
             pushes=pushes,
             connection=connection,
+            client=client_name(context) if pushes or context.lifespan_context is not None else "",
             can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
@@ -248,6 +266,12 @@ def _hub_proxy(service: Service, hub: "Hub | None") -> "HubProxy | None":
     from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
 
     return HubProxy(hub, service)
+
+
+def client_name(context: Context) -> str:
+    """What the client calls itself, fit to be shown."""
+    params = context.session.client_params
+    return one_line(visible(params.client_info.name), _LONGEST_CLIENT_NAME) if params is not None else ""
 
 
 def principal() -> str:

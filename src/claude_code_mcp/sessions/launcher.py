@@ -18,7 +18,7 @@ from ..claude.command_line import ConversationStart, build_command, prepare_comm
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
-from ..claude.user_config import config_directory, own_registrations, process_with
+from ..claude.user_config import own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
@@ -42,6 +42,10 @@ class Launcher:
     """Starts Claude Code processes in one environment."""
 
     environment: Mapping[str, str]
+    environment_key: str
+    """Equal for environments in which sessions behave the same: see `workplaces.environment_key`."""
+    config_dir: str
+    """Where Claude Code keeps its files in this environment."""
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
@@ -68,14 +72,14 @@ class Launcher:
 
     def end_stray(self, session_id: str) -> None:
         """Ends a process that a killed server has left with this session, if it is not gone by itself yet."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
         """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
         a killed server may register itself while it is being ended. Reads a few small files."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid):
             raise SessionBusy(
                 f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
@@ -254,9 +258,9 @@ def own_directory() -> str:
         ) from None
 
 
-def default_directory(settings: Settings) -> str:
-    """The working directory of sessions that name none."""
+def default_directory(settings: Settings, client: str | None = None) -> str:
+    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
     configured = settings.default_cwd
     if configured is not None and os.path.isabs(configured):
         return os.path.abspath(configured)
-    return os.path.abspath(os.path.join(own_directory(), configured or ""))
+    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))

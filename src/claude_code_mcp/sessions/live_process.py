@@ -97,7 +97,7 @@ class LiveProcess:
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.leases.take(owner.id)]
+        self._leases = [deps.stores.leases.take(owner.id)]
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -161,7 +161,7 @@ class LiveProcess:
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
         self._budget = owner.process_budget
         if start.resume is not None:
-            self._totals = Totals(await asyncio.to_thread(deps.transcripts.usage_of, start.resume))
+            self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
         granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))  # as the policy is now
         spawning = asyncio.ensure_future(
             deps.launcher.start(
@@ -215,7 +215,7 @@ class LiveProcess:
         """
         self.conversation_reset = False
         self.budget_outdated = self._budget is not None
-        self._leases.append(self._deps.leases.take(session_id))
+        self._leases.append(self._deps.stores.leases.take(session_id))
 
     # -- end --------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ The rules themselves are pure (`policy/`); here they meet real paths, the switch
 owner has spent today.
 """
 
+import copy
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,12 @@ class PolicyEnforcer:
         self._admitting: defaultdict[str, set[str]] = defaultdict(set)
         """By owner, the sessions that are being sent a message and are not busy yet."""
         self.spending = spending
+
+    def based_in(self, directory: str) -> "PolicyEnforcer":
+        """The same policy, switches and counts for callers whose own directory is this one, which `.` means to them."""
+        other = copy.copy(self)
+        other._default_directory = directory
+        return other
 
     # -- sessions ---------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 
 from ...errors import InvalidArgument, PermissionDenied
+from ...model.origin import ClientOrigin
 from ...service import Service
 from ...sessions.pending_turn import PendingTurn
 from ..elicitation.dialogs import Dialogs, is_modern
@@ -58,6 +59,8 @@ class Call:
     context: Context
     switches: Switches
     held_events: HeldEvents
+    origin: ClientOrigin | None = None
+    """Where the client is from; None: from here, as on stdio and over HTTP."""
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)

@@ -16,10 +16,10 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from ... import json_text
 from ...errors import TurnTimeout
-from ...model.events import Event, Output, QuestionOpened, Retrying, TurnStarted
+from ...model.events import Event, Output, QuestionOpened, QuestionSettled, Retrying, TurnStarted
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.outcome import OutcomeCode
-from ...model.question import Question
+from ...model.question import Closure, Question
 from ...model.text import cut
 from ...service import Service
 from ...sessions.messages import UserMessage
@@ -174,6 +174,9 @@ def _progress_line(event: Event) -> str | None:
             return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
         case QuestionOpened():
             return _question_line(event.question)
+        case QuestionSettled() if event.resolution.closure is Closure.ANSWERED:
+            verdict = "allowed" if event.resolution.answer and event.resolution.answer.allow else "denied"
+            return f"Question [{event.question.id}] was {verdict} by {event.resolution.whose}."
     return None
 
 
