@@ -16,7 +16,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +44,7 @@ from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
-from .sessions.workplaces import McpServerHosts, Workplaces, make_launcher
+from .sessions.workplaces import HostOf, Workplaces, make_launcher
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
 from .store.session_records import LOCAL
@@ -69,17 +68,17 @@ class Service:
         policy: Policy | None = None,
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
-        hosts: McpServerHosts | None = None,
+        host_of: HostOf | None = None,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
-        sessions share, such as a `Hub`, and `hosts` those for clients with an environment of their own, which are the
-        same ones unless it is given."""
+        sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
+        the same ones unless it is given."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
         self._redactor.learn(self._environment)
-        self._hosts = hosts
+        self._host_of = host_of
         self._observers = ObserverList()
         self._host = host
         default = default_directory(self.settings)
@@ -100,12 +99,12 @@ class Service:
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self._enforcer,
             start_task=self.start_task,
-            host=self._host,
+            hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
             notice=self._on_event,
             moved=self._on_moved,
         )
-        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._hosts)
+        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._host_of)
         self._sessions = Sessions(deps, lambda: self._workplaces.all_stores)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
@@ -128,10 +127,22 @@ class Service:
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
         return self._tasks.start(work)
 
-    def connected(self, origin: ClientOrigin | None) -> AbstractAsyncContextManager[None]:
-        """Within this context a client is connected: its secrets are redacted everywhere, and the MCP servers of its
-        sessions stay connected. A client that is gone loses neither its sessions nor its questions."""
-        return self._workplaces.connected(origin)
+    @property
+    def has_hosts(self) -> bool:
+        """Whether clients with an origin may have MCP servers of their own."""
+        return self._host_of is not None
+
+    def hosted(self, origin: ClientOrigin) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
+        """The MCP servers that the sessions of a client share, there within this context."""
+        return self._workplaces.of(origin).hosted()
+
+    @contextlib.contextmanager
+    def connected(self, origin: ClientOrigin | None) -> Iterator[None]:
+        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
+        its environment run on. A client that is gone loses neither its sessions nor its questions."""
+        kept = self._workplaces.of(origin)
+        yield
+        del kept
 
     # -- observers --------------------------------------------------------------------------------------------
 
@@ -164,7 +175,7 @@ class Service:
         environment of its `origin`, here and in the other methods; without one, in that of this service."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = self._sessions.create(options or SessionOptions(), owner, await self._workplaces.of(origin))
+            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin))
             async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
@@ -196,7 +207,7 @@ class Service:
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "send", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            sender = await self._workplaces.of(origin)
+            sender = self._workplaces.of(origin)
             found = await self._owned(session_id, owner, sender, options)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
@@ -234,7 +245,7 @@ class Service:
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "fork", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            deps = await self._workplaces.of(origin)
+            deps = self._workplaces.of(origin)
             source = await self._owned(session_id, owner, deps)
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
@@ -254,14 +265,14 @@ class Service:
         self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
-        session = await self._owned(session_id, owner, await self._workplaces.of(origin))
+        session = await self._owned(session_id, owner, self._workplaces.of(origin))
         _refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
-        deps = await self._workplaces.of(origin)
+        deps = self._workplaces.of(origin)
         session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
@@ -303,7 +314,7 @@ class Service:
 
     async def find(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        session = await self._owned(session_id, owner, await self._workplaces.of(origin))
+        session = await self._owned(session_id, owner, self._workplaces.of(origin))
         self._acceptance.learn_secrets(session)
         await session.saved()
         return session
@@ -338,7 +349,7 @@ class Service:
         origin: ClientOrigin | None = None,
     ) -> CatalogueEntries:
         """Every session of the owner on this machine, newest first, those without a transcript yet included."""
-        deps = await self._workplaces.of(origin)
+        deps = self._workplaces.of(origin)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
         return await self._listing.entries(owner, deps.stores, project, limit, text)
@@ -347,7 +358,7 @@ class Service:
         self, session_ids: Iterable[str], *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
-        return await self._listing.last_states(session_ids, owner, (await self._workplaces.of(origin)).stores)
+        return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin).stores)
 
     # -- questions --------------------------------------------------------------------------------------------
 

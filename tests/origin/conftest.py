@@ -11,6 +11,7 @@ import anyio
 import mcp_types as types
 import pytest
 from mcp import Client
+from mcp.client import ClientRequestContext
 from mcp.shared.memory import create_client_server_memory_streams
 
 from claude_code_mcp.config import load_settings
@@ -80,7 +81,7 @@ class Caller:
     progress: list[str] = field(default_factory=list)
     _tools: dict[str, types.Tool] = field(default_factory=dict)
 
-    async def elicit(self, _: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+    async def elicit(self, _: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestFormParams)
         dialog = Dialog(params, asyncio.get_running_loop().create_future())
         self.dialogs.put_nowait(dialog)
@@ -106,7 +107,7 @@ class Caller:
         self.progress.append(message or "")
 
     def start(self, tool: str, /, **arguments: Any) -> "asyncio.Task[Reply]":
-        return asyncio.ensure_future(self.call(tool, **arguments))  # type: ignore[return-value]
+        return asyncio.ensure_future(self.call(tool, **arguments))
 
     async def create(self, prompt: str, **arguments: Any) -> Reply:
         return await self.call("claude_create_session", prompt=prompt, **arguments)
@@ -143,7 +144,7 @@ async def connected(
             yield client_streams
 
         info = types.Implementation(name=name, version="1")
-        ask = caller.elicit if can_be_asked else None
+        ask: Any = caller.elicit if can_be_asked else None
         async with Client(transport(), mode=mode, elicitation_callback=ask, client_info=info) as caller.client:
             yield caller
         for stream in client_streams:
@@ -175,7 +176,8 @@ class Server:
             leave.set()
             await asyncio.wait_for(living, LONG)
 
-        await asyncio.wait({ready, living}, timeout=LONG, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {ready, living}
+        await asyncio.wait(either, timeout=LONG, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             await living
         self._stack.push_async_callback(end)

@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -61,15 +62,27 @@ _ANNOUNCE_DELAY = 0.5
 """Seconds in which changes of the tools are gathered into one announcement."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Connected:
+    """A client while it is connected: where it is from, and its hub. Clients without an origin have those of here."""
+
+    origin: ClientOrigin | None
+    hub: "Hub | None"
+    proxy: "HubProxy | None"
+
+
 class McpServer:
     """The tools of one service, for any number of connections."""
 
     def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
-        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
+        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends. `hub` is for
+        clients without an origin; the others have the one that the service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
         self._hub = hub
-        self._hub_proxy = _hub_proxy(service, hub)
+        self._offers_hub_tools = "hub-tools" in service.settings.toolsets and (hub is not None or service.has_hosts)
+        self._clients: list[Connected] = []
+        """Those with an origin."""
         self._bus = InMemorySubscriptionBus()
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
@@ -81,8 +94,7 @@ class McpServer:
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._announcing = False
-        if hub is not None and self._hub_proxy is not None:
-            hub.watch_all(self._hub_changed)
+        self._here = Connected(None, hub, self._new_proxy(hub))
 
     async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
         """Serves one connection until the client ends it. Its sessions run in the environment of its `origin`, and are
@@ -92,7 +104,7 @@ class McpServer:
 
     def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers; with an `origin`, for the one connection from there."""
-        server = (Server[Any] if self._hub_proxy is None else sdk.ChangingServer)(
+        server = (sdk.ChangingServer if self._offers_hub_tools else Server[Any])(
             NAME,
             version=__version__,
             title="Claude Code",
@@ -100,26 +112,45 @@ class McpServer:
             lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=None if self._hub_proxy is None else ListenHandler(self._bus),
+            on_subscriptions_listen=ListenHandler(self._bus) if self._offers_hub_tools else None,
         )
         server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
 
     @asynccontextmanager
-    async def _lifespan(self, origin: ClientOrigin | None, _: Server[Any]) -> AsyncIterator[ClientOrigin | None]:
-        async with self.service.connected(origin):
+    async def _lifespan(self, origin: ClientOrigin | None, _: Server[Any]) -> "AsyncIterator[Connected]":
+        if origin is None:
+            yield self._here
+            return
+        async with self.service.hosted(origin) as host:
+            hub = cast("Hub | None", host)
+            sharing = next((other for other in (self._here, *self._clients) if other.hub is hub), None)
+            client = Connected(origin, hub, sharing.proxy if sharing is not None else self._new_proxy(hub))
+            self._clients.append(client)
             try:
-                yield origin
+                with self.service.connected(origin):
+                    yield client
             finally:
-                ended = [key for key in self._shared if origin is not None and key[1] is origin]
+                self._clients.remove(client)
+                ended = [key for key in self._shared if key[1] is origin]
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
+    def _new_proxy(self, hub: "Hub | None") -> "HubProxy | None":
+        """The tools of a hub as tools of this server, where they are offered."""
+        if hub is None or not self._offers_hub_tools:
+            return None
+        from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        hub.watch_all(self._hub_changed)
+        return HubProxy(hub, self.service)
+
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        if self._hub_proxy is None:
+        proxy = _connected(context).proxy
+        if proxy is None:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await self._hub_proxy.listing()])
+        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing()])
 
     def _hub_changed(self, kind: str) -> None:
         if kind == "tools" and not self._announcing:
@@ -138,7 +169,8 @@ class McpServer:
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        run = await self._runner(params.name)
+        client = _connected(context)
+        run = await self._runner(params.name, client.proxy)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         try:
@@ -150,8 +182,8 @@ class McpServer:
                 context,
                 Switches(self.service, principal()),
                 self._held_events,
-                context.lifespan_context,
-                self._hub,
+                client.origin,
+                client.hub,
                 params.input_responses or {},
                 read_state(params),
                 self._on_disconnect,
@@ -172,13 +204,13 @@ class McpServer:
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    async def _runner(self, name: str) -> "ToolRunner | None":
+    async def _runner(self, name: str, proxy: "HubProxy | None") -> "ToolRunner | None":
         """What runs a tool: one of ours or, through the proxy, one of the hub's; None if there is no such tool."""
         tool = self._tools.get(name)
         if tool is not None:
             return tool.call
-        if self._hub_proxy is not None and await self._hub_proxy.knows(name):
-            return partial(self._hub_proxy.call, name)
+        if proxy is not None and await proxy.knows(name):
+            return partial(proxy.call, name)
         return None
 
     def _without_secrets(
@@ -204,7 +236,7 @@ class McpServer:
         """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
         all of a caller share one, or all that come from one origin, which never pushes."""
         if is_modern(context.protocol_version):
-            key = principal(), context.lifespan_context
+            key = principal(), _connected(context).origin
             if key not in self._shared:
                 self._shared[key] = self._new_dialogs(context, pushes=False)
             return self._shared[key]
@@ -225,7 +257,7 @@ class McpServer:
             context.session,
             pushes=pushes,
             connection=connection,
-            client=client_name(context) if pushes or context.lifespan_context is not None else "",
+            client=client_name(context) if pushes or _connected(context).origin is not None else "",
             can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
@@ -260,12 +292,11 @@ def _hub_tools() -> Mapping[str, Tool[Any]]:
     return hub_tools()
 
 
-def _hub_proxy(service: Service, hub: "Hub | None") -> "HubProxy | None":
-    if hub is None or "hub-tools" not in service.settings.toolsets:
-        return None
-    from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
-
-    return HubProxy(hub, service)
+def _connected(context: Context) -> Connected:
+    """Who this request is from."""
+    found = context.lifespan_context
+    assert isinstance(found, Connected)
+    return found
 
 
 def client_name(context: Context) -> str:

@@ -4,6 +4,7 @@ the tasks that belong to the service and to no caller."""
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from .record_writer import RecordWriter
 from .slots import Slots
 
 log = logging.getLogger(__name__)
+Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
+"""Within what it returns there are MCP servers, or there are none."""
 StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 _GRACE = 1.0
 """Seconds that tasks have to end by themselves when the service closes."""
@@ -88,8 +91,8 @@ class SessionDeps:
     gate: PolicyEnforcer
     start_task: StartTask
     """Runs work that belongs to the service, never to a caller."""
-    host: McpServerHost | None
-    """The MCP servers that these sessions share, if there are any."""
+    hosted: Hosted
+    """Around every use of the MCP servers that these sessions share."""
     redact: Callable[[Any], Any]
     """Removes secrets from a text or a JSON value."""
     notice: Callable[[str, str, Event], None]

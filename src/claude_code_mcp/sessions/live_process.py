@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
@@ -113,11 +114,13 @@ class LiveProcess:
         self._budget: float | None = None
         self._totals = Totals()
         self._closing: asyncio.Task[None] | None = None
-        self.bridge = self._make_bridge()
+        self.bridge: McpBridge | None = None
+        self._hosting = AsyncExitStack()
+        """Held open for as long as the process may use the MCP servers that sessions share."""
         self._starting = deps.start_task(self._start())
 
-    def _make_bridge(self) -> McpBridge | None:
-        host, owner = self._deps.host, self._owner
+    async def _make_bridge(self) -> McpBridge | None:
+        host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
         servers = host.offered(owner.options.hub_servers) if host is not None else ()
         if host is None or not servers:
             return None
@@ -136,6 +139,7 @@ class LiveProcess:
     async def _start(self) -> None:
         try:
             async with self._deps.slots.spawning():
+                self.bridge = await self._make_bridge()
                 process = await self._spawn()
                 bridged = self.bridge.servers if self.bridge else ()
                 hooks = self._deps.gate.hooks(self._owner.owner)
@@ -237,6 +241,7 @@ class LiveProcess:
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
+            await self._hosting.aclose()
             self._release_leases()
 
     def _release_leases(self) -> None:

@@ -61,15 +61,11 @@ class Sessions:
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
-    def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
+    async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
         """A new session with an id of our choosing, in the environment of `deps`."""
-        cwd = options.cwd or default_directory(deps.settings, deps.directory)
-        if not os.path.isabs(cwd):
-            cwd = os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
-        available = deps.host.servers if deps.host is not None else ()
-        for name in options.hub_servers or ():
-            if name not in available:
-                raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
+        if options.hub_servers:
+            await _check_hub_servers(options.hub_servers, deps)
+        cwd = _directory(options.cwd, deps)
         return self._new(str(uuid.uuid4()), options, cwd, owner, deps)
 
     def _new(
@@ -238,6 +234,19 @@ class Sessions:
         await asyncio.gather(*(session.closed() for session in sessions))
         for session in sessions:
             session.log.close()
+
+
+def _directory(wanted: str | None, deps: SessionDeps) -> str:
+    cwd = wanted or default_directory(deps.settings, deps.directory)
+    return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
+
+
+async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
+    async with deps.hosted() as host:
+        available = host.servers if host is not None else ()
+    for name in wanted:
+        if name not in available:
+            raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
 
 
 def _clean_up_stores(stores: Stores) -> None:

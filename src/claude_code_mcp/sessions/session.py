@@ -70,8 +70,8 @@ class Session:
         """Why the last process could not be started, until another one is tried."""
         self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
         self.deps = deps
-        """What it uses in the environment that its next process runs in. Only launcher, host, directory and settings
-        of the client ever change: its files stay where they are."""
+        """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
+        and directory ever changes: its files stay where they are."""
         self._origin = origin
         self._revision = 0
         self._released = False
@@ -315,7 +315,7 @@ class Session:
         background stays; so does a session whose files are below another configuration directory than the client's."""
         if sender.stores is not self.deps.stores:
             return
-        same = sender.launcher.environment_key == self.deps.launcher.environment_key and sender.host is self.deps.host
+        same = sender.launcher.environment_key == self.deps.launcher.environment_key
         if self._process.live is not None and not same:
             if not self.evictable:
                 return

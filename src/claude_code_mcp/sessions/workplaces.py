@@ -10,10 +10,10 @@ leases by the CLI's configuration directory.
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from typing import Protocol
+from functools import partial
 from weakref import WeakValueDictionary
 
 from ..claude.user_config import config_directory
@@ -25,15 +25,8 @@ from .dependencies import SessionDeps, Stores
 from .launcher import Launcher, default_directory
 from .mcp_bridge import McpServerHost
 
-
-class McpServerHosts(Protocol):
-    """The MCP servers that sessions share, for each environment in which they differ."""
-
-    async def host(self, origin: ClientOrigin) -> McpServerHost | None:
-        """Those for the sessions of this client."""
-
-    def connected(self, origin: ClientOrigin) -> AbstractAsyncContextManager[None]:
-        """Within this context the client is there, and its servers stay connected."""
+HostOf = Callable[[ClientOrigin], AbstractAsyncContextManager[McpServerHost | None]]
+"""The MCP servers that the sessions of a client share with those of clients that have the same ones."""
 
 
 def environment_key(environment: Mapping[str, str]) -> str:
@@ -51,14 +44,15 @@ class Workplaces:
         own: SessionDeps,
         redactor: Redactor,
         own_addresses: list[str],
-        hosts: McpServerHosts | None = None,
+        host_of: HostOf | None = None,
     ) -> None:
         """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
-        the secrets of every client, for as long as a session or a connection uses them."""
+        the secrets of every client, for as long as a session or a connection uses them. Without `host_of`, all sessions
+        share the MCP servers of this process."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
-        self._hosts = hosts
+        self._host_of = host_of
         self._stores = {_real(own.launcher.config_dir): own.stores}
         self._known: WeakValueDictionary[tuple[str, str], SessionDeps] = WeakValueDictionary()
 
@@ -66,29 +60,17 @@ class Workplaces:
     def all_stores(self) -> list[Stores]:
         return list(self._stores.values())
 
-    async def of(self, origin: ClientOrigin | None) -> SessionDeps:
+    def of(self, origin: ClientOrigin | None) -> SessionDeps:
         """What the sessions of this client use; None is a caller without an environment of its own."""
         if origin is None:
             return self._own
         place = environment_key(origin.environment), origin.directory
         known = self._known.get(place)
         if known is None:
-            host = await self._hosts.host(origin) if self._hosts is not None else self._own.host
-            # Another call of the same client may have been faster.
-            known = self._known.get(place) or self._make(origin, host)
-            self._known[place] = known
+            known = self._known[place] = self._make(origin)
         return known
 
-    @asynccontextmanager
-    async def connected(self, origin: ClientOrigin | None) -> AsyncIterator[None]:
-        """Within this context the client is there: its secrets are known, and its MCP servers stay connected."""
-        hosted = self._hosts.connected(origin) if origin is not None and self._hosts is not None else nullcontext()
-        async with hosted:
-            kept = await self.of(origin)
-            yield
-            del kept
-
-    def _make(self, origin: ClientOrigin, host: McpServerHost | None) -> SessionDeps:
+    def _make(self, origin: ClientOrigin) -> SessionDeps:
         settings = client_settings(self._own.settings, origin.environment, self._own.launcher.environment)
         launcher = make_launcher(settings, origin.environment, self._own_addresses)
         directory = default_directory(settings, origin.directory)
@@ -98,7 +80,7 @@ class Workplaces:
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir),
             gate=self._own.gate.based_in(directory),
-            host=host,
+            hosted=self._own.hosted if self._host_of is None else partial(self._host_of, origin),
             directory=origin.directory,
         )
         self._redactor.learn(origin.environment, owner=made)
