@@ -15,6 +15,7 @@ from mcp.client import ClientRequestContext
 from mcp.shared.memory import create_client_server_memory_streams
 
 from claude_code_mcp.config import load_settings
+from claude_code_mcp.hub_factory import Hubs
 from claude_code_mcp.model.origin import ClientOrigin
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
@@ -191,13 +192,18 @@ StartServer = Callable[..., Any]
 
 @pytest.fixture
 async def start_server(sandbox: Sandbox, environment: dict[str, str]) -> AsyncIterator[StartServer]:
-    """A server whose own environment has no key that works and no project: nothing of it may reach a session."""
+    """A server whose own environment has no key that works and no project: nothing of it may reach a session. With
+    `linger` it has hubs, each kept for so many seconds after its last use."""
     own = {**environment, "ANTHROPIC_API_KEY": "sk-key-of-the-server", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
     async with AsyncExitStack() as stack:
 
-        async def start(on_disconnect: str = "keep", **settings: Any) -> Server:
+        async def start(on_disconnect: str = "keep", linger: float | None = None, **settings: Any) -> Server:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
-            service = await stack.enter_async_context(Service(given, own))
+            hubs = Hubs(given, linger=linger) if linger is not None else None
+            if hubs is not None:
+                stack.push_async_callback(hubs.close)
+            service = Service(given, own, host_of=hubs.use if hubs is not None else None)
+            await stack.enter_async_context(service)
             return Server(service, McpServer(service, on_disconnect), stack)
 
         yield start

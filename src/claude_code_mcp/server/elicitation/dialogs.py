@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from ... import json_text
 from ...errors import InvalidArgument
-from ...model.question import Question, Resolution
+from ...model.question import Closure, Question, Resolution
 from ...questions.presentation import as_offered, without_secrets
 from ...service import Service
 from ..transports.wire import log_pushed
@@ -79,6 +79,8 @@ class Dialogs:
         """Questions whose dialog was closed without an answer, or could not be shown: other channels may answer."""
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
+        self._taken_away: dict[str, str] = {}
+        """By session, the last question whose dialog was open here when somebody else answered it."""
         self._change = asyncio.Event()
         service.add_channel(self)
 
@@ -147,7 +149,15 @@ class Dialogs:
         task = self._shown.pop(question.id, None)
         if task is not None:
             task.cancel()
+            if resolution.closure is Closure.ANSWERED:
+                self._taken_away[question.session_id] = question.id
         self._changed()
+
+    def taken_away(self, session_id: str) -> str:
+        """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
+        protocol has no way to say that to the dialog itself."""
+        question_id = self._taken_away.pop(session_id, None)
+        return self._service.why_closed(session_id, question_id) if question_id is not None else ""
 
     def _changed(self) -> None:
         change, self._change = self._change, asyncio.Event()

@@ -31,6 +31,7 @@ from .waiting import open_questions, wait_for_rest
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
+_TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
@@ -165,7 +166,7 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     questions = await _wait(call, session, arguments.wait_seconds, late=late)
     if questions is not None:
         return questions
-    notice, redactor = _LATE_NOTICE + late if late else None, call.service.redaction
+    notice, redactor = _notice(call, session, late), call.service.redaction
     return report(
         session,
         redactor,
@@ -262,7 +263,7 @@ async def _result(
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
     questions = await _wait(call, session, seconds, message, since=since, late=late)
-    notice, redactor = _LATE_NOTICE + late if late else None, call.service.redaction
+    notice, redactor = _notice(call, session, late), call.service.redaction
     return questions or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, message=message)
 
 
@@ -272,6 +273,14 @@ def _accept_answers(call: Call, session: Session) -> str:
     call.dialogs.follow(session.id)
     late = call.dialogs.accept_forms(session.id, call.responses, call.offsets)
     return late or str(call.state.get("late") or "")
+
+
+def _notice(call: Call, session: Session, late: str) -> str | None:
+    """What became of questions that were shown here and answered elsewhere."""
+    taken_away = call.dialogs.taken_away(session.id)
+    if late:
+        return _LATE_NOTICE + late
+    return _TAKEN_AWAY_NOTICE + taken_away if taken_away else None
 
 
 async def _wait(
