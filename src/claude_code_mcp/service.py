@@ -212,7 +212,7 @@ class Service:
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
-            self._sessions.admit(found)
+            self._sessions.admit(found, sender if origin is not None else None)
             async with self._acceptance.admitted(found, owner) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
@@ -441,14 +441,15 @@ class Service:
         """Whether permission checks may be switched off at all for this caller."""
         return self._enforcer.bypass_possible(principal)
 
-    def bypass_on(self, principal: str) -> bool:
-        """Whether they are switched off for this caller."""
-        return self._enforcer.bypass_on(principal)
+    def bypass_on(self, principal: str, *, origin: ClientOrigin | None = None) -> bool:
+        """Whether they are switched off for this caller, at the client from there."""
+        return self._workplaces.of(origin).gate.bypass_on(principal)
 
-    def set_bypass(self, principal: str, on: bool, *, by: str = "") -> None:
-        """Lets this caller's sessions skip permission checks, or no longer. `by` is the channel of the confirmation."""
+    def set_bypass(self, principal: str, on: bool, *, by: str = "", origin: ClientOrigin | None = None) -> None:
+        """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
+        and directory. `by` is the channel of the confirmation."""
         with self._observers.auditing_refusals(principal, "bypass"):
-            self._enforcer.set_bypass(principal, on)
+            self._workplaces.of(origin).gate.set_bypass(principal, on)
         self.audit(AuditEvent(AuditKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
 
     @contextlib.contextmanager

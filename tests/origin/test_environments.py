@@ -24,7 +24,7 @@ def told(model: ScriptedModelThread, session: str) -> str:
     return "\n".join(result.text for request in requests for result in request.tool_results)
 
 
-SHOW = tool("Bash", command='echo "$PWD $HOME $WHO $CLAUDE_CODE_MCP_TOKEN"; command -v greet')
+SHOW = tool("Bash", command='echo "$PWD $HOME $WHO $CLAUDE_CODE_MCP_DEPTH $CLAUDE_CODE_MCP_TOKEN"; command -v greet')
 
 
 async def test_two_clients_have_their_own_key_home_path_and_directory(
@@ -39,14 +39,15 @@ async def test_two_clients_have_their_own_key_home_path_and_directory(
         greet.write_text("#!/bin/sh\n")
         greet.chmod(0o755)
         path = f"{programs}{os.pathsep}{place.environment['PATH']}"
-        origin = place.origin(name, PATH=path, WHO=f"I am {name}", CLAUDE_CODE_MCP_TOKEN="a secret of the front")
+        own = {"CLAUDE_CODE_MCP_TOKEN": "a secret of the front", "CLAUDE_CODE_MCP_DEPTH": "3"}
+        origin = place.origin(name, PATH=path, WHO=f"I am {name}", **own)
         caller = await server.connect(origin)
         sessions[name] = place, await caller.done(script("look", SHOW, "done"), allowedTools=["Bash"])
     for name, (place, ended) in sessions.items():
         assert ended.data["result"] == "done"
         assert set(keys_of(model, ended.session)) == {f"sk-key-of-{name}"}
         seen = told(model, ended.session)
-        assert f"{place.sandbox.project} {place.sandbox.home} I am {name} \n" in seen
+        assert f"{place.sandbox.project} {place.sandbox.home} I am {name} 4 \n" in seen
         assert str(place.sandbox.root / "bin" / "greet") in seen
         assert list(place.sandbox.home.glob(f".claude/projects/*/{ended.session}.jsonl"))
 
@@ -226,3 +227,14 @@ def test_what_describes_one_window_does_not_make_environments_differ() -> None:
     ):
         assert environment_key(base) != environment_key({**base, name: "another"}), name
     assert significant(base) != significant({**base, "CLAUDE_CODE_MCP_DEPTH": "1"}), "nesting goes deeper from there"
+
+
+async def test_a_person_switches_bypassing_on_for_their_own_client_only(
+    start_server: StartServer, make_place: MakePlace
+) -> None:
+    server = await start_server(toolsets="code")
+    one, two = [await server.connect(make_place(name).origin(name)) for name in ("ann", "bob")]
+    assert (await one.call("claude_code_configure", action="enable_bypass")).data["allowBypass"] is True
+    assert (await one.call("claude_code_configure", action="get_config")).data["allowBypass"] is True
+    assert (await two.call("claude_code_configure", action="get_config")).data["allowBypass"] is False
+    assert (await two.call("claude_code", prompt="x", permissionMode="bypassPermissions")).code == "PERMISSION_DENIED"

@@ -50,16 +50,20 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
 
 async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(server: Server, make_place: MakePlace) -> None:
     place = make_place("ann")
-    asked = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
+    one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
     mute = await server.connect(place.origin("mute"), name="a script")
-    waiting = await mute.done(script("go", write(place, "new"), "done"))
-    calls = [waiting_for(caller, waiting.session) for caller in asked]
-    dialogs = [await caller.dialog() for caller in asked]
+    prompt = script("go", write(place, "new"), "done")
+    calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
+    dialogs = [await one.dialog()]
+    waiting = await mute.look(server.service.sessions()[0].id)
+    calls.append(waiting_for(two, waiting.session))
+    dialogs.append(await two.dialog())
     await mute.call("claude_respond", sessionId=waiting.session, inputId=waiting.question["inputId"], decision="allow")
     for dialog in dialogs:
         await asyncio.wait_for(dialog.withdrawn.wait(), LONG)
     for call in calls:
         assert (await call).data["result"] == "done"
+    assert any("was allowed by claude_respond (a script)" in line for line in one.progress)
 
 
 async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer_is_told_whose_was_first(

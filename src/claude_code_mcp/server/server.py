@@ -180,7 +180,7 @@ class McpServer:
                 dialogs,
                 principal(),
                 context,
-                Switches(self.service, principal()),
+                Switches(self.service, principal(), client.origin),
                 self._held_events,
                 client.origin,
                 client.hub,

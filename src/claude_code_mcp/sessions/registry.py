@@ -136,12 +136,14 @@ class Sessions:
             session.revoke_mode()
         return session
 
-    def admit(self, session: Session) -> None:
-        """Applies the policy again before a message: what was allowed when the session began may not be any more.
+    def admit(self, session: Session, sender: SessionDeps | None = None) -> None:
+        """Applies the policy again before a message: what was allowed when the session began may not be any more, or
+        not to the client that is the `sender`.
 
         A session that was just read from disk takes over the tightened options; one in memory has them already.
         """
-        admitted = session.deps.gate.admit(session.options, session.cwd, session.owner)
+        gate = (sender or session.deps).gate
+        admitted = gate.admit(session.options, session.cwd, session.owner)
         if session.id not in self._known:
             session.options, session.cwd = admitted, admitted.cwd or session.cwd
 

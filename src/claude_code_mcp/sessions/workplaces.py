@@ -79,7 +79,7 @@ class Workplaces:
             settings=settings,
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir),
-            gate=self._own.gate.based_in(directory),
+            gate=self._own.gate.for_client(directory, origin.environment),
             hosted=self._own.hosted if self._host_of is None else partial(self._host_of, origin),
             directory=origin.directory,
         )
