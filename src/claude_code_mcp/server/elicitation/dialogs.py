@@ -271,8 +271,8 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
-                given = as_offered(question, shown, answer)
-                self._service.answer_question(session_id, question_id, given, self.name, self.client)
+                reply = as_offered(question, shown, answer)
+                self._service.answer_question(session_id, question_id, reply, self.name, self.client)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)

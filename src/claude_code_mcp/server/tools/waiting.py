@@ -153,12 +153,12 @@ async def _report_progress(call: Call, questions: list[Question], events: Subscr
         await report(count, None, clean(_question_line(question)))
     count = len(questions)
     async for event in events:
-        told = [(new, line) for new in (event, *_available(events)) if (line := _progress_line(new)) is not None]
-        for number, (new, line) in enumerate(told, 1):
-            if number == len(told) or isinstance(new, QuestionOpened | QuestionSettled):
+        reports = [(new, line) for new in (event, *_available(events)) if (line := _progress_line(new)) is not None]
+        for number, (new, line) in enumerate(reports, 1):
+            if number == len(reports) or isinstance(new, QuestionOpened | QuestionSettled):
                 await report(count + number, None, cut(clean(line), _MAX_PROGRESS_MESSAGE))
-        if told:
-            count += len(told)
+        if reports:
+            count += len(reports)
             await asyncio.sleep(_PROGRESS_INTERVAL)
 
 
