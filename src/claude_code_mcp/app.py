@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -90,16 +90,19 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
-    from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
+    from .server.transports.bearer import load_tokens  # noqa: PLC0415
+    from .server.transports.http import HttpServer, check_exposure, read_address  # noqa: PLC0415
 
     stop_requested, bind = asyncio.Event(), read_address(address)
-    audit_file = settings.state_dir / "audit.jsonl"
+    audit_file, tokens = settings.state_dir / "audit.jsonl", load_tokens(settings)
+    check_exposure(bind, tokens)
+    serving_at, principals = (bind.host, bind.port), tokens.values()
     with _on_signals(stop_requested.set):
-        async with _service(settings, "remote", audit_file, (bind.host, bind.port)) as (service, hub):
+        async with _service(settings, "remote", audit_file, serving_at, principals) as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hub)
-            server = HttpServer(mcp_server, settings, bind, metrics.render)
+            server = HttpServer(mcp_server, settings, bind, tokens, metrics.render)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
                 service.start_task(metrics.watch_the_loop()),
@@ -189,7 +192,11 @@ async def _hub(
 
 @asynccontextmanager
 async def _service(
-    settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
+    settings: Settings,
+    profile: str,
+    audit_file: Path | None,
+    serving_at: tuple[str, int] | None = None,
+    principals: Collection[str] = (),
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
     """A running service with its hub, policy and observers. The service is closed before the hubs that its sessions
     use; the audit trail is closed after the service, and is complete by then."""
@@ -204,6 +211,7 @@ async def _service(
             redactor=_redactor,
             host=hub,
             host_of=client_hubs.use,
+            principals=principals,
         )
         service.observe(SessionLog())
         audit = _audit(settings, audit_file)

@@ -115,6 +115,11 @@ class Settings(BaseModel):
     """The bearer token that HTTP clients must show; whoever has it is called `default`."""
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
     """A file with one `name token` per line, for several callers that must not see each other's sessions."""
+    principal_credentials: Literal["environment", "login"] | UserPath = Field(
+        "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
+    )
+    """What several callers reach the model with: the `environment` of the server, a copy of the `login` of its user, or
+    a directory with a file for each, `NAME.env` or `NAME.credentials.json`. A single caller has what the user has."""
     http_allowed_hosts: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_HOSTS")
     """Host headers that HTTP clients may send beside the address that is served, separated by commas."""
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")

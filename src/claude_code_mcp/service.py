@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,6 +35,7 @@ from .questions.presentation import Redacts
 from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
+from .sessions.homes import Home, Homes
 from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import WhenBusy
@@ -69,11 +70,13 @@ class Service:
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
         host_of: HostOf | None = None,
+        principals: Collection[str] = (),
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
         sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
-        the same ones unless it is given."""
+        the same ones unless it is given. `principals` are the callers with a token of their own: each of several has a
+        Claude Code directory of its own."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
@@ -84,13 +87,16 @@ class Service:
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
-        self._enforcer = PolicyEnforcer(policy or Policy(), default, Spending(self.settings.state_dir))
+        policy = policy or Policy()
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir))
+        self._homes = Homes(self.settings, self._environment, policy, principals)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
+        await self._homes.prepare()
         settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
-        launcher = make_launcher(settings, self._environment, self.own_addresses)
+        launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
@@ -104,7 +110,7 @@ class Service:
             notice=self._on_event,
             moved=self._on_moved,
         )
-        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._host_of)
+        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of)
         self._sessions = Sessions(deps, lambda: self._workplaces.all_stores)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
@@ -134,13 +140,13 @@ class Service:
 
     def hosted(self, origin: ClientOrigin) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
         """The MCP servers that the sessions of a client share, there within this context."""
-        return self._workplaces.of(origin).hosted()
+        return self._workplaces.of(origin, LOCAL).hosted()
 
     @contextlib.contextmanager
     def connected(self, origin: ClientOrigin | None) -> Iterator[None]:
         """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
         its environment run on. A client that is gone loses neither its sessions nor its questions."""
-        kept = self._workplaces.of(origin)
+        kept = self._workplaces.of(origin, LOCAL)
         yield
         del kept
 
@@ -175,7 +181,7 @@ class Service:
         environment of its `origin`, here and in the other methods; without one, in that of this service."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin))
+            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
             async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
@@ -207,7 +213,7 @@ class Service:
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "send", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            sender = self._workplaces.of(origin)
+            sender = self._workplaces.of(origin, owner)
             found = await self._owned(session_id, owner, sender, options)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
@@ -245,7 +251,7 @@ class Service:
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "fork", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            deps = self._workplaces.of(origin)
+            deps = self._workplaces.of(origin, owner)
             source = await self._owned(session_id, owner, deps)
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
@@ -258,21 +264,27 @@ class Service:
         return PendingTurn(session, message)
 
     def _audit_message(self, kind: AuditKind, session: Session, prompt: str, **more: Any) -> None:
-        details = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
+        details = {
+            "prompt": prompt,
+            "cwd": session.cwd,
+            "mode": session.options.permission_mode,
+            "isolation": session.deps.launcher.home.isolation,
+            **more,
+        }
         self.audit(AuditEvent(kind, session.owner, session.id, details))
 
     async def interrupt(
         self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
-        session = await self._owned(session_id, owner, self._workplaces.of(origin))
+        session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
         _refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
     async def cancel(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
-        deps = self._workplaces.of(origin)
+        deps = self._workplaces.of(origin, owner)
         session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
@@ -314,7 +326,7 @@ class Service:
 
     async def find(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        session = await self._owned(session_id, owner, self._workplaces.of(origin))
+        session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
         self._acceptance.learn_secrets(session)
         await session.saved()
         return session
@@ -349,7 +361,7 @@ class Service:
         origin: ClientOrigin | None = None,
     ) -> CatalogueEntries:
         """Every session of the owner on this machine, newest first, those without a transcript yet included."""
-        deps = self._workplaces.of(origin)
+        deps = self._workplaces.of(origin, owner)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
         return await self._listing.entries(owner, deps.stores, project, limit, text)
@@ -358,7 +370,7 @@ class Service:
         self, session_ids: Iterable[str], *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
-        return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin).stores)
+        return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin, owner).stores)
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -443,13 +455,13 @@ class Service:
 
     def bypass_on(self, principal: str, *, origin: ClientOrigin | None = None) -> bool:
         """Whether they are switched off for this caller, at the client from there."""
-        return self._workplaces.of(origin).gate.bypass_on(principal)
+        return self._workplaces.of(origin, principal).gate.bypass_on(principal)
 
     def set_bypass(self, principal: str, on: bool, *, by: str = "", origin: ClientOrigin | None = None) -> None:
         """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
         and directory. `by` is the channel of the confirmation."""
         with self._observers.auditing_refusals(principal, "bypass"):
-            self._workplaces.of(origin).gate.set_bypass(principal, on)
+            self._workplaces.of(origin, principal).gate.set_bypass(principal, on)
         self.audit(AuditEvent(AuditKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
 
     @contextlib.contextmanager

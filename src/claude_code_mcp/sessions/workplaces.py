@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
 
-from ..claude.user_config import config_directory
 from ..config import Settings, client_settings
 from ..model.origin import ClientOrigin
 from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
 from .dependencies import SessionDeps, Stores
+from .homes import Home, Homes
 from .launcher import Launcher, default_directory
 from .mcp_bridge import McpServerHost
 
@@ -44,46 +44,58 @@ class Workplaces:
         own: SessionDeps,
         redactor: Redactor,
         own_addresses: list[str],
+        homes: Homes,
         host_of: HostOf | None = None,
     ) -> None:
         """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
-        the secrets of every client, for as long as a session or a connection uses them. Without `host_of`, all sessions
-        share the MCP servers of this process."""
+        the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
+        a Claude Code directory or a sandbox of their own. Without `host_of`, all sessions share the MCP servers of this
+        process."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
+        self._homes = homes
         self._host_of = host_of
         self._stores = {_real(own.launcher.config_dir): own.stores}
-        self._known: WeakValueDictionary[tuple[str, str], SessionDeps] = WeakValueDictionary()
+        self._known: WeakValueDictionary[tuple[str, str, str], SessionDeps] = WeakValueDictionary()
 
     @property
     def all_stores(self) -> list[Stores]:
         return list(self._stores.values())
 
-    def of(self, origin: ClientOrigin | None) -> SessionDeps:
-        """What the sessions of this client use; None is a caller without an environment of its own."""
-        if origin is None:
+    def of(self, origin: ClientOrigin | None, owner: str) -> SessionDeps:
+        """What the sessions of this client use; None is a caller without an environment of its own. PermissionDenied
+        if the owner's sessions must run in a sandbox and there can be none."""
+        is_plain = self._homes.is_plain(owner)
+        if origin is None and is_plain:
             return self._own
-        place = environment_key(origin.environment), origin.directory
+        environment = self._own.launcher.environment if origin is None else origin.environment
+        directory = "" if origin is None else origin.directory
+        place = environment_key(environment), directory, "" if is_plain else owner
         known = self._known.get(place)
         if known is None:
-            known = self._known[place] = self._make(origin)
+            known = self._known[place] = self._make(origin, owner)
         return known
 
-    def _make(self, origin: ClientOrigin) -> SessionDeps:
-        settings = client_settings(self._own.settings, origin.environment, self._own.launcher.environment)
-        launcher = make_launcher(settings, origin.environment, self._own_addresses)
-        directory = default_directory(settings, origin.directory)
+    def _make(self, origin: ClientOrigin | None, owner: str) -> SessionDeps:
+        own, settings, hosted = self._own, self._own.settings, self._own.hosted
+        environment, client = own.launcher.environment, None
+        if origin is not None:
+            environment, client = origin.environment, origin.directory
+            settings = client_settings(settings, environment, own.launcher.environment)
+            hosted = hosted if self._host_of is None else partial(self._host_of, origin)
+        directory = default_directory(settings, client)
+        launcher = make_launcher(settings, self._homes.of(owner, environment, directory), self._own_addresses)
         made = replace(
-            self._own,
+            own,
             settings=settings,
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir),
-            gate=self._own.gate.for_client(directory, origin.environment),
-            hosted=self._own.hosted if self._host_of is None else partial(self._host_of, origin),
-            directory=origin.directory,
+            gate=own.gate if origin is None else own.gate.for_client(directory, origin.environment),
+            hosted=hosted,
+            directory=client,
         )
-        self._redactor.learn(origin.environment, owner=made)
+        self._redactor.learn(launcher.home.secrets, owner=made)
         return made
 
     def _stores_below(self, config_dir: str) -> Stores:
@@ -94,15 +106,16 @@ class Workplaces:
         return self._stores[real]
 
 
-def make_launcher(settings: Settings, environment: Mapping[str, str], own_addresses: list[str]) -> Launcher:
-    """Starts the processes of sessions in this environment."""
+def make_launcher(settings: Settings, home: Home, own_addresses: list[str]) -> Launcher:
+    """Starts the processes of sessions that live in this home."""
+    nested = for_nested_servers(home.environment, settings.max_depth, str(settings.state_dir))
     return Launcher(
-        environment,
-        environment_key(environment),
-        config_directory(environment),
+        home,
+        environment_key(home.environment),
         settings.claude_path,
         settings.start_timeout,
-        for_nested_servers(environment, settings.max_depth, str(settings.state_dir)),
+        # A server inside a sandbox could not see the state that all servers of one user share.
+        nested if home.enclosure is None else {},
         own_addresses,
     )
 
