@@ -128,9 +128,8 @@ TOOLS = (
 async def serve(address: str) -> None:
     settings = load_settings()
     async with Service(settings) as service:
-        server = HttpServer(
-            McpServer(service, tools={tool.name: tool for tool in TOOLS}), settings, read_address(address)
-        )
+        mcp_server = McpServer(service, tools={tool.name: tool for tool in TOOLS})
+        server = HttpServer(mcp_server, settings, read_address(address), {})
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         await server.serve()
 

@@ -53,10 +53,11 @@ async def start_service(sandbox: Sandbox, environment: dict[str, str]) -> AsyncI
             extra: dict[str, str] | None = None,
             policy: Policy | None = None,
             observers: Sequence[Observer] = (),
+            principals: Sequence[str] = (),
             **settings: Any,
         ) -> Service:
             given = load_settings({}, **{"state_dir": sandbox.root / "state", **settings})
-            service = Service(given, {**environment, **(extra or {})}, policy=policy)
+            service = Service(given, {**environment, **(extra or {})}, policy=policy, principals=principals)
             for observer in observers:
                 service.observe(observer)
             return await stack.enter_async_context(service)

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from .config import Settings, load_settings
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .model.events import AuditEvent, AuditKind
+from .model.origin import ClientOrigin
 from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
@@ -26,7 +27,9 @@ from .service import Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
+    from .hub.config_files import HubConfig
     from .hub.hub import Hub
+    from .hub_factory import Hubs
     from .server.transports.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -87,16 +90,19 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
-    from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
+    from .server.transports.bearer import load_tokens  # noqa: PLC0415
+    from .server.transports.http import HttpServer, check_exposure, read_address  # noqa: PLC0415
 
     stop_requested, bind = asyncio.Event(), read_address(address)
-    audit_file = settings.state_dir / "audit.jsonl"
+    audit_file, tokens = settings.state_dir / "audit.jsonl", load_tokens(settings)
+    check_exposure(bind, tokens)
+    serving_at, principals = (bind.host, bind.port), tokens.values()
     with _on_signals(stop_requested.set):
-        async with _service(settings, "remote", audit_file, (bind.host, bind.port)) as (service, hub):
+        async with _service(settings, "remote", audit_file, serving_at, principals) as (service, hub):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hub)
-            server = HttpServer(mcp_server, settings, bind, metrics.render)
+            server = HttpServer(mcp_server, settings, bind, tokens, metrics.render)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
                 service.start_task(metrics.watch_the_loop()),
@@ -125,13 +131,49 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
     return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
 
 
+def _uses_hub(settings: Settings) -> bool:
+    used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
+    return settings.hub != "off" and bool(used)
+
+
+class ClientHubs:
+    """The hubs for clients with an environment of their own; the parts for that are loaded when one is needed."""
+
+    def __init__(self, settings: Settings, serving_at: tuple[str, int] | None = None) -> None:
+        self._settings = settings
+        self._serving_at = serving_at
+        self._hubs: Hubs | None = None
+
+    def adopt(self, hub: "Hub", configuration: "HubConfig") -> None:
+        """Has clients that are like this process use the hub of this process."""
+        self._loaded().adopt(hub, configuration, os.environ)
+
+    def _loaded(self) -> "Hubs":
+        from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        self._hubs = self._hubs or Hubs(self._settings, self._serving_at)
+        return self._hubs
+
+    @asynccontextmanager
+    async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | None]":
+        """The hub for this client within this context; None where no server is configured."""
+        if not await asyncio.to_thread(_uses_hub, self._settings):
+            yield None
+            return
+        async with self._loaded().use(origin) as hub:
+            yield hub
+
+    async def close(self) -> None:
+        if self._hubs is not None:
+            await self._hubs.close()
+
+
 @asynccontextmanager
 async def _hub(
-    settings: Settings, serving_at: tuple[str, int] | None = None
+    settings: Settings, serving_at: tuple[str, int] | None, client_hubs: ClientHubs
 ) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
     """The hub and the relay for what its servers send to sessions; None where no server is configured."""
-    is_used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
-    if settings.hub == "off" or not is_used:
+    if not _uses_hub(settings):
         yield None
         return
     from .channel_relay import ChannelRelay  # noqa: PLC0415
@@ -144,20 +186,33 @@ async def _hub(
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
     async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
+        client_hubs.adopt(hub, configuration)
         yield hub, relay
 
 
 @asynccontextmanager
 async def _service(
-    settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
+    settings: Settings,
+    profile: str,
+    audit_file: Path | None,
+    serving_at: tuple[str, int] | None = None,
+    principals: Collection[str] = (),
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
-    """A running service with its hub, policy and observers. The service is closed before the hub that its sessions
+    """A running service with its hub, policy and observers. The service is closed before the hubs that its sessions
     use; the audit trail is closed after the service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    async with _hub(settings, serving_at) as hosted:
+    client_hubs = ClientHubs(settings, serving_at)
+    async with _hub(settings, serving_at, client_hubs) as hosted:
         hub, relay = hosted or (None, None)
-        service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
+        service = Service(
+            settings,
+            policy=read_policy(settings, profile),
+            redactor=_redactor,
+            host=hub,
+            host_of=client_hubs.use,
+            principals=principals,
+        )
         service.observe(SessionLog())
         audit = _audit(settings, audit_file)
         if audit is not None:
@@ -170,6 +225,7 @@ async def _service(
                     relay.connect(service, hub)
                 yield service, hub
         finally:
+            await client_hubs.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
             if audit is not None:
                 await asyncio.to_thread(audit.close)

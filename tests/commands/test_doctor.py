@@ -9,8 +9,10 @@ import pytest
 from claude_code_mcp.claude.executable import MINIMUM_VERSION
 from claude_code_mcp.processes.environment import DEPTH
 
+from ..bubblewrap import missing
 from .test_commands import run
 
+NONE = 'default = "x"\n[profiles.x]\nisolation = "none"'
 TOKEN = "ann-5f0c9d2e7b41a86c3d90-and-more"
 
 
@@ -142,6 +144,36 @@ def test_a_state_directory_that_others_may_write_to_is_found(environment: dict[s
     state.chmod(0o777)
     found = wrong({**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(state)})
     assert found["state directory"]["fix"] == f"chmod 700 {state}"
+
+
+@pytest.mark.parametrize(
+    ("variables", "policy", "is_wrong"),
+    [
+        ({}, "", False),
+        ({"CLAUDE_CODE_MCP_TOKEN": TOKEN}, "", False),
+        ({"CLAUDE_CODE_MCP_TOKEN": TOKEN}, 'default = "x"\n[profiles.x]\nisolation = "sandbox"', True),
+        ({"CLAUDE_CODE_MCP_TOKEN": TOKEN, "CLAUDE_CODE_MCP_TOKENS_FILE": "tokens"}, "", True),
+        ({"CLAUDE_CODE_MCP_TOKEN": TOKEN, "CLAUDE_CODE_MCP_TOKENS_FILE": "tokens"}, NONE, False),
+    ],
+    ids=["stdio", "one caller", "the policy says so", "two callers", "two callers and an operator who says otherwise"],
+)
+def test_a_sandbox_that_does_not_work_is_named_and_wrong_only_where_it_is_needed(
+    environment: dict[str, str], tmp_path: Path, variables: dict[str, str], policy: str, is_wrong: bool
+) -> None:
+    (tmp_path / "tokens").touch(mode=0o600)
+    (tmp_path / "tokens").write_text(f"bob {TOKEN[::-1]}\n")
+    (tmp_path / "policy").write_text(policy)
+    script(tmp_path / "bwrap", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1")
+    found = {name: str(tmp_path / value) if value == "tokens" else value for name, value in variables.items()}
+    path = f"{tmp_path}:{environment['PATH']}"
+    _, findings = examine({**environment, **found, "CLAUDE_CODE_MCP_POLICY": str(tmp_path / "policy"), "PATH": path})
+    assert findings["isolation"]["ok"] is not is_wrong
+    assert "Permission denied" in findings["isolation"]["told"]
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_sandbox_that_works_is_told(environment: dict[str, str]) -> None:
+    assert examine(environment)[1]["isolation"]["told"].startswith("sandbox: bubblewrap works")
 
 
 # -- claude ---------------------------------------------------------------------------------------------------

@@ -253,3 +253,29 @@ def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, wished:
     except ClaudeCodeError:
         return
     assert Admission(profile, resolve, "/tmp").admit(admitted) == admitted
+
+
+@pytest.mark.parametrize(
+    ("field", "wished"),
+    [
+        ("sandbox.enabled", {"enabled": False}),
+        ("sandbox.enabled", {"enabled": 1}),
+        ("sandbox.autoAllowBashIfSandboxed", {"autoAllowBashIfSandboxed": True}),
+        ("sandbox.allowUnsandboxedCommands", {"allowUnsandboxedCommands": True}),
+        ("sandbox.excludedCommands", {"excludedCommands": ["docker"]}),
+        ("sandbox.network.allowedDomains", {"network": {"allowedDomains": ["*"]}}),
+        ("sandbox.network", {"network": None}),
+        ("sandbox.filesystem.allowWrite", {"filesystem": {"denyRead": [], "allowWrite": ["/"]}}),
+        ("sandbox.enableWeakerNestedSandbox", {"enableWeakerNestedSandbox": True}),
+    ],
+)
+def test_the_sandbox_of_claude_code_can_only_be_made_tighter(field: str, wished: dict[str, Any]) -> None:
+    assert refused(REMOTE_PROFILE, sandbox=wished) == field
+    assert admit(LOCAL_PROFILE, sandbox=wished).sandbox == wished
+
+
+def test_a_tighter_sandbox_is_admitted_and_its_commands_are_still_asked_about() -> None:
+    wished = {"enabled": True, "network": {"deniedDomains": ["example.org"]}, "filesystem": {"denyWrite": ["/srv"]}}
+    admitted = admit(REMOTE_PROFILE, sandbox=wished).sandbox
+    assert admitted == {**wished, "autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
+    assert admit(REMOTE_PROFILE).sandbox is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
+from ..bubblewrap import missing
 from ..conftest import RUN
 from ..server.conftest import HttpServer, http_server
 from ..server.connection import Connection
@@ -35,6 +37,11 @@ limits = { sessions = 2, turns = 5, session_usd = 1.0, turn_seconds = 60.0 }
 alice = "alice"
 mallory = "mallory"
 """
+
+
+def without_isolation(policy: str) -> str:
+    """The policy with every profile outside of a sandbox."""
+    return re.sub(r"^(\[profiles\..+\])$", r'\1\nisolation = "none"', policy, flags=re.MULTILINE)
 
 
 @dataclass
@@ -83,12 +90,21 @@ def extra_environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def policy_text() -> str:
+    """What the server's policy file says; in a sandbox where there can be one."""
+    return POLICY if missing() is None else without_isolation(POLICY)
+
+
+@pytest.fixture(scope="module")
 def target(
-    tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread, extra_environment: dict[str, str]
+    tmp_path_factory: pytest.TempPathFactory,
+    model: ScriptedModelThread,
+    extra_environment: dict[str, str],
+    policy_text: str,
 ) -> Iterator[Target]:
     root = tmp_path_factory.mktemp("target")
     place = Sandbox(root, model.url)
-    (root / "policy.toml").write_text(POLICY)
+    (root / "policy.toml").write_text(policy_text)
     tokens = root / "tokens"
     tokens.touch(mode=0o600)
     tokens.write_text(f"alice {ALICE}\nmallory {MALLORY}\n")

@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.testing import install_misbehaving_cli
 
 from ..server.connection import Connection
-from .conftest import Target
+from .conftest import POLICY, Target, without_isolation
 
 ON_STDERR = "opaque-value-on-stderr-16180"
 SHAPED = "ghp_OnTheStderrOfACrash0123456789abcd"
@@ -23,6 +23,12 @@ def extra_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, 
         "DB_PASSWORD": ON_STDERR,
         "MISBEHAVE": f'{{"stderr": "{stderr}", "crash": 3}}',
     }
+
+
+@pytest.fixture(scope="module")
+def policy_text() -> str:
+    """Without a sandbox, in which the stand-in for the CLI would not find what it needs."""
+    return without_isolation(POLICY)
 
 
 def test_the_reason_is_told_without_its_secrets(target: Target, alice: Connection) -> None:

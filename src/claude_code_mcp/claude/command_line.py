@@ -70,6 +70,7 @@ def build_command(
     budget: float | None = None,
     rules: Mapping[str, Sequence[str]] | None = None,
     left_out: Sequence[Mapping[str, Any]] = (),
+    alone: bool = False,
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
@@ -77,6 +78,7 @@ def build_command(
     `rules` are permission rules by what they do (`allow`, `deny`, `ask`), for this process alone.
     `left_out` are the MCP servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a
     `serverUrl`.
+    `alone` has the CLI refuse messages from other Claude Code sessions, whoever runs them.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
@@ -85,7 +87,7 @@ def build_command(
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
     _add_session_setup(command, options, directory)
-    _add_settings(command, options, rules or {}, left_out, directory)
+    _add_settings(command, options, rules or {}, left_out, directory, alone=alone)
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
@@ -100,13 +102,14 @@ def prepare_command(
     budget: float | None = None,
     rules: Mapping[str, Sequence[str]] | None = None,
     left_out: Sequence[Mapping[str, Any]] = (),
+    alone: bool = False,
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none.
 
     If a file cannot be written (OSError), none of them is left. Blocks on the disk.
     """
     directory = scratch_path(mark)
-    command = build_command(options, opening, directory, budget=budget, rules=rules, left_out=left_out)
+    command = build_command(options, opening, directory, budget=budget, rules=rules, left_out=left_out, alone=alone)
     if not command.files:
         return command, None
     directory.mkdir(mode=0o700)
@@ -221,8 +224,10 @@ def _add_settings(
     rules: Mapping[str, Sequence[str]],
     left_out: Sequence[Mapping[str, Any]],
     directory: Path,
+    *,
+    alone: bool,
 ) -> None:
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"crossSessionInbound": "refuse"} if alone else {}
     if options.sandbox is not None:
         # A sandbox that cannot be had must stop the session, not silently run it without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}

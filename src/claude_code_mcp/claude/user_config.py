@@ -23,6 +23,14 @@ _Commands = tuple[tuple[str, ...], ...]
 _MAX_BYTES = 64 << 20
 """A larger file is not read."""
 
+CONVERSATIONS = ("projects", "file-history", "todos", "tasks", "plans")
+"""What sessions write of themselves into the configuration directory, the transcripts first."""
+USER_SETTINGS = (
+    *("settings.json", "CLAUDE.md", "agents", "commands", "skills", "output-styles", "plugins", "rules"),
+    *("themes", "workflows", "hooks", "keybindings.json"),
+)
+"""What the user configures there, the settings first."""
+
 
 def config_directory(environment: Mapping[str, str]) -> str:
     """Where the CLI keeps its transcripts under this environment."""

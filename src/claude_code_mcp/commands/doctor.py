@@ -25,6 +25,7 @@ from ..claude.user_config import config_directory
 from ..config import Settings, load_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound
 from ..private_files import private_directory
+from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.environment import child_environment
 from ..processes.spawn import containment
 from .flags import add_config_file, add_json, print_json
@@ -124,6 +125,7 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
     yield _check_writable("Claude Code's directory", Path(config_directory(os.environ)), "check HOME and its owner")
     yield _check_disk(Path(tempfile.gettempdir()))
     yield _containment()
+    yield _check_isolation(settings)
     if deep:
         yield asyncio.run(_check_turn(settings))
 
@@ -276,6 +278,25 @@ def _containment() -> Finding:
         "marks": "what a session leaves behind is found by a mark, at its end or when the next server starts",
     }[kind]
     return Finding("containment", True, f"{kind}: {detail}")
+
+
+def _check_isolation(settings: Settings) -> Finding:
+    """Really runs a sandbox. Wrong only where the server would not start without one."""
+    from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
+    from ..server.transports.bearer import load_tokens  # noqa: PLC0415
+    from ..sessions.homes import Homes  # noqa: PLC0415
+
+    subject, reason = "isolation", sandbox_unavailable(os.environ)
+    if reason is None:
+        return Finding(subject, True, "sandbox: bubblewrap works; over HTTP it is the default")
+    try:
+        policy, principals = read_policy(settings, "remote"), load_tokens(settings).values()
+        asyncio.run(Homes(settings, os.environ, policy, principals).prepare())
+    except ClaudeCodeError as error:
+        if error.data.get("field") == subject:
+            return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
+    detail = f"none: {reason}; sessions can read everything that the user of this server can"
+    return Finding(subject, True, detail)
 
 
 # -- a whole turn --------------------------------------------------------------------------------------------------

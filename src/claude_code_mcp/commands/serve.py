@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, get_args
 
-from ..config import Settings, load_settings, variable_of
+from ..config import CONFIG_FILE_VARIABLE, Settings, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
 from .flags import add_config_file
@@ -49,6 +49,8 @@ def _run(arguments: argparse.Namespace) -> int:
     overrides = {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
     try:
         settings = load_settings(file=arguments.config, **overrides)
+        if arguments.config is not None:  # so that it is known, and hidden from sandboxes
+            os.environ[CONFIG_FILE_VARIABLE] = str(arguments.config.absolute())
         log_to_stderr(settings)
         asyncio.run(run_http(settings, arguments.http) if arguments.http else run_stdio(settings, arguments.greeted))
     except ClaudeCodeError as error:

@@ -155,7 +155,11 @@ class _CurrentSessions(Collector):
 
 
 def _resident(pid: int | None) -> int:
+    """The memory of a process; of one in a sandbox, not that of the processes of bubblewrap around it."""
     try:
-        return int(psutil.Process(pid).memory_info().rss)
+        process = psutil.Process(pid)
+        while process.name() == "bwrap" and (inside := process.children()):
+            process = inside[0]
+        return int(process.memory_info().rss)
     except psutil.Error:
         return 0

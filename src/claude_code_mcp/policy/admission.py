@@ -18,6 +18,15 @@ from .rules import LONGEST_PATH, Resolve, names_tool
 Number = TypeVar("Number", int, float)
 _SAME_MODE = {"manual": "default"}
 _BYPASS = "bypassPermissions"
+_TIGHTER_SANDBOX: Mapping[str, Any] = {
+    "enabled": True,
+    "autoAllowBashIfSandboxed": False,
+    "allowUnsandboxedCommands": False,
+    "network": {"deniedDomains": ...},
+    "filesystem": {"denyRead": ..., "denyWrite": ...},
+}
+"""What a caller may say of Claude Code's own sandbox, and the only value where there is one: everything else would undo
+what the operator's settings say, or have commands run that nobody was asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,7 @@ class Admission:
             **self._tools(options),
             **self._limits(options),
             **self._sources(options),
+            **self._sandbox(options),
         }
         return options.model_copy(update=changes)
 
@@ -177,6 +187,14 @@ class Admission:
                 raise _denied("setting_sources", f"the settings of {source!r} may not be used")
         return {"setting_sources": sources}
 
+    def _sandbox(self, options: SessionOptions) -> dict[str, Any]:
+        """Claude Code's own sandbox around its commands, which comes on top of the isolation of the profile."""
+        if options.sandbox is None or self.profile.mode_ceiling == _BYPASS:
+            return {}
+        _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
+        asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
+        return {"sandbox": {**options.sandbox, **asked}}
+
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def _limits(self, options: SessionOptions) -> dict[str, Any]:
@@ -225,6 +243,15 @@ def may_set(name: str, patterns: Sequence[str]) -> bool:
     if any(fnmatchcase(upper, never) for never in NEVER_SET):
         return False
     return any(fnmatchcase(upper, pattern.upper()) for pattern in patterns)
+
+
+def _check_only_tightens(field: str, requested: Mapping[str, Any], allowed: Mapping[str, Any]) -> None:
+    for name, value in requested.items():
+        path, permitted = f"{field}.{name}", allowed.get(name)
+        if isinstance(permitted, Mapping) and isinstance(value, Mapping):
+            _check_only_tightens(path, value, permitted)
+        elif permitted is not ... and (permitted is None or value is not permitted):
+            raise _denied(path, "you may only make the sandbox tighter")
 
 
 def _tool_of(rule: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
 from .rules import Rule, check_tool_name, parse_rule
@@ -84,6 +84,13 @@ class Profile(_Frozen):
     """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None
     """Settings files that are read: user, project, local. Unset: as the caller wishes."""
+    isolation: Literal["auto", "sandbox", "none"] = "none"
+    """What keeps a session from the files and processes of the server's user: a `sandbox`; `none`; or `auto`, a sandbox
+    where there can be one. With several callers `auto` needs one too, and the server does not start without it."""
+    network: Literal["host", "model"] = "host"
+    """What a sandbox can reach: what the `host` can, or only the `model`. Without a sandbox it must be `host`."""
+    readable: tuple[str, ...] = ()
+    """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
     limits: Limits = Limits()
 
     @field_validator("allow", "deny", mode="before")
@@ -91,7 +98,7 @@ class Profile(_Frozen):
     def _rules(cls, value: object) -> object:
         return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
 
-    @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", mode="before")
+    @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", "readable", mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
         return value if value is None else _as_tuple(value)
@@ -102,6 +109,12 @@ class Profile(_Frozen):
         for name in value or ():
             check_tool_name(name)
         return value
+
+    @model_validator(mode="after")
+    def _network_needs_sandbox(self) -> "Profile":
+        if self.network != "host" and self.isolation != "sandbox":
+            raise ValueError(f'network = "{self.network}" needs isolation = "sandbox"')
+        return self
 
     @field_validator("mode_ceiling")
     @classmethod
@@ -128,6 +141,7 @@ REMOTE_PROFILE = Profile(
     mcp_servers=(),
     steer_hub=False,
     setting_sources=("user", "project"),
+    isolation="auto",
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
 )
 """HTTP: the caller is not the user of this machine."""

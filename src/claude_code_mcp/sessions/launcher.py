@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
-from ..claude.command_line import ConversationStart, build_command, prepare_command
+from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
-from ..claude.user_config import config_directory, own_registrations, process_with
+from ..claude.user_config import own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..processes.environment import build_environment
-from ..processes.leftovers import end_stale, is_stale, new_mark
+from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..store.transcripts import Transcripts
+from .homes import Home
 
 _CONNECT_MILLISECONDS = 30_000
 """How long Claude Code tries to connect to an MCP server unless MCP_TIMEOUT says otherwise."""
@@ -39,15 +40,26 @@ _STATUS_INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """Starts Claude Code processes in one environment."""
+    """Starts Claude Code processes in one home."""
 
-    environment: Mapping[str, str]
+    home: Home
+    environment_key: str
+    """Equal for environments in which sessions behave the same: see `workplaces.environment_key`."""
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
     """Variables for servers of ours inside a session; empty where there may be none."""
     own_addresses: Sequence[str] = ()
     """Where this very server is reached over HTTP. Read at every start of a process."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return self.home.environment
+
+    @property
+    def config_dir(self) -> str:
+        """Where Claude Code keeps its files."""
+        return self.home.config_dir
 
     # -- before the start -------------------------------------------------------------------------------------
 
@@ -64,18 +76,20 @@ class Launcher:
             if len(os.fsencode(f"{name}={value}")) >= _LONGEST_ARGUMENT:
                 raise InvalidArgument(f"env: {name[:100]!r} is too long for an environment.", field="env")
         _check_root(options, {**self.environment, **options.env})
+        if self.home.enclosure is not None:
+            self.home.enclosure.check(options, cwd)
         await check_values(options, executable, self.environment)
 
     def end_stray(self, session_id: str) -> None:
         """Ends a process that a killed server has left with this session, if it is not gone by itself yet."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
         """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
         a killed server may register itself while it is being ended. Reads a few small files."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid):
             raise SessionBusy(
                 f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
@@ -107,16 +121,37 @@ class Launcher:
         """
         if bridged:
             options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
+        if self.home.enclosure is not None and options.sandbox is not None:
+            # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
+            options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
         mark = new_mark()
-        executable = self._executable(options)
-        left_out = await asyncio.to_thread(self._own_servers, options, cwd)
-        command, scratch = await asyncio.to_thread(
-            prepare_command, options, start, mark, budget=budget, rules=rules, left_out=left_out
-        )
-        variables = {**self.nested, **options.env, **command.variables}
-        environment = build_environment(self.environment, variables, mark)
-        argv = [executable, *command.arguments]
-        return await ClaudeProcess.start(listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+        more = {"budget": budget, "rules": rules, "alone": self.home.own}
+        command, scratch = await asyncio.to_thread(self._prepare, options, start, cwd, mark, more)
+        argv = [self._executable(options), *command.arguments]
+        environment = build_environment(self.environment, {**self.nested, **options.env, **command.variables}, mark)
+        if self.home.enclosure is None:
+            return await ClaudeProcess.start(
+                listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch
+            )
+        scratch = scratch_path(mark)
+        async with self.home.enclosure.entered(argv, options, cwd, command.files, scratch) as (argv, model):
+            process = await ClaudeProcess.start(
+                listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch
+            )
+        if model is not None:
+            process.exited.add_done_callback(lambda _: model.close())
+        return process
+
+    def _prepare(
+        self, options: SessionOptions, start: ConversationStart, cwd: str, mark: str, more: Mapping[str, Any]
+    ) -> tuple[Command, Path | None]:
+        """The command with its files, and their directory, in a home that is in place. ProcessFailed if that cannot be
+        had. Blocks on the disk."""
+        try:
+            self.home.make()
+            return prepare_command(options, start, mark, left_out=self._own_servers(options, cwd), **more)
+        except OSError as error:
+            raise ProcessFailed(f"Claude Code could not be started: {error}") from None
 
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
         """The registrations of this very server that the session must not start, or call back to."""
@@ -254,9 +289,9 @@ def own_directory() -> str:
         ) from None
 
 
-def default_directory(settings: Settings) -> str:
-    """The working directory of sessions that name none."""
+def default_directory(settings: Settings, client: str | None = None) -> str:
+    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
     configured = settings.default_cwd
     if configured is not None and os.path.isabs(configured):
         return os.path.abspath(configured)
-    return os.path.abspath(os.path.join(own_directory(), configured or ""))
+    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))

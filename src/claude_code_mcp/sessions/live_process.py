@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
@@ -97,7 +98,7 @@ class LiveProcess:
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.leases.take(owner.id)]
+        self._leases = [deps.stores.leases.take(owner.id)]
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -113,11 +114,13 @@ class LiveProcess:
         self._budget: float | None = None
         self._totals = Totals()
         self._closing: asyncio.Task[None] | None = None
-        self.bridge = self._make_bridge()
+        self.bridge: McpBridge | None = None
+        self._hosting = AsyncExitStack()
+        """Held open for as long as the process may use the MCP servers that sessions share."""
         self._starting = deps.start_task(self._start())
 
-    def _make_bridge(self) -> McpBridge | None:
-        host, owner = self._deps.host, self._owner
+    async def _make_bridge(self) -> McpBridge | None:
+        host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
         servers = host.offered(owner.options.hub_servers) if host is not None else ()
         if host is None or not servers:
             return None
@@ -136,6 +139,7 @@ class LiveProcess:
     async def _start(self) -> None:
         try:
             async with self._deps.slots.spawning():
+                self.bridge = await self._make_bridge()
                 process = await self._spawn()
                 bridged = self.bridge.servers if self.bridge else ()
                 hooks = self._deps.gate.hooks(self._owner.owner)
@@ -161,7 +165,7 @@ class LiveProcess:
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
         self._budget = owner.process_budget
         if start.resume is not None:
-            self._totals = Totals(await asyncio.to_thread(deps.transcripts.usage_of, start.resume))
+            self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
         granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))  # as the policy is now
         spawning = asyncio.ensure_future(
             deps.launcher.start(
@@ -215,7 +219,7 @@ class LiveProcess:
         """
         self.conversation_reset = False
         self.budget_outdated = self._budget is not None
-        self._leases.append(self._deps.leases.take(session_id))
+        self._leases.append(self._deps.stores.leases.take(session_id))
 
     # -- end --------------------------------------------------------------------------------------------------
 
@@ -237,6 +241,7 @@ class LiveProcess:
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
+            await self._hosting.aclose()
             self._release_leases()
 
     def _release_leases(self) -> None:

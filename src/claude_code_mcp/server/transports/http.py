@@ -25,7 +25,7 @@ from ...config import Settings
 from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ..server import McpServer
-from .bearer import SCOPE, StaticTokens, load_tokens
+from .bearer import SCOPE, StaticTokens
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +91,14 @@ class HttpServer:
     """Listens at an address until it is stopped."""
 
     def __init__(
-        self, mcp_server: McpServer, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
+        self,
+        mcp_server: McpServer,
+        settings: Settings,
+        address: Address,
+        tokens: Mapping[str, str],
+        metrics: Callable[[], bytes] | None = None,
     ) -> None:
-        """Binds the socket; requests wait there until `serve`. InvalidArgument if that must not or cannot be done."""
-        tokens = load_tokens(settings)
-        check_exposure(address, tokens)
+        """Binds the socket; requests wait there until `serve`. InvalidArgument if that cannot be done."""
         self._without_token = not tokens
         self._socket = _listen(address)
         address = replace(address, port=self._socket.getsockname()[1])

@@ -1,0 +1,344 @@
+"""Where the sessions of each caller live: their Claude Code directory, their credentials and what keeps them in.
+
+With at most one principal (a caller with a token of its own) sessions use the Claude Code directory of the server's
+user, so that interactive sessions are found. With several, each principal has a directory of its own below the state
+directory: its transcripts, settings and list of running sessions, which is what the tools that reach other sessions go
+by. See `docs/security.md` for what each level of isolation promises.
+
+A sandboxed session has a home directory of its own in any case. Of the user's Claude Code directory it sees the
+conversations (writable) and the settings (read-only), and nothing else.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from ..claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables
+from ..claude.model_socket import INSIDE, ModelSocket, reachable_by_socket
+from ..claude.user_config import CONVERSATIONS, USER_SETTINGS, config_directory, user_file_directory
+from ..config import CONFIG_FILE_VARIABLE, Settings
+from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
+from ..model.options import SessionOptions
+from ..policy.policy import Policy, Profile
+from ..private_files import private_directory, replace_file
+from ..processes import bubblewrap
+from ..processes.bubblewrap import SandboxSpec
+
+log = logging.getLogger(__name__)
+
+PRINCIPALS = "principals"
+"""The directory below the state directory that has one for each principal."""
+_WELL_KNOWN_SECRETS = (
+    *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh", ".netrc", ".npmrc"),
+    *(".pypirc", ".git-credentials", ".config/claude-code-mcp", ".password-store", ".local/share/keyrings"),
+)
+"""What is hidden of the user's home where a root lies above it."""
+_ENDLESS = ("/", "/proc", "/dev")
+"""No directories to work in: given to a sandbox, they would undo it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where the sessions of one caller live."""
+
+    config_dir: str
+    """Claude Code's configuration directory."""
+    environment: Mapping[str, str]
+    """What Claude Code is started with, beside what the session itself says."""
+    own: bool = False
+    """Whether the directory is this caller's alone, and is to be made."""
+    login: Path | None = None
+    """The file of a login that is copied to the directory."""
+    enclosure: "Enclosure | None" = None
+    """The sandbox that its sessions run in; None where they are not isolated."""
+
+    @classmethod
+    def of_user(cls, environment: Mapping[str, str]) -> "Home":
+        """That of whoever has this environment, shared with all of their Claude Code."""
+        return cls(config_directory(environment), environment)
+
+    @property
+    def secrets(self) -> Mapping[str, str]:
+        """Every variable that may hold a secret of its sessions."""
+        return self.environment if self.enclosure is None else {**self.environment, **self.enclosure.credentials}
+
+    @property
+    def isolation(self) -> str:
+        """`sandbox` or `none`."""
+        return "none" if self.enclosure is None else "sandbox"
+
+    def make(self) -> None:
+        """Has everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
+        if not self.own:
+            return
+        directory = private_directory(Path(self.config_dir))
+        _settings_in(directory)
+        if self.login is not None:
+            _copy_newer(self.login, directory / CREDENTIALS_FILE)
+
+
+class Homes:
+    """The homes of all callers. `prepare` comes first."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        policy: Policy,
+        principals: Collection[str] = (),
+    ) -> None:
+        self._settings = settings
+        self._environment = environment
+        self._policy = policy
+        self._principals = frozenset(principals)
+        self._credentials = PrincipalCredentials(settings.principal_credentials)
+        self._unavailable: str | None = "nobody has looked"
+
+    @property
+    def separate(self) -> bool:
+        """Whether each caller has a directory of its own."""
+        return len(self._principals) > 1
+
+    # -- the start --------------------------------------------------------------------------------------------
+
+    async def prepare(self) -> None:
+        """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
+        credentials of a principal cannot be read. Nothing is run for callers that need none."""
+        profiles = [self._policy.profile(name) for name in sorted(self._principals)] or [self._policy.default]
+        if any(profile.isolation != "none" for profile in profiles):
+            self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
+        if self._unavailable is not None:
+            self._refuse_without(profiles, self._unavailable)
+        if any(profile.network == "model" for profile in profiles) and not reachable_by_socket(self._environment):
+            raise InvalidArgument(
+                'network = "model" works with the API of Anthropic only, not with that of a cloud.', field="network"
+            )
+        if self.separate and any(profile.isolation == "none" for profile in profiles):
+            log.warning("callers whose profile says isolation = none can read what this server's user can read")
+        for name in sorted(self._principals) if self.separate else ():
+            await asyncio.to_thread(self._credentials.applied, self._environment, name)
+
+    def _refuse_without(self, profiles: Iterable[Profile], reason: str) -> None:
+        wanted = {profile.isolation for profile in profiles}
+        if "sandbox" in wanted or (self.separate and "auto" in wanted):
+            why = "The policy" if "sandbox" in wanted else "Keeping several callers apart"
+            raise InvalidArgument(
+                f"{why} needs a sandbox, and there can be none here: {reason}. Install bubblewrap and allow user "
+                'namespaces (`claude-code-mcp doctor` checks it), or say isolation = "none" in the profiles of the '
+                "policy: then every session can read what this server's user can read.",
+                field="isolation",
+            )
+        if "auto" in wanted:
+            log.warning("sessions run without a sandbox: %s", reason)
+
+    # -- one caller -------------------------------------------------------------------------------------------
+
+    def is_plain(self, owner: str) -> bool:
+        """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
+        them. PermissionDenied if its profile wants a sandbox that there cannot be."""
+        return not self.separate and not self._isolated(owner)
+
+    def of(self, owner: str, environment: Mapping[str, str], directory: str) -> Home:
+        """The home of a caller in this environment; `directory` is where its sessions work by default. Blocks on the
+        disk for a moment."""
+        if self.is_plain(owner):
+            return Home.of_user(environment)
+        user_dir, hidden, place = config_directory(environment), self._hidden(environment), self._place(owner)
+        config_dir, login = user_dir, None
+        if self.separate:
+            config_dir = str(place / "claude")
+            login = self._credentials.login(owner, user_dir)
+            environment = {**self._credentials.applied(environment, owner), "CLAUDE_CONFIG_DIR": config_dir}
+        if not self._isolated(owner):
+            return Home(config_dir, environment, self.separate, login)
+        enclosure = Enclosure(
+            self._policy.profile(owner),
+            directory,
+            hidden,
+            place,
+            config_dir,
+            self._environment,
+            environment,
+            shares_directory=not self.separate,
+        )
+        variables = sandbox_variables(environment, config_dir, str(place / "home"))
+        if enclosure.profile.network == "model":
+            variables |= ModelSocket(environment).variables()
+        return Home(config_dir, variables, self.separate, login, enclosure)
+
+    def _isolated(self, owner: str) -> bool:
+        isolation = self._policy.profile(owner).isolation
+        if isolation == "sandbox" and self._unavailable is not None:
+            raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
+        return isolation != "none" and self._unavailable is None
+
+    def _place(self, owner: str) -> Path:
+        """The directory of a caller, whatever its name is."""
+        name = "".join(letter for letter in owner if letter.isascii() and (letter.isalnum() or letter in "-_"))
+        return self._settings.state_dir / PRINCIPALS / f"{name[:40]}-{sha256(owner.encode()).hexdigest()[:12]}"
+
+    # -- the sandbox ------------------------------------------------------------------------------------------
+
+    def _hidden(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """Everything that a sandbox must not show, wherever the operator keeps it."""
+        settings, config = self._settings, self._environment.get(CONFIG_FILE_VARIABLE)
+        paths = [
+            settings.state_dir,
+            settings.http_tokens_file,
+            settings.policy_file,
+            settings.hub_file,
+            settings.audit_file if isinstance(settings.audit_file, Path) else None,
+            settings.principal_credentials if isinstance(settings.principal_credentials, Path) else None,
+            Path(config).expanduser() if config else None,
+            *_of_user(self._environment),
+            *_of_user(environment),
+        ]
+        return tuple(dict.fromkeys(os.path.realpath(path) for path in paths if path is not None))
+
+
+def _of_user(environment: Mapping[str, str]) -> Iterator[str | Path]:
+    home = environment.get("HOME") or os.path.expanduser("~")
+    yield config_directory(environment)
+    yield user_file_directory(environment) / ".claude.json"
+    yield from (os.path.join(home, name) for name in _WELL_KNOWN_SECRETS)
+
+
+@dataclass(frozen=True)
+class Enclosure:
+    """The sandbox of one caller's sessions."""
+
+    profile: Profile
+    default_directory: str
+    hidden: tuple[str, ...]
+    place: Path
+    config_dir: str
+    server_environment: Mapping[str, str]
+    credentials: Mapping[str, str]
+    """The environment with the address and the credentials of the model, where the sandbox itself has none."""
+    shares_directory: bool
+    """Whether `config_dir` is that of the server's user."""
+
+    @cached_property
+    def _roots(self) -> tuple[str, ...] | None:
+        roots = self.profile.roots
+        return roots and tuple(self._real(self.default_directory if root == "." else root) for root in roots)
+
+    @staticmethod
+    def _real(path: str) -> str:
+        return os.path.realpath(os.path.expanduser(path))
+
+    def check(self, options: SessionOptions, cwd: str) -> None:
+        """PermissionDenied for directories that cannot be given to a sandbox."""
+        writable = self._writable(options, cwd)
+        for path in writable:
+            if path in _ENDLESS:
+                raise PermissionDenied(f"cwd: a session in a sandbox cannot work in {path}.", field="cwd")
+        debug_file = options.debug_file and self._real(os.path.join(cwd, options.debug_file))
+        if debug_file and not any(Path(debug_file).is_relative_to(path) for path in writable):
+            raise PermissionDenied(
+                "debug_file: it lies outside of what the session's sandbox sees.", field="debug_file"
+            )
+
+    @asynccontextmanager
+    async def entered(
+        self, argv: Sequence[str], options: SessionOptions, cwd: str, files: Iterable[Path], scratch: Path
+    ) -> AsyncIterator[tuple[list[str], ModelSocket | None]]:
+        """The command that runs `argv` in the sandbox, where it sees `files`, and the socket through which it reaches
+        the model, if it has no network; that must be closed with the process. ProcessFailed if they cannot be had. If
+        the block fails, nothing of them is left."""
+        model = ModelSocket(self.credentials) if self.profile.network == "model" else None
+        try:
+            await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
+            sockets = [(str(await model.open(scratch)), INSIDE)] if model is not None else []
+            visible = [*((str(file), str(file)) for file in files), *sockets]
+            yield await asyncio.to_thread(self._enclose, argv, options, cwd, visible, scratch), model
+        except BaseException as error:
+            if model is not None:
+                model.close()
+            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise ProcessFailed(f"The sandbox could not be made: {error}") from None
+            raise
+
+    def _enclose(
+        self,
+        argv: Sequence[str],
+        options: SessionOptions,
+        cwd: str,
+        visible: Iterable[tuple[str, str]],
+        scratch: Path,
+    ) -> list[str]:
+        executable = os.path.realpath(argv[0])
+        home = private_directory(self.place / "home")
+        own, own_readable = [(str(home), str(home))], [*visible]
+        if self.shares_directory:
+            private_directory(Path(self.config_dir) / CONVERSATIONS[0])
+            directory = private_directory(self.place / "claude")
+            own += [(str(directory), self.config_dir), *self._inside(CONVERSATIONS)]
+            own_readable.append((str(_settings_in(directory)), os.path.join(self.config_dir, USER_SETTINGS[0])))
+            own_readable += self._inside((*USER_SETTINGS, CREDENTIALS_FILE))
+        else:
+            own += [(self.config_dir, self.config_dir)]
+            own_readable += self._inside(USER_SETTINGS[:1])
+        readable = [*map(self._real, self.profile.readable)]
+        own_readable += [(path, path) for path in readable if self._is_hidden(path)]  # the operator says so
+        spec = SandboxSpec(
+            writable=self._writable(options, cwd),
+            readable=(*readable, *_program_files(executable)),
+            hidden=self.hidden,
+            own=tuple(own),
+            own_readable=tuple(own_readable),
+            private=(os.path.join(self.config_dir, "sessions"),),
+            network=self.profile.network == "host",
+        )
+        return bubblewrap.enclose(spec, [executable, *argv[1:]], cwd, scratch, self.server_environment)
+
+    def _writable(self, options: SessionOptions, cwd: str) -> tuple[str, ...]:
+        """The roots of the profile, not the directory of the session: what lies below a root may be replaced by
+        another session at any moment, the root itself cannot."""
+        if self._roots is not None:
+            return self._roots
+        return tuple(os.path.realpath(os.path.join(cwd, path)) for path in (cwd, *options.additional_directories))
+
+    def _is_hidden(self, path: str) -> bool:
+        return any(Path(path).is_relative_to(hidden) for hidden in self.hidden)
+
+    def _inside(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        paths = (os.path.join(self.config_dir, name) for name in names)
+        return [(os.path.realpath(path), path) for path in paths]
+
+
+def _settings_in(directory: Path) -> Path:
+    """The settings in a directory of ours, made if they are missing: a sandbox can keep a session from changing only
+    what is there."""
+    settings = directory / USER_SETTINGS[0]
+    if not settings.exists() or not settings.stat().st_size:
+        replace_file(settings, b"{}\n")
+    return settings
+
+
+def _program_files(executable: str) -> tuple[str, ...]:
+    """The executable; of a script the directory that it is in too, where the rest of it is."""
+    try:
+        with open(executable, "rb") as file:
+            is_script = file.read(2) == b"#!"
+    except OSError:
+        is_script = False
+    return (executable, os.path.dirname(executable)) if is_script else (executable,)
+
+
+def _copy_newer(source: Path, target: Path) -> None:
+    """Copies a login that is newer than the copy, which Claude Code may have renewed itself since."""
+    try:
+        content, changed = source.read_bytes(), source.stat().st_mtime
+        if not target.exists() or target.lstat().st_mtime < changed:
+            replace_file(target, content)
+    except FileNotFoundError:
+        return
