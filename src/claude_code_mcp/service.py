@@ -82,7 +82,8 @@ class Service:
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
-        self._enforcer = PolicyEnforcer(policy or Policy(), default, Spending(self.settings.state_dir))
+        spending, config_dir = Spending(self.settings.state_dir), str(config_directory(self._environment))
+        self._enforcer = PolicyEnforcer(policy or Policy(), default, spending, config_dir)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
@@ -158,7 +159,7 @@ class Service:
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
             made = self._sessions.create(options or SessionOptions(), owner)
-            async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
+            async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
         await self._recorder.saved(session.id)
@@ -191,7 +192,7 @@ class Service:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found.id, at_message)
             self._sessions.admit(found)
-            async with self._acceptance.admitted(found, owner) as session:
+            async with self._acceptance.admitted(found, owner, text) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 before = await asyncio.to_thread(self._recorder.records.read, session.id) if new else None
@@ -219,7 +220,7 @@ class Service:
             source.refuse_if_cancelled()
             await self._sessions.check_message(source.id, at_message)
             fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
-            async with self._acceptance.admitted(fork, owner) as session, self._acceptance.recorded(session):
+            async with self._acceptance.admitted(fork, owner, text) as session, self._acceptance.recorded(session):
                 message = await session.send(text, timeout=timeout)
                 await self._acceptance.confirm(session, new=True)
         await self._recorder.saved(session.id)

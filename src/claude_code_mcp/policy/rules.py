@@ -74,10 +74,16 @@ _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
 _FAMILIES: Mapping[str, frozenset[str]] = {
     "Edit": frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
     "Read": frozenset({"Read", "NotebookRead", "Glob", "Grep", "LS"}),
+    "Bash": frozenset({"Bash", "Monitor"}),
 }
-_FILE_TOOLS = frozenset().union(*_FAMILIES.values())
+_FILE_TOOLS = _FAMILIES["Edit"] | _FAMILIES["Read"]
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
+SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
+"""The tools that run a command of the model's choice."""
+_NAMES_PROGRAMS = frozenset({".claude", ".git", ".mcp.json", ".claude.json"})
+_HARMLESS = frozenset({"worktrees", "plans", "projects", "tasks", "todos", "claude.md"})
+"""What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,15 @@ class Rule:
 
     def __str__(self) -> str:
         return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+
+
+class Shell(StrEnum):
+    """How far sessions may run commands of their own choice."""
+
+    FREE = "free"
+    LIMITED = "limited"
+    """Some commands are denied."""
+    NONE = "none"
 
 
 class Decision(StrEnum):
@@ -115,6 +130,8 @@ class ToolCall:
     cwd: str
     resolve: Resolve
     paths: PathRules = HERE
+    config_dir: str | None = None
+    """Where Claude Code keeps the settings of the user that it runs for."""
 
 
 def parse_rule(text: str) -> Rule:
@@ -151,26 +168,66 @@ def names_tool(pattern: str, tool: str) -> bool:
     return fnmatchcase(tool, pattern) if pattern.startswith("mcp__") else tool == pattern
 
 
-def judge(call: ToolCall, allow: Sequence[Rule], deny: Sequence[Rule], tools: Sequence[str] | None = None) -> Verdict:
-    """The verdict on a call. `tools` are those that exist for the caller; None means all."""
+def judge(
+    call: ToolCall,
+    allow: Sequence[Rule],
+    deny: Sequence[Rule],
+    tools: Sequence[str] | None = None,
+    shell: Shell = Shell.FREE,
+) -> Verdict:
+    """The verdict on a call. `tools` are those that exist for the caller; None means all.
+
+    Where the `shell` is not free, a file that names programs for Claude Code or git to run cannot be written as others
+    can: with no shell it is refused, with a limited one a person is asked whatever is allowed.
+    """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
-    refusing = next((rule for rule in deny if _concerns(rule, call.tool) and _refuses(rule, call)), None)
+    refusing = next((rule for rule in deny if concerns(rule, call.tool) and _refuses(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
-    clear = not _may_hide_refused(call, deny)
-    granting = _granting(call, [rule for rule in allow if _concerns(rule, call.tool)]) if clear else None
+    names_programs = shell is not Shell.FREE and _names_programs(call)
+    if names_programs and shell is Shell.NONE:
+        return Verdict(Decision.DENY, "no shell")
+    clear = not names_programs and not _may_hide_refused(call, deny)
+    granting = _granting(call, [rule for rule in allow if concerns(rule, call.tool)]) if clear else None
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, clear=clear)
 
 
-def _concerns(rule: Rule, tool: str) -> bool:
+def concerns(rule: Rule, tool: str) -> bool:
+    """Whether a rule speaks of a tool, or of some of its calls."""
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
 
 
 def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
     """Whether some commands are refused and this one cannot be read well enough to rule out that it is one of them."""
     refused = any(rule.tool == "Bash" and rule.specifier for rule in deny)
-    return refused and call.tool == "Bash" and read_strictly(_text(call.arguments, "command")) is None
+    return refused and call.tool in _FAMILIES["Bash"] and read_strictly(_text(call.arguments, "command")) is None
+
+
+def _names_programs(call: ToolCall) -> bool:
+    """Whether a call writes a file in which Claude Code or git look for programs to run: settings, hooks, servers,
+    agents, skills. Also one whose place is not known."""
+    if call.tool not in _FAMILIES["Edit"]:
+        return False
+    path = _path_of(call)
+    if path is None:
+        return True
+    resolved = call.resolve(path)
+    own = None if call.config_dir is None else call.paths.below(resolved, call.resolve(call.config_dir))
+    if own is not None and not _is_harmless(own):
+        return True
+    return any(_has_programs(call.paths.parts(spelling)) for spelling in (call.paths.normal(path), resolved))
+
+
+def _has_programs(names: Sequence[str]) -> bool:
+    return any(
+        name.casefold() in _NAMES_PROGRAMS and not (name.casefold() == ".claude" and _is_harmless(names[at + 1 :]))
+        for at, name in enumerate(names)
+    )
+
+
+def _is_harmless(below: Sequence[str]) -> bool:
+    return bool(below) and below[0].casefold() in _HARMLESS
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
@@ -178,7 +235,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
     whole = next((rule for rule in rules if rule.specifier is None), None)
     if whole is not None:
         return str(whole)
-    if call.tool == "Bash":
+    if call.tool in _FAMILIES["Bash"]:
         return _granting_command(_text(call.arguments, "command"), rules)
     return next((str(rule) for rule in rules if _allows(rule, call)), None)
 
@@ -218,7 +275,7 @@ def _resolved(pattern: str, call: ToolCall) -> str:
 def _refuses(rule: Rule, call: ToolCall) -> bool:
     if rule.specifier is None:
         return True
-    if call.tool == "Bash":
+    if call.tool in _FAMILIES["Bash"]:
         return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.arguments, "command")))
     if call.tool == "WebFetch":
         return _host_fits(_text(call.arguments, "url"), rule.specifier, below=True)

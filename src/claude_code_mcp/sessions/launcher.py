@@ -99,11 +99,13 @@ class Launcher:
         budget: float | None = None,
         bridged: Mapping[str, Mapping[str, Any]] | None = None,
         rules: Mapping[str, Sequence[str]] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> ClaudeProcess:
         """Spawns the process; it is not yet initialised.
 
         `bridged` is the configuration of MCP servers that it reaches over the control channel; a server that the
         session has configured itself under the same name takes precedence. `rules` were granted for the session.
+        `variables` are set whatever the session's own say.
         """
         if bridged:
             options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
@@ -113,8 +115,8 @@ class Launcher:
         command, scratch = await asyncio.to_thread(
             prepare_command, options, start, mark, budget=budget, rules=rules, left_out=left_out
         )
-        variables = {**self.nested, **options.env, **command.variables}
-        environment = build_environment(self.environment, variables, mark)
+        all_variables = {**self.nested, **options.env, **command.variables, **(variables or {})}
+        environment = build_environment(self.environment, all_variables, mark)
         argv = [executable, *command.arguments]
         return await ClaudeProcess.start(listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
 

@@ -172,6 +172,7 @@ class LiveProcess:
                 budget=self._budget,
                 bridged=self.bridge.configuration if self.bridge else None,
                 rules=granted_rules(granted),
+                variables=deps.gate.variables(owner.owner),
             )
         )
         try:

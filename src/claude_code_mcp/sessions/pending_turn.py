@@ -69,13 +69,14 @@ class MessageAcceptance:
         self._redactor = redactor
 
     @asynccontextmanager
-    async def admitted(self, session: Session, owner: str) -> AsyncIterator[Session]:
+    async def admitted(self, session: Session, owner: str, prompt: str) -> AsyncIterator[Session]:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
-        LimitReached if the owner's daily budget is spent or too many of its sessions are at work; meanwhile this one
-        counts as being at work.
+        PermissionDenied for a prompt that the policy refuses. LimitReached if the owner's daily budget is spent or too
+        many of its sessions are at work; meanwhile this one counts as being at work.
         """
         enforcer = self._deps.gate
+        enforcer.check_prompt(prompt, session.cwd, owner)
         if enforcer.counts(owner):
             await asyncio.to_thread(enforcer.spending.refresh)
         enforcer.check_budget(owner)

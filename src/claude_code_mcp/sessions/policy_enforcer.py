@@ -21,14 +21,20 @@ from ..store.spending import Spending
 BY = "policy"
 """The channel through which rules answer."""
 _HOOK_ID = "policy"
+_NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
+"""For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
 
 
 class PolicyEnforcer:
     """Refuses with PermissionDenied or LimitReached. An owner's profile is looked up at every call."""
 
-    def __init__(self, policy: Policy, default_directory: str, spending: Spending) -> None:
+    def __init__(
+        self, policy: Policy, default_directory: str, spending: Spending, config_dir: str | None = None
+    ) -> None:
+        """`config_dir` is where Claude Code keeps its settings."""
         self._policy = policy
         self._default_directory = default_directory
+        self._config_dir = config_dir
         self._bypassing: set[str] = set()
         self._admitting: defaultdict[str, set[str]] = defaultdict(set)
         """By owner, the sessions that are being sent a message and are not busy yet."""
@@ -39,6 +45,15 @@ class PolicyEnforcer:
     def admit(self, options: SessionOptions, cwd: str, owner: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
         return self._admission(owner).admit(options.model_copy(update={"cwd": cwd}))
+
+    def check_prompt(self, prompt: str, cwd: str, owner: str) -> None:
+        """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""
+        self._admission(owner).check_prompt("prompt", prompt, cwd)
+
+    def variables(self, owner: str) -> dict[str, str]:
+        """Variables for the owner's processes. Where reading is limited, Claude Code must not read files that are
+        mentioned with `@` by itself, wherever the mention comes from: it then tells the model to use its tools."""
+        return dict(_NO_MENTIONS) if self._policy.profile(owner).limits_reading else {}
 
     def turn_time(self, seconds: float | None, owner: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""
@@ -87,7 +102,8 @@ class PolicyEnforcer:
     def judge(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
         """What the rules decide about a call."""
         profile = self._policy.profile(owner)
-        return judge(ToolCall(tool, tool_input, cwd, _resolve), profile.allow, profile.deny, profile.tools)
+        call = ToolCall(tool, tool_input, cwd, _resolve, config_dir=self._config_dir)
+        return judge(call, profile.allow, profile.deny, profile.tools, profile.shell)
 
     def answer(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
         """The answer that the rules give to a question; None if a person must be asked."""
@@ -137,7 +153,7 @@ class PolicyEnforcer:
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
         if verdict.decision is Decision.ASK and not verdict.clear:
-            return _hook_reply("ask", "It cannot be told from the command that nothing denied is in it.")
+            return _hook_reply("ask", "It cannot be told that nothing denied is in it.")
         return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------
@@ -166,16 +182,27 @@ class PolicyEnforcer:
         (self._bypassing.add if on else self._bypassing.discard)(owner)
 
     def _admission(self, owner: str) -> Admission:
-        return Admission(self._policy.profile(owner), _resolve, self._default_directory, owner in self._bypassing)
+        bypassing = owner in self._bypassing
+        profile = self._policy.profile(owner)
+        return Admission(profile, _resolve, self._default_directory, bypassing, exists=_exists)
 
 
 def _resolve(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))
 
 
+def _exists(path: str) -> bool:
+    return os.path.lexists(os.path.expanduser(path))
+
+
+_REASONS = {
+    "tools": "it is not among the tools that may be used",
+    "no shell": "the file names programs to run, and sessions may run none",
+}
+
+
 def _refusal(verdict: Verdict) -> str:
-    not_listed = "it is not among the tools that may be used"
-    reason = not_listed if verdict.rule == "tools" else f"denied by the rule {verdict.rule}"
+    reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
     return f"The policy of this server refuses this call: {reason}."
 
 
