@@ -71,8 +71,8 @@ async def test_the_programs_of_a_project_run_only_where_the_profile_trusts_it(
 ) -> None:
     marks, added = planted(sandbox)
     service = await start_service(policy=Policy(profile), default_cwd=str(sandbox.project))
-    steps = [tool("Read", file_path=str(sandbox.project / "below" / "env.sh")), "done"]
-    session, outcome = await run(service, script("look", *steps), options(sandbox, additional_directories=added))
+    look = tool("Read", file_path=str(sandbox.project / "below" / "env.sh"))
+    session, outcome = await run(service, script("look", look, "done"), options(sandbox, additional_directories=added))
     assert outcome.result == "done"
     sent = json.dumps([one.body for one in model.requests if one.session_id == session.id])
     assert ("TEXT-OF" in sent) is runs

@@ -86,9 +86,14 @@ class Admission:
         if self.profile.mode_ceiling == _BYPASS and options.permission_mode is None:
             return {}
         # Unset, the mode would be whatever some settings file says.
-        mode = options.permission_mode or min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
+        mode = options.permission_mode or self._careful_mode
         self.check_mode("permission_mode", mode)
         return {"permission_mode": mode}
+
+    @property
+    def _careful_mode(self) -> str:
+        """`default`, or the ceiling where that is lower."""
+        return min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
 
     def check_mode(self, field: str, mode: str) -> None:
         """PermissionDenied for a mode above the ceiling."""
@@ -105,11 +110,11 @@ class Admission:
             )
 
     def modes_after_plan(self) -> tuple[tuple[str, ...], str | None]:
-        """The modes that may be chosen with the approval of a plan; and the ceiling, if it is below `default`, which
-        Claude Code would go on in."""
+        """The modes that may be chosen with the approval of a plan; and the one that is set if none is chosen. None
+        leaves it to Claude Code, whose choice may come from a settings file, so only where there is no ceiling."""
         ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
         modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
-        return modes, None if "default" in modes else self.profile.mode_ceiling
+        return modes, None if self.profile.mode_ceiling == _BYPASS else self._careful_mode
 
     def _check_bypass(self, field: str) -> None:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:

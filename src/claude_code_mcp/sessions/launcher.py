@@ -35,6 +35,7 @@ _LONGEST_ARGUMENT = 128 << 10
 _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
+_MOST_DEBUG_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ class Launcher:
             options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
         mark = new_mark()
         executable = self._executable(options)
+        if options.debug_file is not None:
+            debug_file = await asyncio.to_thread(_new_file, os.path.join(cwd, options.debug_file))
+            options = options.model_copy(update={"debug_file": debug_file})
         left_out = await asyncio.to_thread(self._own_servers, options, cwd)
         command, scratch = await asyncio.to_thread(
             prepare_command, options, start, mark, budget=budget, rules=rules, left_out=left_out
@@ -181,6 +185,27 @@ class Launcher:
 def needs_confirmation(options: SessionOptions) -> bool:
     """Whether there is something in the options that only a started Claude Code can judge."""
     return bool(options.agent or options.agents or options.output_schema or options.mcp_servers)
+
+
+def check_debug_file(options: SessionOptions, cwd: str) -> None:
+    """InvalidArgument if a new session would write its debug log to a file that exists."""
+    if options.debug_file is not None and os.path.lexists(os.path.join(cwd, options.debug_file)):
+        raise InvalidArgument(f"debug_file: {options.debug_file!r} exists; name a new file.", field="debug_file")
+
+
+def _new_file(path: str) -> str:
+    """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
+    where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
+    for number in range(1, _MOST_DEBUG_FILES):
+        name = path if number == 1 else f"{path}.{number}"
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InvalidArgument(f"debug_file: {path!r} cannot be made: {error}.", field="debug_file") from None
+        return name
+    raise InvalidArgument(f"debug_file: there are too many files of the name {path!r}.", field="debug_file")
 
 
 def _connect_timeout(environment: Mapping[str, str]) -> float:

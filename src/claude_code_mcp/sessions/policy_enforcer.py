@@ -84,18 +84,38 @@ class PolicyEnforcer:
         """Whether what this owner spends per day is limited."""
         return self._policy.profile(owner).limits.daily_usd is not None
 
-    def left_today(self, owner: str) -> float | None:
-        """Dollars that the owner may still spend today; None if there is no limit."""
+    def spendable(self, owner: str, session_id: str) -> float | None:
+        """Dollars that a process of the session may spend: what is reserved for it; None if the day has no limit."""
         limit = self._policy.profile(owner).limits.daily_usd
-        return None if limit is None else max(0.0, limit - self.spending.today(owner))
+        if limit is None:
+            return None
+        reserved = self.spending.reserved(session_id)
+        return max(0.0, limit - self.spending.today(owner)) if reserved is None else reserved
 
-    def check_budget(self, owner: str) -> None:
-        """LimitReached when nothing is left of today's budget."""
-        if self.left_today(owner) == 0:
-            limit = self._policy.profile(owner).limits.daily_usd
-            raise LimitReached(
-                f"Your budget of ${limit:g} for today is spent; it starts anew at midnight UTC.", limit=limit
-            )
+    def reserve(
+        self, owner: str, session_id: str, wanted: float | None, working: int, process_left: float | None
+    ) -> float:
+        """Reserves what a session may spend of the owner's day and returns the amount; LimitReached if nothing is left.
+
+        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that the owner may
+        have at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
+        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
+        """
+        limits = self._policy.profile(owner).limits
+        limit = limits.daily_usd
+        assert limit is not None, "only where the day is limited"
+        shares = 2 if limits.sessions is None else max(1, limits.sessions - working)
+
+        def share(left: float) -> float:
+            fair = left / shares if wanted is None else min(wanted, left / shares)
+            return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
+
+        amount = self.spending.reserve(owner, session_id, limit, share)
+        if not amount:
+            spent = self.spending.today(owner) >= limit
+            how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
+            raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
+        return amount
 
     # -- tools ------------------------------------------------------------------------------------------------
 
@@ -126,8 +146,8 @@ class PolicyEnforcer:
         return self._admission(owner).suggestions(offered if isinstance(offered, list) else [], cwd)
 
     def modes_after_plan(self, owner: str) -> tuple[Sequence[str], str | None]:
-        """The modes that may be chosen when a plan is approved, and the one that is set if none is chosen: None, unless
-        Claude Code's own default is above the ceiling."""
+        """The modes that may be chosen when a plan is approved, and the one that is set if none is chosen; None leaves
+        that to Claude Code."""
         return self._admission(owner).modes_after_plan()
 
     def check_mode(self, owner: str, mode: str) -> None:

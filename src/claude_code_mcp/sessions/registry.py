@@ -20,7 +20,7 @@ from ..store.catalogue import Catalogue, CatalogueEntries, Entry
 from ..store.session_records import LOCAL, Summary
 from ..store.transcripts import is_session_id
 from .dependencies import SessionDeps
-from .launcher import Origin, default_directory, own_directory
+from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 
@@ -68,7 +68,9 @@ class Sessions:
         for name in options.hub_servers or ():
             if name not in available:
                 raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
-        return self._new(str(uuid.uuid4()), options, cwd, owner)
+        session = self._new(str(uuid.uuid4()), options, cwd, owner)
+        check_debug_file(session.options, session.cwd)
+        return session
 
     def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""

@@ -127,9 +127,10 @@ def unfinished_report(session: Session, parts: ResultParts, settings: Settings) 
 
 
 def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+    warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
     return TurnReport(
         session_id=session.id,
-        result=parts.text("result", outcome.result, _MAX_PART)
+        result=parts.text("result", f"{warning}{outcome.result}", _MAX_PART)
         if outcome.result
         else parts.text("error", outcome.detail, _MAX_PART),
         is_error=not outcome.ok,
