@@ -56,10 +56,13 @@ class TurnReport(ToolOutput):
     status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
     pending_inputs: list[PendingInput] | None = None
     truncated: list[dict[str, Any]] | None = None
+    notice: str | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        return "\n".join([self.result or "", *render_inputs(self.pending_inputs), *render_truncated(self.truncated)])
+        notice = [f"[{self.notice}]"] if self.notice else []
+        inputs, truncated = render_inputs(self.pending_inputs), render_truncated(self.truncated)
+        return "\n".join([self.result or "", *inputs, *truncated, *notice])
 
     @property
     def failed(self) -> bool:
