@@ -82,8 +82,8 @@ class Service:
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
-        spending, config_dir = Spending(self.settings.state_dir), str(config_directory(self._environment))
-        self._enforcer = PolicyEnforcer(policy or Policy(), default, spending, config_dir)
+        guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
+        self._enforcer = PolicyEnforcer(policy or Policy(), default, Spending(self.settings.state_dir), guarded)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":

@@ -97,8 +97,9 @@ async def test_a_prompt_cannot_name_a_command_of_a_project_that_is_not_trusted(
 async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     start_service: StartService, sandbox: Sandbox, sources: tuple[str, ...]
 ) -> None:
-    rules = {"setting_sources": sources, "allow": (parse_rule("Edit"), parse_rule("Read"))}
-    service = await start_service(policy=Policy(NO_SHELL.model_copy(update=rules)))
+    rules = {"setting_sources": sources, "allow": (parse_rule("Edit"), parse_rule("Read")), "roots": (".",)}
+    profile = NO_SHELL.model_copy(update=rules)
+    service = await start_service(policy=Policy(profile), default_cwd=str(sandbox.project))
     ran = sandbox.root / "ran"
     hook = {"hooks": [{"type": "command", "command": f"touch {ran}"}]}
     settings = json.dumps({"hooks": {"UserPromptSubmit": [hook], "PreToolUse": [hook]}})
@@ -111,6 +112,8 @@ async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
         sandbox.project / ".git" / "config",
         sandbox.home / ".claude" / "settings.json",
         sandbox.home / ".claude" / "agents" / "x.md",
+        sandbox.home / ".bashrc",
+        sandbox.root / "state" / "anything.json",
     ]
     writes = [tool("Write", file_path=str(place), content=settings) for place in places]
     good = tool("Write", file_path=str(sandbox.project / "good"), content="x")

@@ -130,8 +130,10 @@ class ToolCall:
     cwd: str
     resolve: Resolve
     paths: PathRules = HERE
-    config_dir: str | None = None
-    """Where Claude Code keeps the settings of the user that it runs for."""
+    guarded: Sequence[str] = ()
+    """Directories with settings of Claude Code and of this server, which name programs."""
+    roots: Sequence[str] | None = None
+    """Where sessions may work; None means anywhere."""
 
 
 def parse_rule(text: str) -> Rule:
@@ -177,8 +179,8 @@ def judge(
 ) -> Verdict:
     """The verdict on a call. `tools` are those that exist for the caller; None means all.
 
-    Where the `shell` is not free, a file that names programs for Claude Code or git to run cannot be written as others
-    can: with no shell it is refused, with a limited one a person is asked whatever is allowed.
+    Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
+    is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
@@ -186,7 +188,7 @@ def judge(
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
     names_programs = shell is not Shell.FREE and _names_programs(call)
-    if names_programs and shell is Shell.NONE:
+    if shell is Shell.NONE and (names_programs or _writes_outside(call)):
         return Verdict(Decision.DENY, "no shell")
     clear = not names_programs and not _may_hide_refused(call, deny)
     granting = _granting(call, [rule for rule in allow if concerns(rule, call.tool)]) if clear else None
@@ -213,10 +215,21 @@ def _names_programs(call: ToolCall) -> bool:
     if path is None:
         return True
     resolved = call.resolve(path)
-    own = None if call.config_dir is None else call.paths.below(resolved, call.resolve(call.config_dir))
-    if own is not None and not _is_harmless(own):
+    below = [call.paths.below(resolved, call.resolve(directory)) for directory in call.guarded]
+    if any(names is not None and not _is_harmless(names) for names in below):
         return True
     return any(_has_programs(call.paths.parts(spelling)) for spelling in (call.paths.normal(path), resolved))
+
+
+def _writes_outside(call: ToolCall) -> bool:
+    """Whether a call writes outside of the roots, where other programs of the user may look for programs to run; notes
+    and plans of Claude Code excepted."""
+    path = _path_of(call) if call.tool in _FAMILIES["Edit"] and call.roots is not None else None
+    if path is None:
+        return False
+    resolved = call.resolve(path)
+    inside = (*(call.roots or ()), *call.guarded)
+    return all(call.paths.below(resolved, call.resolve(directory)) is None for directory in inside)
 
 
 def _has_programs(names: Sequence[str]) -> bool:

@@ -28,13 +28,11 @@ _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
 class PolicyEnforcer:
     """Refuses with PermissionDenied or LimitReached. An owner's profile is looked up at every call."""
 
-    def __init__(
-        self, policy: Policy, default_directory: str, spending: Spending, config_dir: str | None = None
-    ) -> None:
-        """`config_dir` is where Claude Code keeps its settings."""
+    def __init__(self, policy: Policy, default_directory: str, spending: Spending, guarded: Sequence[str] = ()) -> None:
+        """`guarded` are the directories with settings of Claude Code and of this server."""
         self._policy = policy
         self._default_directory = default_directory
-        self._config_dir = config_dir
+        self._guarded = guarded
         self._bypassing: set[str] = set()
         self._admitting: defaultdict[str, set[str]] = defaultdict(set)
         """By owner, the sessions that are being sent a message and are not busy yet."""
@@ -122,8 +120,12 @@ class PolicyEnforcer:
     def judge(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
         """What the rules decide about a call."""
         profile = self._policy.profile(owner)
-        call = ToolCall(tool, tool_input, cwd, _resolve, config_dir=self._config_dir)
+        roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
+        call = ToolCall(tool, tool_input, cwd, _resolve, guarded=self._guarded, roots=roots)
         return judge(call, profile.allow, profile.deny, profile.tools, profile.shell)
+
+    def _root(self, root: str) -> str:
+        return self._default_directory if root == "." else root
 
     def answer(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
         """The answer that the rules give to a question; None if a person must be asked."""
@@ -217,7 +219,7 @@ def _exists(path: str) -> bool:
 
 _REASONS = {
     "tools": "it is not among the tools that may be used",
-    "no shell": "the file names programs to run, and sessions may run none",
+    "no shell": "the file may name programs to run, and sessions may run none",
 }
 
 

@@ -131,8 +131,8 @@ def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
     """The options in a reply to a session in memory, as the caller wrote them. A fork is given them."""
     if not isinstance(arguments, DiskReply) or arguments.fork_session or not _in_memory(call, arguments):
         return ()
-    given = (name for name in SessionArguments.model_fields if getattr(arguments, name) is not None)
-    return tuple(SessionArguments.model_fields[name].alias or name for name in given)
+    fields = SessionArguments.model_fields.items()
+    return tuple(field.alias or name for name, field in fields if getattr(arguments, name) is not None)
 
 
 def _seconds(milliseconds: int | None) -> float | None:
