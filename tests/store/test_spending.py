@@ -118,8 +118,9 @@ def test_a_reservation_becomes_smaller_as_its_session_spends(tmp_path: Path) -> 
 def test_a_session_reserves_anew_in_place_of_what_it_had(tmp_path: Path) -> None:
     spending = Spending(tmp_path, Clock())
     assert spending.reserve("alice", "a", 10, everything) == 10
-    spending.moved("a", "b")
+    assert spending.moved("a", "b") == "alice"
     assert spending.reserved("a") is None
+    assert spending.moved("a", "c") is None
     assert spending.reserve("alice", "b", 10, half) == 5
 
 

@@ -103,7 +103,10 @@ class Bookkeeper:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
         self._sessions.moved(old, new)
         self._deps.broker.moved(old, new)
-        self._deps.gate.spending.moved(old, new)
+        spending = self._deps.gate.spending
+        if (owner := spending.moved(old, new)) is not None:
+            for session_id in (old, new):
+                self._deps.start_task(asyncio.to_thread(spending.write, owner, 0.0, session_id))
         session, records = self._sessions.known(new), self._deps.recorder.records
         try:
             record = session.record() if session is not None else None

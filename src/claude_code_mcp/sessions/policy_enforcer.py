@@ -108,7 +108,10 @@ class PolicyEnforcer:
             fair = left / shares if wanted is None else min(wanted, left / shares)
             return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
 
-        amount = self.spending.reserve(owner, session_id, limit, share)
+        try:
+            amount = self.spending.reserve(owner, session_id, limit, share)
+        except OSError as error:  # without the file nobody knows what is left
+            raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
         if not amount:
             spent = self.spending.today(owner) >= limit
             how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"

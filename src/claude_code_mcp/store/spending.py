@@ -24,6 +24,8 @@ from filelock import FileLock, Timeout
 from ..private_files import FILE, open_private, private_directory
 
 _DAYS_KEPT = 31
+_LIFE_KEPT = 86_400.0
+"""Seconds after which the lock of a server that is gone is removed; a younger one may just be about to be taken."""
 _LOCK_SECONDS = 10.0
 """How long to wait for another server that is making a reservation."""
 
@@ -102,11 +104,15 @@ class Spending:
         with self._lock:
             return self._reserved.pop(session_id, None) is not None
 
-    def moved(self, old: str, new: str) -> None:
-        """A session goes on under another id, in memory; the lines that follow have the new one."""
+    def moved(self, old: str, new: str) -> str | None:
+        """A session goes on under another id, in memory; `write` for both ids makes it known to others. Returns who has
+        the reservation; None without one."""
         with self._lock:
-            if old in self._reserved:
-                self._reserved[new] = self._reserved.pop(old)
+            found = self._reserved.pop(old, None)
+            if found is None:
+                return None
+            self._reserved[new] = found
+            return found[0]
 
     def _reserved_by(self, who: str, except_for: str) -> float:
         """What other sessions of the caller may still spend, on every server that lives."""
@@ -210,3 +216,7 @@ class Spending:
             return
         for name in names[:-_DAYS_KEPT]:
             (self._directory / name).unlink(missing_ok=True)
+        for life in self._directory.glob("*.alive"):
+            with contextlib.suppress(OSError):
+                if time.time() - life.stat().st_mtime > _LIFE_KEPT:
+                    self._lives(life.stem)  # removes the file of one that does not
