@@ -88,7 +88,7 @@ class MessageAcceptance:
         """Reserves what the session may spend today, unless it is at work and has its reservation. A process that may
         spend more, or much less, is replaced. Given back if the message is refused."""
         enforcer = self._deps.gate
-        if not enforcer.counts(owner) or session.busy:
+        if not enforcer.counts(owner) or session.busy or session.budget_left == 0:  # the session itself refuses then
             yield
             return
         left = session.process_left
