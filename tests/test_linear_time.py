@@ -22,6 +22,7 @@ from claude_code_mcp.hub.trimming import trim_result
 from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.policy import programs, shell
+from claude_code_mcp.policy.prompt_reader import mentioned_paths, mentioned_servers, slash_command
 from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
 from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
@@ -175,6 +176,9 @@ HANDLERS: dict[str, Handle] = {
     "learn": lambda text: Redactor([text]),
     "prompt": unwrapped,
     "bare command": lambda text: is_bare_command(f"/{text}"),
+    "slash command": slash_command,
+    "mentions": lambda text: [*mentioned_paths(text), *mentioned_servers(text)],
+    "mentions in words": lambda text: [*mentioned_paths(text.replace("a", ' @"'))],
     "expand": lambda text: expand(text, {"A": "b"}),
     "shell": programs.read_loosely,
     "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),

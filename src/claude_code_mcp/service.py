@@ -19,6 +19,7 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any
 
+from .claude.user_config import config_directory
 from .config import Settings, load_settings
 from .errors import InvalidArgument, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
@@ -88,7 +89,8 @@ class Service:
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         policy = policy or Policy()
-        self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir))
+        guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir), guarded)
         self._homes = Homes(self.settings, self._environment, policy, principals)
         self._tasks = BackgroundTasks()
 
@@ -182,7 +184,7 @@ class Service:
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
             made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
-            async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
+            async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
@@ -219,7 +221,7 @@ class Service:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
             self._sessions.admit(found, sender if origin is not None else None)
-            async with self._acceptance.admitted(found, owner) as session:
+            async with self._acceptance.admitted(found, owner, text) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 records = session.deps.stores.recorder.records
@@ -256,7 +258,7 @@ class Service:
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
             fork = await self._sessions.fork(source, owner, deps, at_message=at_message, options=options)
-            async with self._acceptance.admitted(fork, owner) as session, self._acceptance.recorded(session):
+            async with self._acceptance.admitted(fork, owner, text) as session, self._acceptance.recorded(session):
                 message = await session.send(text, timeout=timeout)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()

@@ -49,8 +49,20 @@ TABLE: dict[str, list[Expected]] = {
     "permission_mode": [Expected("plan", ["--permission-mode=plan"])],
     "dangerously_skip_permissions": [Expected(True, ["--dangerously-skip-permissions"])],
     "ask": [Expected(False, removed=["--permission-prompt-tool=stdio"])],
-    "allowed_tools": [Expected(("Read", "Bash(ls *)"), ["--allowedTools=Read", "--allowedTools=Bash(ls *)"])],
-    "disallowed_tools": [Expected(("Bash",), ["--disallowedTools=Bash"])],
+    "allowed_tools": [
+        Expected(
+            ("Read", "Bash(ls *)"),
+            ["--settings=/private/settings.json"],
+            files={"settings.json": json.dumps({"permissions": {"allow": ["Read", "Bash(ls *)"]}})},
+        )
+    ],
+    "disallowed_tools": [
+        Expected(
+            ("Bash",),
+            ["--settings=/private/settings.json"],
+            files={"settings.json": json.dumps({"permissions": {"deny": ["Bash"]}})},
+        )
+    ],
     "tools": [
         Expected(("Read", "Edit"), ["--tools=Read,Edit"]),
         Expected((), ["--tools="]),
@@ -177,6 +189,14 @@ def test_a_listed_value_cannot_become_a_flag(name: str) -> None:
     added = [one for one in command(**{name: ("--dangerously-skip-permissions", "-x")}).arguments if one not in BASE]
     assert len(added) == 2
     assert all(one.startswith("--") and "=-" in one for one in added)
+
+
+@pytest.mark.parametrize("rule", ["Bash(", "Bash()", "Bash(*)", "Read(a:*b)", "WebFetch(x)", "a b", "", "Bash(a)(b)"])
+def test_a_rule_that_would_void_the_settings_file_of_an_early_version_is_kept_out_of_it(rule: str) -> None:
+    built = command(allowed_tools=(rule,), disallowed_tools=("Write",), sandbox={})
+    (content,) = built.files.values()
+    assert json.loads(content)["permissions"] == {"deny": ["Write"]}
+    assert f"--allowedTools={rule}" in built.arguments
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_every_state_but_the_final_one_can_run_again(state: State) -> None:
         (State.WAITING, "waiting_for_input", "running"),
         (State.IDLE, "completed", "idle"),
         (State.INTERRUPTED, "interrupted", "idle"),
-        (State.CANCELLED, "interrupted", "cancelled"),
+        (State.CANCELLED, "cancelled", "cancelled"),
         (State.ERROR, "error", "error"),
     ],
 )

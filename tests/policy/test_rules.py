@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
+from claude_code_mcp.model.paths import POSIX
+from claude_code_mcp.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 LINKS = {"/code/link": "/etc", "/code/src/up": "/code", "/mnt/code": "/code", "/safe": "/data/safe"}
@@ -238,3 +239,39 @@ def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
         bare = text.replace("'", "").replace('"', "")
         assert bare.strip(" ;&|\n").startswith("git diff") or bare.strip(" ;&|\n").startswith("git  ")
         assert not set(text) & set("$`()<>\\~")
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [
+        (".claude/settings.json", True),
+        (".Claude/agents/x.md", True),
+        ("sub/.mcp.json", True),
+        (".git/hooks/pre-commit", True),
+        (".claude", True),
+        ("/home/user/config/settings.json", True),
+        ("/etc/cron.d/x", True),
+        ("link/settings.json", True),
+        (".claude/worktrees/one/src/a.py", False),
+        (".claude/worktrees/one/.claude/settings.json", True),
+        ("/home/user/config/plans/plan.md", False),
+        ("src/settings.json", False),
+        (".github/workflows/x.yml", False),
+    ],
+)
+def test_without_a_shell_no_file_is_written_that_may_name_programs(path: str, refused: bool) -> None:
+    def resolve(written: str) -> str:
+        return written.replace("/code/link", "/code/.claude")
+
+    for tool in ("Write", "Edit", "NotebookEdit"):
+        field = "notebook_path" if tool == "NotebookEdit" else "file_path"
+        call = ToolCall(tool, {field: path}, "/code", resolve, POSIX, ("/home/user/config",), ("/code",))
+        verdict = judge(call, [parse_rule("Edit")], [], shell=Shell.NONE)
+        assert verdict.decision is (Decision.DENY if refused else Decision.ALLOW)
+        assert judge(call, [parse_rule("Edit")], []).decision is Decision.ALLOW
+
+
+def test_where_commands_are_limited_such_a_file_is_asked_about() -> None:
+    call = ToolCall("Write", {"file_path": ".mcp.json"}, "/code", lambda path: path, POSIX)
+    verdict = judge(call, [parse_rule("Edit")], [parse_rule("Bash(rm *)")], shell=Shell.LIMITED)
+    assert (verdict.decision, verdict.clear) == (Decision.ASK, False)

@@ -35,6 +35,13 @@ def refusal(asked: Question, answer: Answer) -> InvalidArgument:
     return caught.value
 
 
+def test_a_text_with_a_cut_mark_of_its_own_can_be_sent_back_unchanged() -> None:
+    mark = "echo '[[claude-code-mcp cut 5 characters of q-1]]'"
+    asked = question("Bash", {"command": mark, "description": "x"})
+    assert allowed(asked, updated_input={"command": mark, "description": "y"}) == {"command": mark, "description": "y"}
+    assert refusal(asked, Answer(allow=True, updated_input={"command": f"{mark} more"})).data["field"] == "updatedInput"
+
+
 def test_an_allowance_gives_the_input_back() -> None:
     assert reply(question("Bash", {"command": "ls"}), Answer(allow=True)) == {
         "behavior": "allow",

@@ -147,7 +147,7 @@ def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) ->
         assert client.send(spent, "more").code == "LIMIT_REACHED"
         assert client.call("claude_code_reply", sessionId=spent, prompt="more", maxTurns=3).code == "LIMIT_REACHED"
         assert client.send(cancelled, "more").code == "CANCELLED"
-        assert client.look(cancelled).status == "interrupted"
+        assert client.look(cancelled).status == "cancelled"
 
 
 def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:

@@ -163,3 +163,37 @@ def test_reading_changes_nothing(transcripts: Transcripts, tmp_path: Path) -> No
     path.chmod(stat.S_IRUSR)
     transcripts.read(SESSION)
     assert path.read_bytes() == before
+
+
+ID = "11111111-2222-4333-8444-555555555555"
+LINE = b'{"type":"assistant","uuid":"a1","message":{}}\n'
+
+
+def written(tmp_path: Path, content: bytes) -> Transcripts:
+    folder = tmp_path / "projects" / "-code"
+    folder.mkdir(parents=True)
+    (folder / f"{ID}.jsonl").write_bytes(content)
+    return Transcripts(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("content", "flaw"),
+    [
+        (LINE, None),
+        (LINE + b'{"type":"attachment","uuid":"b2","parentUuid":"a1"}\n', None),
+        (b'{"type":"user","cut' + LINE, "a line was cut off"),
+        (LINE.rstrip(b"\n"), None),
+        (b'{"type":"attachment","uuid":"b2","parentUuid":"a1"}\n', None),
+        (LINE + b"x" * (1 << 20) + b"\n", None),
+    ],
+    ids=["written", "more behind it", "glued to another", "being written", "not yet", "far back"],
+)
+def test_a_message_counts_as_lost_only_if_that_is_certain(tmp_path: Path, content: bytes, flaw: str | None) -> None:
+    assert written(tmp_path, content).flaw_after(ID, "/code", "a1", 10) == flaw
+    assert [path.name for path in (tmp_path / "projects" / "-code").iterdir()] == [f"{ID}.jsonl"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(LINE, LINE), (b'{"cut', b'{"cut\n'), (b"", b"")])
+def test_a_line_that_was_cut_off_is_ended(tmp_path: Path, before: bytes, after: bytes) -> None:
+    written(tmp_path, before).end_last_line(ID)
+    assert (tmp_path / "projects" / "-code" / f"{ID}.jsonl").read_bytes() == after

@@ -37,6 +37,18 @@ async def test_totals_survive_a_parked_process(caller: Caller) -> None:
     assert second["sessionTotalTurns"] == 2
 
 
+async def test_options_that_a_session_in_memory_does_not_take_are_named(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(allow_disk_resume=True)
+    first = await caller.ok("claude_code", prompt=HELLO)
+    given = {"sessionId": first["sessionId"], "prompt": HELLO, "maxTurns": 3, "model": "sonnet"}
+    reply = await caller.ok("claude_code_reply", **given)
+    assert reply["notice"].endswith("ignored: maxTurns, model.")
+    fork = await caller.ok("claude_code_reply", **given, forkSession=True)
+    assert "notice" not in fork
+    assert caller.session(fork).options.max_turns == 3
+    assert "notice" not in await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+
+
 async def test_a_fork_has_its_own_id_and_totals(caller: Caller) -> None:
     first = await caller.ok("claude_code", prompt=HELLO)
     fork = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO, forkSession=True)

@@ -1,6 +1,6 @@
 """The command line of a Claude Code process, made from the options of its session.
 
-Values that may be long or secret (prompts, agents, MCP servers, settings) go through files, because a command
+Values that may be long or secret (prompts, agents, MCP servers, rules, settings) go through files, because a command
 line is limited in length and visible to everyone. Every value is attached to its flag with `=`, so that none can
 pass for a flag of its own.
 
@@ -14,6 +14,7 @@ malformed ones are left out.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +27,12 @@ from ..processes.leftovers import scratch_path
 
 _MAX_INLINE = 100_000
 """Bytes of JSON that may stand on the command line itself."""
-
-
+_USUAL_RULE = re.compile(
+    r"[A-Z][A-Za-z]*|mcp__[\w-]+\*?|Bash\([^():*\0][^():\0]*(?::\*)?\)"
+    r"|(?:Read|Edit|Write|Glob|NotebookEdit)\([^():\0]+\)|WebFetch\(domain:[\w.*-]+\)"
+)
+"""Rules that every version takes in a settings file. Early ones drop the whole file for one that they do not take, the
+sandbox in it too: others go on the command line, where they are at worst passed over."""
 _STREAMS = ("-p", "--output-format=stream-json", "--input-format=stream-json", "--verbose")
 
 
@@ -149,10 +154,10 @@ def _add_permissions(command: Command, options: SessionOptions) -> None:
 
 
 def _add_tools(command: Command, options: SessionOptions) -> None:
-    for tool in options.allowed_tools:
-        command.flag("allowedTools", tool)
-    for tool in options.disallowed_tools:
-        command.flag("disallowedTools", tool)
+    for name, rules in (("allowedTools", options.allowed_tools), ("disallowedTools", options.disallowed_tools)):
+        for rule in rules:
+            if _USUAL_RULE.fullmatch(rule) is None:
+                command.flag(name, rule)
     if options.tools is not None:
         command.flag("tools", "default" if isinstance(options.tools, ToolPreset) else ",".join(options.tools))
     for directory in options.additional_directories:
@@ -231,13 +236,21 @@ def _add_settings(
     if options.sandbox is not None:
         # A sandbox that cannot be had must stop the session, not silently run it without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}
-    if rules:
-        # As a list, which no character in a rule can split, unlike the flags.
-        settings["permissions"] = {behaviour: list(listed) for behaviour, listed in rules.items()}
+    permissions = _permissions(options, rules)
+    if permissions:
+        # As a list, which no character in a rule can split, unlike the flags; and not for everybody to see.
+        settings["permissions"] = permissions
     if left_out:
         settings["deniedMcpServers"] = [dict(server) for server in left_out]
     if settings:
         command.file("settings", directory / "settings.json", json.dumps(settings))
+
+
+def _permissions(options: SessionOptions, granted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """The rules of the session and those that were granted later, by what they do."""
+    own = {"allow": options.allowed_tools, "deny": options.disallowed_tools}
+    joined = {name: [*filter(_USUAL_RULE.fullmatch, own.get(name, ())), *granted.get(name, ())] for name in _BEHAVIOURS}
+    return {name: list(dict.fromkeys(rules)) for name, rules in joined.items() if rules}
 
 
 def _inline(name: str, value: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ class OutcomeCode(StrEnum):
     EXECUTION_ERROR = "execution_error"
     CRASHED = "crashed"
     START_FAILED = "start_failed"
+    NOT_SAVED = "not_saved"
+    """It ran to its end, and its answer could not be written to the transcript: the next process will not know it."""
     DROPPED = "dropped"
     """Of a message, never of a turn: an interruption came before it had run, and it never will."""
 

@@ -37,7 +37,7 @@ SESSION_TOOL_STATUS = {
     State.WAITING: "waiting_for_input",
     State.IDLE: "completed",
     State.INTERRUPTED: "interrupted",
-    State.CANCELLED: "interrupted",
+    State.CANCELLED: "cancelled",
     State.ERROR: "error",
 }
 

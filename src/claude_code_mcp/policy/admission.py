@@ -4,7 +4,7 @@ Refusals name the field: PermissionDenied where the policy says no, InvalidArgum
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
@@ -13,7 +13,8 @@ from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
 from ..model.options import SessionOptions, ToolPreset
 from ..model.paths import HERE, PathRules
 from .policy import AFTER_PLAN, MODE_LADDER, NEVER_SET, Profile
-from .rules import LONGEST_PATH, Resolve, names_tool
+from .prompt_reader import mentioned_paths, mentioned_servers, slash_command
+from .rules import LONGEST_PATH, Decision, Resolve, ToolCall, judge, names_tool
 
 Number = TypeVar("Number", int, float)
 _SAME_MODE = {"manual": "default"}
@@ -27,6 +28,8 @@ _TIGHTER_SANDBOX: Mapping[str, Any] = {
 }
 """What a caller may say of Claude Code's own sandbox, and the only value where there is one: everything else would undo
 what the operator's settings say, or have commands run that nobody was asked about."""
+_MOST_MENTIONED = 2000
+"""Readings of what stands behind an `@` in one prompt; each is looked up on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,14 @@ class Admission:
     bypass_on: bool = False
     """Whether a person has switched bypassing on."""
     paths: PathRules = HERE
+    exists: Callable[[str], bool] = lambda path: True
+    """Whether there is something at a path."""
 
     def admit(self, options: SessionOptions) -> SessionOptions:
         """The options to run with. Admitting what was admitted changes nothing."""
         self._check_programs(options)
         self._check_environment(options.env)
-        self._check_agents(options.agents or {})
+        self._check_agents(options.agents or {}, options.cwd or self.default_directory)
         changes: dict[str, Any] = {
             **self._directories(options),
             **self._permissions(options),
@@ -91,9 +96,14 @@ class Admission:
         if self.profile.mode_ceiling == _BYPASS and options.permission_mode is None:
             return {}
         # Unset, the mode would be whatever some settings file says.
-        mode = options.permission_mode or min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
+        mode = options.permission_mode or self._careful_mode
         self.check_mode("permission_mode", mode)
         return {"permission_mode": mode}
+
+    @property
+    def _careful_mode(self) -> str:
+        """`default`, or the ceiling where that is lower."""
+        return min("default", self.profile.mode_ceiling, key=MODE_LADDER.index)
 
     def check_mode(self, field: str, mode: str) -> None:
         """PermissionDenied for a mode above the ceiling."""
@@ -110,11 +120,11 @@ class Admission:
             )
 
     def modes_after_plan(self) -> tuple[tuple[str, ...], str | None]:
-        """The modes that may be chosen with the approval of a plan; and the ceiling, if it is below `default`, which
-        Claude Code would go on in."""
+        """The modes that may be chosen with the approval of a plan; and the one that is set if none is chosen. None
+        leaves it to Claude Code, whose choice may come from a settings file, so only where there is no ceiling."""
         ceiling = MODE_LADDER.index(self.profile.mode_ceiling)
         modes = tuple(mode for mode in AFTER_PLAN if MODE_LADDER.index(mode) <= ceiling)
-        return modes, None if "default" in modes else self.profile.mode_ceiling
+        return modes, None if self.profile.mode_ceiling == _BYPASS else self._careful_mode
 
     def _check_bypass(self, field: str) -> None:
         if self.profile.bypass == "never" or self.profile.mode_ceiling != _BYPASS:
@@ -158,8 +168,8 @@ class Admission:
                 raise _denied(field, f"you may not add {name!r}, an MCP server of type {kind!r}")
             self._check_tools(field, (f"mcp__{name}__tool",))
 
-    def _check_agents(self, agents: Mapping[str, Any]) -> None:
-        """An agent can bring a mode, tools, servers and hooks of its own."""
+    def _check_agents(self, agents: Mapping[str, Any], cwd: str) -> None:
+        """An agent can bring a mode, tools, servers, hooks and a first prompt of its own."""
         for name, agent in agents.items():
             field = f"agents.{name}"
             if not isinstance(agent, Mapping):
@@ -168,6 +178,7 @@ class Admission:
                 raise _denied(f"{field}.hooks", "you may not name programs to run")
             if agent.get("permissionMode") is not None:
                 self.check_mode(f"{field}.permissionMode", str(agent["permissionMode"]))
+            self.check_prompt(f"{field}.initialPrompt", str(agent.get("initialPrompt") or ""), cwd)
             self._check_tools(f"{field}.tools", (_tool_of(str(rule)) for rule in _as_sequence(agent.get("tools"))))
             for servers in _as_sequence(agent.get("mcpServers")):
                 self._check_servers(f"{field}.mcpServers", servers if isinstance(servers, Mapping) else {})
@@ -178,7 +189,7 @@ class Admission:
                 raise _denied("env", f"you may not set {name[:100]!r}")
 
     def _sources(self, options: SessionOptions) -> dict[str, Any]:
-        allowed = self.profile.setting_sources
+        allowed = self.profile.sources
         if allowed is None:
             return {}
         sources = allowed if options.setting_sources is None else options.setting_sources
@@ -194,6 +205,52 @@ class Admission:
         _check_only_tightens("sandbox", options.sandbox, _TIGHTER_SANDBOX)
         asked = {"autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
         return {"sandbox": {**options.sandbox, **asked}}
+
+    # -- prompts ------------------------------------------------------------------------------------------------
+
+    def check_prompt(self, field: str, prompt: str, cwd: str) -> None:
+        """PermissionDenied for a prompt with which Claude Code would do something by itself that the policy does not
+        allow: run a slash command, or read what is mentioned with `@`."""
+        command = slash_command(prompt)
+        if command is not None and not self._may_command(command):
+            allowed = ", ".join(f"/{name}" for name in self.profile.slash_commands or ()) or "none"
+            hint = "If you mean a path or a text, do not begin the prompt with it"
+            raise _denied(field, f"you may not use the command /{command[:100]} (allowed: {allowed}). {hint}")
+        if self.profile.limits_reading:
+            self._check_mentioned_files(field, prompt, cwd)
+        for server in dict.fromkeys(mentioned_servers(prompt)):
+            if self._is_refused(f"mcp__{server}__resource", {}, cwd):
+                raise _denied(field, f"you may not use the MCP server {server!r}, which is mentioned with @")
+
+    def _may_command(self, command: str) -> bool:
+        listed = self.profile.slash_commands
+        if command.startswith("mcp__"):
+            return not self._is_refused(command, {}, self.default_directory)
+        return listed is None or command in listed
+
+    def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
+        mentioned = [path for path in dict.fromkeys(mentioned_paths(prompt)) if path and len(path) <= LONGEST_PATH]
+        if len(mentioned) > _MOST_MENTIONED:
+            raise _denied(field, f"it mentions more than {_MOST_MENTIONED} files with @")
+        for path in mentioned:
+            if not self._may_read(path, cwd):
+                hint = "Leave out the @: Claude then asks before it reads the file"
+                raise _denied(field, f"@{path[:200]} is a file that you may not read. {hint}")
+
+    def _may_read(self, path: str, cwd: str) -> bool:
+        """Also true of what does not exist: nothing is read then."""
+        joined = self.paths.joined(cwd, path)
+        if "\0" in path or joined is None or not self.exists(joined):
+            return True
+        try:
+            self.inside("prompt", path, cwd)
+        except PermissionDenied:
+            return False
+        return not self._is_refused("Read", {"file_path": joined}, cwd)
+
+    def _is_refused(self, tool: str, arguments: Mapping[str, Any], cwd: str) -> bool:
+        call = ToolCall(tool, arguments, cwd, self.resolve, self.paths)
+        return judge(call, (), self.profile.deny, self.profile.tools).decision is Decision.DENY
 
     # -- limits ---------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
-from .rules import Rule, check_tool_name, parse_rule
+from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
 """Permission modes, the most careful first."""
@@ -83,7 +83,12 @@ class Profile(_Frozen):
     steer_hub: bool = True
     """Whether callers may steer the MCP servers that all share: reconnect, enable, disable, sign in."""
     setting_sources: tuple[str, ...] | None = None
-    """Settings files that are read: user, project, local. Unset: as the caller wishes."""
+    """Settings files that are read: user, project, local. To name `project` or `local` is to trust the directories that
+    sessions work in: their files name programs that Claude Code then runs. Unset: as the caller wishes, and `user`
+    alone in a profile without a shell."""
+    slash_commands: tuple[str, ...] | None = None
+    """Commands that a prompt may begin with, without the slash. `mcp__server__prompt` need not be named: the rules for
+    the tools of the server apply. Unset: all; empty: none."""
     isolation: Literal["auto", "sandbox", "none"] = "none"
     """What keeps a session from the files and processes of the server's user: a `sandbox`; `none`; or `auto`, a sandbox
     where there can be one. With several callers `auto` needs one too, and the server does not start without it."""
@@ -98,7 +103,9 @@ class Profile(_Frozen):
     def _rules(cls, value: object) -> object:
         return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
 
-    @field_validator("roots", "tools", "env", "mcp_servers", "setting_sources", "readable", mode="before")
+    @field_validator(
+        "roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", mode="before"
+    )
     @classmethod
     def _tuples(cls, value: object) -> object:
         return value if value is None else _as_tuple(value)
@@ -123,6 +130,27 @@ class Profile(_Frozen):
             raise ValueError(f"must be one of {', '.join(MODE_LADDER)}")
         return value
 
+    @property
+    def shell(self) -> Shell:
+        """How far sessions may run commands of their own choice."""
+        listed = self.tools is None or any(names_tool(name, tool) for name in self.tools for tool in SHELL_TOOLS)
+        denied = [rule for rule in self.deny if any(names_tool(rule.tool, tool) for tool in SHELL_TOOLS)]
+        if not listed or any(rule.specifier is None for rule in denied):
+            return Shell.NONE
+        return Shell.LIMITED if denied else Shell.FREE
+
+    @property
+    def sources(self) -> tuple[str, ...] | None:
+        """The settings files that may be read; None for all. A project's files must not bring back what the profile
+        has taken away, unless the operator has named them."""
+        return ("user",) if self.setting_sources is None and self.shell is Shell.NONE else self.setting_sources
+
+    @property
+    def limits_reading(self) -> bool:
+        """Whether there are files that a session may not read as it likes."""
+        listed = self.tools is None or any(names_tool(name, "Read") for name in self.tools)
+        return self.roots is not None or not listed or any(concerns(rule, "Read") for rule in self.deny)
+
 
 def _as_tuple(value: object) -> tuple[object, ...]:
     if not isinstance(value, list | tuple):
@@ -140,7 +168,8 @@ REMOTE_PROFILE = Profile(
     executable=False,
     mcp_servers=(),
     steer_hub=False,
-    setting_sources=("user", "project"),
+    setting_sources=("user",),
+    slash_commands=("clear", "compact", "context", "cost", "init", "recap", "usage"),
     isolation="auto",
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
 )

@@ -75,10 +75,16 @@ _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
 _FAMILIES: Mapping[str, frozenset[str]] = {
     "Edit": frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
     "Read": frozenset({"Read", "NotebookRead", "Glob", "Grep", "LS"}),
+    "Bash": frozenset({"Bash", "Monitor"}),
 }
-_FILE_TOOLS = frozenset().union(*_FAMILIES.values())
+_FILE_TOOLS = _FAMILIES["Edit"] | _FAMILIES["Read"]
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
+SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
+"""The tools that run a command of the model's choice."""
+_NAMES_PROGRAMS = frozenset({".claude", ".git", ".mcp.json", ".claude.json"})
+_HARMLESS = frozenset({"worktrees", "plans", "projects", "tasks", "todos", "claude.md"})
+"""What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,15 @@ class Rule:
 
     def __str__(self) -> str:
         return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+
+
+class Shell(StrEnum):
+    """How far sessions may run commands of their own choice."""
+
+    FREE = "free"
+    LIMITED = "limited"
+    """Some commands are denied."""
+    NONE = "none"
 
 
 class Decision(StrEnum):
@@ -116,6 +131,10 @@ class ToolCall:
     cwd: str
     resolve: Resolve
     paths: PathRules = HERE
+    guarded: Sequence[str] = ()
+    """Directories with settings of Claude Code and of this server, which name programs."""
+    roots: Sequence[str] | None = None
+    """Where sessions may work; None means anywhere."""
 
 
 def parse_rule(text: str) -> Rule:
@@ -152,19 +171,33 @@ def names_tool(pattern: str, tool: str) -> bool:
     return fnmatchcase(tool, pattern) if pattern.startswith("mcp__") else tool == pattern
 
 
-def judge(call: ToolCall, allow: Sequence[Rule], deny: Sequence[Rule], tools: Sequence[str] | None = None) -> Verdict:
-    """The verdict on a call. `tools` are those that exist for the caller; None means all."""
+def judge(
+    call: ToolCall,
+    allow: Sequence[Rule],
+    deny: Sequence[Rule],
+    tools: Sequence[str] | None = None,
+    shell: Shell = Shell.FREE,
+) -> Verdict:
+    """The verdict on a call. `tools` are those that exist for the caller; None means all.
+
+    Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
+    is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed.
+    """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
-    refusing = next((rule for rule in deny if _concerns(rule, call.tool) and _refuses(rule, call)), None)
+    refusing = next((rule for rule in deny if concerns(rule, call.tool) and _refuses(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
-    clear = not _may_hide_refused(call, deny)
-    granting = _granting(call, [rule for rule in allow if _concerns(rule, call.tool)]) if clear else None
+    names_programs = shell is not Shell.FREE and _names_programs(call)
+    if shell is Shell.NONE and (names_programs or _writes_outside(call)):
+        return Verdict(Decision.DENY, "no shell")
+    clear = not names_programs and not _may_hide_refused(call, deny)
+    granting = _granting(call, [rule for rule in allow if concerns(rule, call.tool)]) if clear else None
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, clear=clear)
 
 
-def _concerns(rule: Rule, tool: str) -> bool:
+def concerns(rule: Rule, tool: str) -> bool:
+    """Whether a rule speaks of a tool, or of some of its calls."""
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
 
 
@@ -173,7 +206,45 @@ def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
     names = [
         _expected(_without_directory(rule.specifier))[0] for rule in deny if rule.tool == "Bash" and rule.specifier
     ]
-    return call.tool == "Bash" and may_hide(_text(call.arguments, "command"), names)
+    return call.tool in _FAMILIES["Bash"] and may_hide(_text(call.arguments, "command"), names)
+
+
+def _names_programs(call: ToolCall) -> bool:
+    """Whether a call writes a file in which Claude Code or git look for programs to run: settings, hooks, servers,
+    agents, skills. Also one whose place is not known."""
+    if call.tool not in _FAMILIES["Edit"]:
+        return False
+    path = _path_of(call)
+    if path is None:
+        return True
+    resolved = call.resolve(path)
+    below = [call.paths.below(resolved, call.resolve(directory)) for directory in call.guarded]
+    inmost = min((names for names in below if names is not None), key=len, default=None)
+    if inmost is not None and not _is_harmless(inmost):
+        return True
+    return any(_has_programs(call.paths.parts(spelling)) for spelling in (call.paths.normal(path), resolved))
+
+
+def _writes_outside(call: ToolCall) -> bool:
+    """Whether a call writes outside of the roots, where other programs of the user may look for programs to run; notes
+    and plans of Claude Code excepted."""
+    path = _path_of(call) if call.tool in _FAMILIES["Edit"] and call.roots is not None else None
+    if path is None:
+        return False
+    resolved = call.resolve(path)
+    inside = (*(call.roots or ()), *call.guarded)
+    return all(call.paths.below(resolved, call.resolve(directory)) is None for directory in inside)
+
+
+def _has_programs(names: Sequence[str]) -> bool:
+    return any(
+        name.casefold() in _NAMES_PROGRAMS and not (name.casefold() == ".claude" and _is_harmless(names[at + 1 :]))
+        for at, name in enumerate(names)
+    )
+
+
+def _is_harmless(below: Sequence[str]) -> bool:
+    return bool(below) and below[0].casefold() in _HARMLESS
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
@@ -181,7 +252,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
     whole = next((rule for rule in rules if rule.specifier is None), None)
     if whole is not None:
         return str(whole)
-    if call.tool == "Bash":
+    if call.tool in _FAMILIES["Bash"]:
         return _granting_command(_text(call.arguments, "command"), rules)
     return next((str(rule) for rule in rules if _allows(rule, call)), None)
 
@@ -221,7 +292,7 @@ def _resolved(pattern: str, call: ToolCall) -> str:
 def _refuses(rule: Rule, call: ToolCall) -> bool:
     if rule.specifier is None:
         return True
-    if call.tool == "Bash":
+    if call.tool in _FAMILIES["Bash"]:
         return any(_may_fit_words(run, rule.specifier) for run in _all_runs(_text(call.arguments, "command")))
     if call.tool == "WebFetch":
         return _host_fits(_text(call.arguments, "url"), rule.specifier, below=True)

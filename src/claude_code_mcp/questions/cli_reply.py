@@ -66,7 +66,7 @@ def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
         if not answer.updated_input and question.kind is QuestionKind.PERMISSION and question.tool_input:
             # Claude Code takes an empty object for "unchanged" and would run what was asked.
             raise InvalidArgument("updated_input: must not be empty; deny the call instead.", field="updated_input")
-        refuse_cut(answer.updated_input)
+        refuse_cut(answer.updated_input, question.tool_input)
     edited = dict(question.tool_input if answer.updated_input is None else answer.updated_input)
     if question.kind is not QuestionKind.PERMISSION:
         # A plan or a set of questions is edited in part: what is left out stays as it was.

@@ -192,9 +192,11 @@ def shown_input(question: Question, *, room: int = WHOLE) -> tuple[dict[str, Any
     return cut_data(question.tool_input, budget, min(_LONGEST_CUT_TEXT, budget), question.id), False
 
 
-def refuse_cut(updated: Mapping[str, Any]) -> None:
-    """InvalidArgument for an input with a cut mark in it: what was left out there would be lost."""
-    if has_mark(updated):
+def refuse_cut(updated: Mapping[str, Any], original: Mapping[str, Any]) -> None:
+    """InvalidArgument for an input with a cut mark in it: what was left out there would be lost. A text that the
+    original has as well, mark and all, is whole."""
+    whole = {part for part in json_parts(original) if isinstance(part, str)}
+    if any(isinstance(part, str) and part not in whole and has_mark(part) for part in json_parts(updated)):
         raise InvalidArgument(
             "updatedInput contains a cut mark ([[claude-code-mcp cut …]]): it was made from an input that was not "
             "shown whole. Read the whole one in pages, or allow it without updatedInput.",

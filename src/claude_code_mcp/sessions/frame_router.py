@@ -61,6 +61,7 @@ class FrameRouter:
         match frame:
             case Conversation():
                 self._costs.answer_received(frame)
+                self._turns.answer_received(frame)
             case Result():
                 self._turns.result_received(frame)
             case System() if frame.subtype == "init":

@@ -36,6 +36,7 @@ _LONGEST_ARGUMENT = 128 << 10
 _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
+_MOST_DEBUG_FILES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,13 @@ class Launcher:
         budget: float | None = None,
         bridged: Mapping[str, Mapping[str, Any]] | None = None,
         rules: Mapping[str, Sequence[str]] | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> ClaudeProcess:
         """Spawns the process; it is not yet initialised.
 
         `bridged` is the configuration of MCP servers that it reaches over the control channel; a server that the
         session has configured itself under the same name takes precedence. `rules` were granted for the session.
+        `variables` are set whatever the session's own say.
         """
         if bridged:
             options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
@@ -125,10 +128,14 @@ class Launcher:
             # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
             options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
         mark = new_mark()
+        if options.debug_file is not None:
+            debug_file = await asyncio.to_thread(_new_file, os.path.join(cwd, options.debug_file))
+            options = options.model_copy(update={"debug_file": debug_file})
         more = {"budget": budget, "rules": rules, "alone": self.home.own}
         command, scratch = await asyncio.to_thread(self._prepare, options, start, cwd, mark, more)
         argv = [self._executable(options), *command.arguments]
-        environment = build_environment(self.environment, {**self.nested, **options.env, **command.variables}, mark)
+        all_variables = {**self.nested, **options.env, **command.variables, **(variables or {})}
+        environment = build_environment(self.environment, all_variables, mark)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
                 listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch
@@ -214,6 +221,27 @@ class Launcher:
 def needs_confirmation(options: SessionOptions) -> bool:
     """Whether there is something in the options that only a started Claude Code can judge."""
     return bool(options.agent or options.agents or options.output_schema or options.mcp_servers)
+
+
+def check_debug_file(options: SessionOptions, cwd: str) -> None:
+    """InvalidArgument if a new session would write its debug log to a file that exists."""
+    if options.debug_file is not None and os.path.lexists(os.path.join(cwd, options.debug_file)):
+        raise InvalidArgument(f"debug_file: {options.debug_file!r} exists; name a new file.", field="debug_file")
+
+
+def _new_file(path: str) -> str:
+    """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
+    where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
+    for number in range(1, _MOST_DEBUG_FILES):
+        name = path if number == 1 else f"{path}.{number}"
+        try:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise InvalidArgument(f"debug_file: {path!r} cannot be made: {error}.", field="debug_file") from None
+        return name
+    raise InvalidArgument(f"debug_file: there are too many files of the name {path!r}.", field="debug_file")
 
 
 def _connect_timeout(environment: Mapping[str, str]) -> float:

@@ -8,6 +8,7 @@ arrive after `leave` are discarded, except for the costs in a result.
 """
 
 import asyncio
+import contextlib
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -23,6 +24,7 @@ from ..model.options import SessionOptions
 from ..model.usage import Totals
 from ..processes.child import Exit
 from ..store.event_log import EventLog
+from ..store.transcripts import Transcripts
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .mcp_bridge import McpBridge
@@ -42,6 +44,9 @@ class ProcessOwner(SlotHolder, Protocol):
 
     @property
     def process_budget(self) -> float | None: ...
+
+    @property
+    def spent_usd(self) -> float: ...
 
 
 class LifecycleListener(Protocol):
@@ -111,7 +116,10 @@ class LiveProcess:
         """The CLI has begun another conversation (`/clear`) and has not said yet which."""
         self.budget_outdated = False
         """After `/clear` the CLI counts its budget from zero: the process must be replaced when it is at rest."""
-        self._budget: float | None = None
+        self.budget: float | None = None
+        """What it may spend in dollars; None if that is not limited."""
+        self.spent_before = 0.0
+        """What its session had spent when it was started."""
         self._totals = Totals()
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
@@ -163,7 +171,9 @@ class LiveProcess:
         start = await asyncio.to_thread(self._find_start)
         await asyncio.to_thread(deps.launcher.end_stray, owner.id)
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
-        self._budget = owner.process_budget
+        if start.resume == owner.id:
+            await asyncio.to_thread(_end_last_line, deps.stores.transcripts, owner.id)
+        self.budget, self.spent_before = owner.process_budget, owner.spent_usd
         if start.resume is not None:
             self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
         granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))  # as the policy is now
@@ -173,9 +183,10 @@ class LiveProcess:
                 with_grants(owner.options, granted),
                 start,
                 owner.cwd,
-                budget=self._budget,
+                budget=self.budget,
                 bridged=self.bridge.configuration if self.bridge else None,
                 rules=granted_rules(granted),
+                variables=deps.gate.variables(owner.owner),
             )
         )
         try:
@@ -218,7 +229,7 @@ class LiveProcess:
         The lease on the conversation before is kept until the end, as its transcript may still be written to.
         """
         self.conversation_reset = False
-        self.budget_outdated = self._budget is not None
+        self.budget_outdated = self.budget is not None
         self._leases.append(self._deps.stores.leases.take(session_id))
 
     # -- end --------------------------------------------------------------------------------------------------
@@ -256,6 +267,11 @@ class LiveProcess:
         """Waits until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
         if self._closing is not None:
             await asyncio.wait([self._closing])
+
+
+def _end_last_line(transcripts: Transcripts, session_id: str) -> None:
+    with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
+        transcripts.end_last_line(session_id)
 
 
 class CurrentProcess:

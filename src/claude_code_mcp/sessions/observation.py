@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied, SessionNotFound
 from ..model.events import AuditEvent, AuditKind, Event, QuestionSettled, Spent, StateChanged, TurnEnded, TurnStarted
-from ..model.states import State
+from ..model.states import BUSY, State
 from .dependencies import SessionDeps
 from .registry import Sessions
 
@@ -80,25 +80,33 @@ class Bookkeeper:
 
     def on_event(self, session_id: str, owner: str, event: Event) -> None:
         """Called for every event, before any observer."""
+        if isinstance(event, StateChanged) and event.state not in BUSY:
+            spending = self._deps.gate.spending
+            if spending.release(session_id):
+                self._deps.start_task(asyncio.to_thread(spending.write, owner, 0.0, session_id))
         if isinstance(event, TurnEnded | Spent):
-            self._count(owner, event)
+            self._count(session_id, owner, event)
         if _changes_record(event):
             session = self._sessions.known(session_id)
             if session is not None:
                 session.deps.stores.recorder.changed(session)
 
-    def _count(self, owner: str, event: TurnEnded | Spent) -> None:
+    def _count(self, session_id: str, owner: str, event: TurnEnded | Spent) -> None:
         """Counts a cost towards the owner's daily budget: in memory at once, on disk in the background."""
         usd = (event.outcome.usage if isinstance(event, TurnEnded) else event.usage).cost_usd
         enforcer = self._deps.gate
         if usd > 0 and enforcer.counts(owner):
-            enforcer.spending.note(owner, usd)
-            self._deps.start_task(asyncio.to_thread(enforcer.spending.write, owner, usd))
+            enforcer.spending.note(owner, usd, session_id)
+            self._deps.start_task(asyncio.to_thread(enforcer.spending.write, owner, usd, session_id))
 
     def on_moved(self, old: str, new: str) -> None:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
         self._sessions.moved(old, new)
         self._deps.broker.moved(old, new)
+        spending = self._deps.gate.spending
+        if (owner := spending.moved(old, new)) is not None:
+            for session_id in (old, new):
+                self._deps.start_task(asyncio.to_thread(spending.write, owner, 0.0, session_id))
         session = self._sessions.known(new)
         stores = (session.deps if session is not None else self._deps).stores
         records = stores.recorder.records

@@ -69,20 +69,38 @@ class MessageAcceptance:
         self._redactor = redactor
 
     @asynccontextmanager
-    async def admitted(self, session: Session, owner: str) -> AsyncIterator[Session]:
+    async def admitted(self, session: Session, owner: str, prompt: str) -> AsyncIterator[Session]:
         """Yields the session to send to, which is another object if the same one was loaded twice at once.
 
-        LimitReached if the owner's daily budget is spent or too many of its sessions are at work; meanwhile this one
-        counts as being at work.
+        PermissionDenied for a prompt that the policy refuses. LimitReached if the owner's daily budget is spent or too
+        many of its sessions are at work; meanwhile this one counts as being at work.
         """
         enforcer = self._deps.gate
-        if enforcer.counts(owner):
-            await asyncio.to_thread(enforcer.spending.refresh)
-        enforcer.check_budget(owner)
+        enforcer.check_prompt(prompt, session.cwd, owner)
         self.learn_secrets(session)
         working = [other.id for other in self._sessions.all() if other.owner == owner and other.busy]
         with enforcer.room(session.id, owner, working), self._sessions.keeping(session) as kept:
-            yield kept
+            async with self._budgeted(kept, owner, len(working)):
+                yield kept
+
+    @asynccontextmanager
+    async def _budgeted(self, session: Session, owner: str, working: int) -> AsyncIterator[None]:
+        """Reserves what the session may spend today, unless it is at work and has its reservation. A process that may
+        spend more, or much less, is replaced. Given back if the message is refused."""
+        enforcer = self._deps.gate
+        if not enforcer.counts(owner) or session.busy or session.budget_left == 0:  # the session itself refuses then
+            yield
+            return
+        left = session.process_left
+        amount = await asyncio.to_thread(enforcer.reserve, owner, session.id, session.budget_left, working, left)
+        if session.live and left != amount and session.evictable:
+            session.evict()
+        try:
+            yield
+        except BaseException:
+            if not session.busy and enforcer.spending.release(session.id):
+                await asyncio.shield(asyncio.to_thread(enforcer.spending.write, owner, 0.0, session.id))
+            raise
 
     def learn_secrets(self, session: Session) -> None:
         """What a session's variables and servers hold is redacted as long as the session exists."""

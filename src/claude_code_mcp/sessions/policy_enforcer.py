@@ -23,15 +23,19 @@ from ..store.spending import Spending
 BY = "policy"
 """The channel through which rules answer."""
 _HOOK_ID = "policy"
+_NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
+"""For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
 
 
 class PolicyEnforcer:
     """Refuses with PermissionDenied or LimitReached. An owner's profile is looked up at every call."""
 
-    def __init__(self, policy: Policy, default_directory: str, spending: Spending) -> None:
+    def __init__(self, policy: Policy, default_directory: str, spending: Spending, guarded: Sequence[str] = ()) -> None:
+        """`guarded` are the directories with settings of Claude Code and of this server."""
         self._policy = policy
         self._default_directory = default_directory
         self._environment: Mapping[str, str] = {}
+        self._guarded = guarded
         self._bypassing: set[str] = set()
         self._admitting: defaultdict[str, set[str]] = defaultdict(set)
         """By owner, the sessions that are being sent a message and are not busy yet."""
@@ -46,11 +50,26 @@ class PolicyEnforcer:
         other._bypassing = set()
         return other
 
+    def guarding(self, *directories: str) -> "PolicyEnforcer":
+        """The same policy, counts and switches for sessions whose settings are in these directories."""
+        other = copy.copy(self)
+        other._guarded = directories
+        return other
+
     # -- sessions ---------------------------------------------------------------------------------------------
 
     def admit(self, options: SessionOptions, cwd: str, owner: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
         return self._admission(owner).admit(options.model_copy(update={"cwd": cwd}))
+
+    def check_prompt(self, prompt: str, cwd: str, owner: str) -> None:
+        """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""
+        self._admission(owner).check_prompt("prompt", prompt, cwd)
+
+    def variables(self, owner: str) -> dict[str, str]:
+        """Variables for the owner's processes. Where reading is limited, Claude Code must not read files that are
+        mentioned with `@` by itself, wherever the mention comes from: it then tells the model to use its tools."""
+        return dict(_NO_MENTIONS) if self._policy.profile(owner).limits_reading else {}
 
     def turn_time(self, seconds: float | None, owner: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""
@@ -81,25 +100,53 @@ class PolicyEnforcer:
         """Whether what this owner spends per day is limited."""
         return self._policy.profile(owner).limits.daily_usd is not None
 
-    def left_today(self, owner: str) -> float | None:
-        """Dollars that the owner may still spend today; None if there is no limit."""
+    def spendable(self, owner: str, session_id: str) -> float | None:
+        """Dollars that a process of the session may spend: what is reserved for it; None if the day has no limit."""
         limit = self._policy.profile(owner).limits.daily_usd
-        return None if limit is None else max(0.0, limit - self.spending.today(owner))
+        if limit is None:
+            return None
+        reserved = self.spending.reserved(session_id)
+        return max(0.0, limit - self.spending.today(owner)) if reserved is None else reserved
 
-    def check_budget(self, owner: str) -> None:
-        """LimitReached when nothing is left of today's budget."""
-        if self.left_today(owner) == 0:
-            limit = self._policy.profile(owner).limits.daily_usd
-            raise LimitReached(
-                f"Your budget of ${limit:g} for today is spent; it starts anew at midnight UTC.", limit=limit
-            )
+    def reserve(
+        self, owner: str, session_id: str, wanted: float | None, working: int, process_left: float | None
+    ) -> float:
+        """Reserves what a session may spend of the owner's day and returns the amount; LimitReached if nothing is left.
+
+        That is what is `wanted` (None: any amount), but no more than a fair share among the sessions that the owner may
+        have at work, of which `working` others are. What its process may still spend, `process_left`, is taken if it
+        is within that and not much less: a process learns its budget only when it starts. Blocks on the disk.
+        """
+        limits = self._policy.profile(owner).limits
+        limit = limits.daily_usd
+        assert limit is not None, "only where the day is limited"
+        shares = 2 if limits.sessions is None else max(1, limits.sessions - working)
+
+        def share(left: float) -> float:
+            fair = left / shares if wanted is None else min(wanted, left / shares)
+            return process_left if process_left is not None and fair / 2 <= process_left <= fair else fair
+
+        try:
+            amount = self.spending.reserve(owner, session_id, limit, share)
+        except OSError as error:  # without the file nobody knows what is left
+            raise LimitReached(f"No part of today's budget can be reserved: {error.strerror or error}.") from None
+        if not amount:
+            spent = self.spending.today(owner) >= limit
+            how = "spent; it starts anew at midnight UTC" if spent else "spent, or reserved for sessions at work"
+            raise LimitReached(f"Your budget of ${limit:g} for today is {how}.", limit=limit)
+        return amount
 
     # -- tools ------------------------------------------------------------------------------------------------
 
     def judge(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
         """What the rules decide about a call."""
         profile = self._policy.profile(owner)
-        return judge(ToolCall(tool, tool_input, cwd, self._resolve), profile.allow, profile.deny, profile.tools)
+        roots = None if profile.roots is None else [self._root(root) for root in profile.roots]
+        call = ToolCall(tool, tool_input, cwd, self._resolve, guarded=self._guarded, roots=roots)
+        return judge(call, profile.allow, profile.deny, profile.tools, profile.shell)
+
+    def _root(self, root: str) -> str:
+        return self._default_directory if root == "." else root
 
     def answer(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
         """The answer that the rules give to a question; None if a person must be asked."""
@@ -122,8 +169,8 @@ class PolicyEnforcer:
         return self._admission(owner).suggestions(offered if isinstance(offered, list) else [], cwd)
 
     def modes_after_plan(self, owner: str) -> tuple[Sequence[str], str | None]:
-        """The modes that may be chosen when a plan is approved, and the one that is set if none is chosen: None, unless
-        Claude Code's own default is above the ceiling."""
+        """The modes that may be chosen when a plan is approved, and the one that is set if none is chosen; None leaves
+        that to Claude Code."""
         return self._admission(owner).modes_after_plan()
 
     def check_mode(self, owner: str, mode: str) -> None:
@@ -149,7 +196,7 @@ class PolicyEnforcer:
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
         if verdict.decision is Decision.ASK and not verdict.clear:
-            return _hook_reply("ask", "It cannot be told from the command that nothing denied is in it.")
+            return _hook_reply("ask", "It cannot be told that nothing denied is in it.")
         return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------
@@ -178,15 +225,25 @@ class PolicyEnforcer:
         (self._bypassing.add if on else self._bypassing.discard)(owner)
 
     def _admission(self, owner: str) -> Admission:
-        return Admission(self._policy.profile(owner), self._resolve, self._default_directory, owner in self._bypassing)
+        bypassing = owner in self._bypassing
+        profile = self._policy.profile(owner)
+        return Admission(profile, self._resolve, self._default_directory, bypassing, exists=self._exists)
 
     def _resolve(self, path: str) -> str:
         return os.path.realpath(os.path.expanduser(expand_home(path, self._environment)))
 
+    def _exists(self, path: str) -> bool:
+        return os.path.lexists(os.path.expanduser(expand_home(path, self._environment)))
+
+
+_REASONS = {
+    "tools": "it is not among the tools that may be used",
+    "no shell": "the file may name programs to run, and sessions may run none",
+}
+
 
 def _refusal(verdict: Verdict) -> str:
-    not_listed = "it is not among the tools that may be used"
-    reason = not_listed if verdict.rule == "tools" else f"denied by the rule {verdict.rule}"
+    reason = _REASONS.get(verdict.rule, f"denied by the rule {verdict.rule}")
     return f"The policy of this server refuses this call: {reason}."
 
 

@@ -20,7 +20,7 @@ from ..store.catalogue import CatalogueEntries, Entry
 from ..store.session_records import LOCAL, Summary
 from ..store.transcripts import is_session_id
 from .dependencies import SessionDeps, Stores
-from .launcher import Origin, default_directory, own_directory
+from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 
@@ -66,7 +66,9 @@ class Sessions:
         if options.hub_servers:
             await _check_hub_servers(options.hub_servers, deps)
         cwd = _directory(options.cwd, deps)
-        return self._new(str(uuid.uuid4()), options, cwd, owner, deps)
+        session = self._new(str(uuid.uuid4()), options, cwd, owner, deps)
+        check_debug_file(session.options, session.cwd)
+        return session
 
     def _new(
         self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, **more: Any

@@ -200,9 +200,17 @@ class Session:
 
     @property
     def process_budget(self) -> float | None:
-        """What a process that starts now may spend: what is left to the session, or to its owner for today."""
-        left = (self.budget_left, self.deps.gate.left_today(self.owner))
+        """What a process that starts now may spend: what is left to the session, or is reserved of its owner's day."""
+        left = (self.budget_left, self.deps.gate.spendable(self.owner, self.id))
         return min((amount for amount in left if amount is not None), default=None)
+
+    @property
+    def process_left(self) -> float | None:
+        """What its process may still spend, None if there is no process or no limit."""
+        live = self._process.live
+        if live is None or live.budget is None:
+            return None
+        return max(0.0, live.budget - (self.spent_usd - live.spent_before))
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
         """Waits until no turn is running (or a question is open); returns whether that came in time.
@@ -245,6 +253,7 @@ class Session:
                 await self.deps.launcher.check(self.options, self.cwd)
                 await self._turns.clear_way()
                 await self._catch_up()
+                await self._check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
@@ -284,6 +293,17 @@ class Session:
             )
         if not self.options.persist and self._turns.any_sent and self._process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
+
+    async def _check_saving(self) -> None:
+        """LimitReached if the last turn could not be saved, and the next one could not be either."""
+        if self.outcome is None or self.outcome.code is not OutcomeCode.NOT_SAVED:
+            return
+        flaw = await asyncio.to_thread(self.deps.stores.transcripts.flaw, self.cwd)
+        if flaw is not None:
+            raise LimitReached(
+                f"Session {self.id} takes no message, because its transcript cannot be written: {flaw}.",
+                session_id=self.id,
+            )
 
     def delivery(self, message_id: str) -> UserMessage | None:
         """A message of this session that has no outcome yet, or was one of the last to get one."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ..claude.frames import Lifecycle, Raw, Result
+from ..claude.frames import Conversation, Lifecycle, Raw, Result
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged, Spent, TurnEnded, TurnStarted
@@ -31,6 +31,10 @@ from .session_questions import SessionQuestions
 from .state import StallTimer, StateTracker
 
 _DROPPED = "The turn before it was interrupted, and this message was dropped before Claude Code had read it."
+_NOT_SAVED = (
+    "The answer was not saved: {}. The session goes on without this turn, and takes no message until its transcript "
+    "can be written again."
+)
 _NEVER_STARTED = "Ended before it had started."
 
 
@@ -48,6 +52,8 @@ class Turn:
     """Whether the process has begun it (its `init` frame was received)."""
     cleared: bool = False
     """Whether the conversation was replaced by another one in it."""
+    last_answer: tuple[str, int] | None = None
+    """The id of the last message of the model, and its size."""
     ending_as: OutcomeCode | None = None
     """Why we are ending it, once we are: the code of its outcome, unless the process reports that it was done."""
     to_drop: frozenset[str] = frozenset()
@@ -120,8 +126,10 @@ class TurnRunner:
         message_id, prompt = (message.id, message.text) if message is not None else ("", "")
         self.current = turn = Turn(self.count, message_id, question_only)
         self._events.retrying = None
-        if message is not None and message.timeout is not None:
-            turn.timer = asyncio.get_running_loop().call_later(message.timeout, self._time_out, turn)
+        # A turn that background work begins has nobody who gave it a time; what the session may have binds it too.
+        timeout = message.timeout if message is not None else self._session.options.turn_timeout
+        if timeout is not None:
+            turn.timer = asyncio.get_running_loop().call_later(timeout, self._time_out, turn)
         self._session.log.append(TurnStarted(turn.number, message_id, prompt))
         self._state.move(State.RUNNING if self._process.ready else State.STARTING)
         self._stall_timer.start()
@@ -168,10 +176,25 @@ class TurnRunner:
         outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
         if outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.TIMEOUT:
             outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
+        if outcome.ok and (flaw := self._flaw_in_transcript(turn)) is not None:
+            outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
+            self._process.park()  # the next process goes on from what is on disk
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
         self.end(outcome)
+
+    def answer_received(self, frame: Conversation) -> None:
+        """Notes the last message of the model itself, which must be in the transcript when the turn has ended."""
+        message_id = frame.raw.get("uuid")
+        if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
+            self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
+
+    def _flaw_in_transcript(self, turn: Turn) -> str | None:
+        session = self._session
+        if turn.last_answer is None or turn.cleared or not session.options.persist:
+            return None
+        return self._deps.stores.transcripts.flaw_after(session.id, session.cwd, *turn.last_answer)
 
     def end(self, outcome: Outcome) -> None:
         """Settles the messages of the turn and begins the next one, or brings the session to rest.

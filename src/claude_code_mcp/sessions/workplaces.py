@@ -86,12 +86,13 @@ class Workplaces:
             hosted = hosted if self._host_of is None else partial(self._host_of, origin)
         directory = default_directory(settings, client)
         launcher = make_launcher(settings, self._homes.of(owner, environment, directory), self._own_addresses)
+        gate = own.gate if origin is None else own.gate.for_client(directory, origin.environment)
         made = replace(
             own,
             settings=settings,
             launcher=launcher,
             stores=self._stores_below(launcher.config_dir),
-            gate=own.gate if origin is None else own.gate.for_client(directory, origin.environment),
+            gate=gate.guarding(launcher.config_dir, str(settings.state_dir)),
             hosted=hosted,
             directory=client,
         )

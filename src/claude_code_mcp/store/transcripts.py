@@ -1,10 +1,14 @@
 """Claude Code's own transcripts on disk, the only store of conversations: where they lie and what costs they hold.
 
 `projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
-directory. They are read and never written. All functions block on the disk: call them from a thread.
+directory. They are read and never written, but for the end of a line that was cut off. All functions block on the disk:
+call them from a thread.
 """
 
+import contextlib
+import os
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +17,8 @@ from typing import Any
 from ..model.usage import Usage, read_number, read_usage
 from .transcript_summary import folder_of, in_folder, parse
 
+_LAST_BYTES = 256 << 10
+"""How much of the end of a transcript is read first, beside the answer that is looked for."""
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -74,10 +80,72 @@ class Transcripts:
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
+    def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
+        """Why a message that the process has reported is not in its transcript; None if it is, or may still come.
+
+        Claude Code writes before it reports, and says nothing if it cannot. `size` is about how long the message is.
+        Usually one read of bytes that were just written: this one may be called on the event loop.
+        """
+        path = self.path_of(session_id, cwd)
+        own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
+        line = None if path is None else _line_with(path, own, _LAST_BYTES + 4 * size)
+        if line is not None and line.endswith(b"\n"):
+            return None if parse(line) is not None else "a line was cut off"
+        return self.flaw(cwd, _LAST_BYTES + 4 * size)
+
+    def flaw(self, cwd: str, size: int = _LAST_BYTES) -> str | None:
+        """Why no transcript of this size can be written for a directory; None if one can."""
+        folder = self._projects / folder_of(cwd)
+        trial = (folder if folder.is_dir() else self._projects) / f".trial-{uuid.uuid4().hex}"
+        try:
+            with trial.open("xb") as file:
+                file.write(bytes(size))
+                file.flush()
+                os.fsync(file.fileno())
+        except FileNotFoundError:
+            return None  # Claude Code makes the directory
+        except OSError as error:
+            return error.strerror or str(error)
+        finally:
+            with contextlib.suppress(OSError):
+                trial.unlink(missing_ok=True)
+        return None
+
+    def end_last_line(self, session_id: str) -> None:
+        """Ends a line that a full disk or a crash has cut off: Claude Code would append its next line to it, and both
+        would be lost. Only for whoever holds the lease on the session. OSError if it cannot be written."""
+        path = self.path_of(session_id)
+        if path is None:
+            return
+        with path.open("r+b") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
     def usage_of(self, session_id: str) -> Usage:
         """The usage that the CLI wrote at its last clean exit; nothing if there was none."""
         path = self.path_of(session_id)
         return Usage() if path is None else _last_usage(path)
+
+
+def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
+    """The last line with a text in it, and the line break if it has one: looked for at the end of the file first."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            for begin in dict.fromkeys((max(0, size - last_bytes), 0)):
+                file.seek(begin)
+                content = file.read()
+                at = content.rfind(text)
+                start = content.rfind(b"\n", 0, at) + 1
+                if at >= 0 and (start or not begin):
+                    end = content.find(b"\n", at)
+                    return content[start:] if end < 0 else content[start : end + 1]
+    except OSError:
+        pass
+    return None
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:

@@ -81,8 +81,14 @@ async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
-    turn = call.resumed_turn() or await _reply(call, arguments)
-    return await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
+    resumed = call.resumed_turn()
+    ignored = () if resumed is not None else _ignored_options(call, arguments)
+    turn = resumed or await _reply(call, arguments)
+    reply = await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
+    if ignored and isinstance(reply, TurnReport):
+        notice = f"The session is in memory and keeps the options that it has; ignored: {', '.join(ignored)}."
+        return reply.model_copy(update={"notice": notice})
+    return reply
 
 
 async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
@@ -118,9 +124,21 @@ def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
     if not isinstance(arguments, DiskReply):
         return {}
     call.switches.check(arguments.permission_mode)
-    known = any(session.id == arguments.session_id for session in call.service.sessions(owner=call.principal))
-    options = {} if known else {"options": resume_options(arguments)}
+    keeps_own = _in_memory(call, arguments) and not arguments.fork_session
+    options = {} if keeps_own else {"options": resume_options(arguments)}
     return {**options, "at_message": arguments.resume_session_at}
+
+
+def _in_memory(call: Call, arguments: ReplyArguments) -> bool:
+    return any(session.id == arguments.session_id for session in call.service.sessions(owner=call.principal))
+
+
+def _ignored_options(call: Call, arguments: ReplyArguments) -> tuple[str, ...]:
+    """The options in a reply to a session in memory, as the caller wrote them. A fork is given them."""
+    if not isinstance(arguments, DiskReply) or arguments.fork_session or not _in_memory(call, arguments):
+        return ()
+    fields = SessionArguments.model_fields.items()
+    return tuple(field.alias or name for name, field in fields if getattr(arguments, name) is not None)
 
 
 def _seconds(milliseconds: int | None) -> float | None:

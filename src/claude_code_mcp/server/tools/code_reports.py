@@ -56,10 +56,13 @@ class TurnReport(ToolOutput):
     status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
     pending_inputs: list[PendingInput] | None = None
     truncated: list[dict[str, Any]] | None = None
+    notice: str | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        return "\n".join([self.result or "", *render_inputs(self.pending_inputs), *render_truncated(self.truncated)])
+        notice = [f"[{self.notice}]"] if self.notice else []
+        inputs, truncated = render_inputs(self.pending_inputs), render_truncated(self.truncated)
+        return "\n".join([self.result or "", *inputs, *truncated, *notice])
 
     @property
     def failed(self) -> bool:
@@ -127,9 +130,10 @@ def unfinished_report(session: Session, parts: ResultParts, settings: Settings) 
 
 
 def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) -> TurnReport:
+    warning = f"{outcome.detail}\n\n" if outcome.code is OutcomeCode.NOT_SAVED else ""
     return TurnReport(
         session_id=session.id,
-        result=parts.text("result", outcome.result, _MAX_PART)
+        result=parts.text("result", f"{warning}{outcome.result}", _MAX_PART)
         if outcome.result
         else parts.text("error", outcome.detail, _MAX_PART),
         is_error=not outcome.ok,

@@ -17,7 +17,7 @@ from ...sessions.session import Session
 from .base import ToolOutput
 from .paging import ResultParts, render_page, render_truncated
 
-Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted"]
+Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
 
 OUTPUT_BUDGET = 24_000
 _FROM_THE_START = "0"
