@@ -116,8 +116,8 @@ class Hubs:
         self._closing: set[asyncio.Future[None]] = set()
 
     def adopt(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
-        """Has clients with this environment and configuration use this hub, which is open and somebody else's to
-        close."""
+        """Has clients with this environment and configuration use this hub, which is open, and which its owner
+        closes."""
         self._hubs[_key(environment, configuration)] = _SharedHub(hub, users=1, opened=True, adopted=True)
 
     @asynccontextmanager

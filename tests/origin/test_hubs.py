@@ -5,6 +5,8 @@ import json
 
 import psutil
 
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.hub_factory import Hubs, hub_configuration, make_hub
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
@@ -71,3 +73,20 @@ async def test_a_client_that_comes_after_a_change_gets_what_the_file_says_now(
     assert await names() == ["x"]
     file.write_text(json.dumps({"mcpServers": {"x": program(), "y": program()}}))
     assert await names() == ["x", "y"]
+
+
+async def test_clients_that_are_like_the_server_itself_use_its_hub(make_place: MakePlace, sandbox: Sandbox) -> None:
+    file = sandbox.root / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"x": program()}}))
+    settings = load_settings({}, state_dir=sandbox.root / "state", hub_file=file)
+    same, other = make_place("ann").origin("one"), make_place("bob").origin("two")
+    configuration = hub_configuration(settings, same.environment)
+    hubs = Hubs(settings, linger=0.0)
+    async with make_hub(settings, configuration, same.environment) as own:
+        hubs.adopt(own, configuration, same.environment)
+        async with hubs.use(same) as hub, hubs.use(other) as another:
+            assert hub is own
+            assert another is not own
+        await hubs.close()
+        await own.connect()
+        assert [status.state for status in own.status()] == ["connected"], "it is closed by its owner only"
