@@ -4,9 +4,14 @@ Variables that other servers of this kind made familiar keep their names; new on
 The file may use the name of a variable or that of a field.
 """
 
+import ast
+import inspect
 import os
+import textwrap
 import tomllib
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -52,9 +57,7 @@ _ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token")
 class Settings(BaseModel):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False)
 
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
@@ -218,6 +221,24 @@ class Settings(BaseModel):
     @property
     def stop_timeout(self) -> float:
         return self.stop_timeout_ms / 1000
+
+
+@cache
+def _descriptions() -> Mapping[str, str]:
+    """The docstring below each field. They are read from the source, which takes longer than all else in this module
+    and is needed for help and documents only."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = ast.literal_eval(below.value)
+    return found
+
+
+def description_of(field: str) -> str:
+    """What a field means, in one line."""
+    return " ".join(_descriptions().get(field, "").split())
 
 
 def variable_of(field: str) -> str:

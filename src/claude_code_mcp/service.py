@@ -54,6 +54,10 @@ from .store.transcripts import Transcripts, is_session_id
 
 log = logging.getLogger(__name__)
 
+_SWEEP_DELAY = 1.0
+"""Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
+the first call would wait. What stands in the way of a session is ended when that session is resumed."""
+
 
 __all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -424,6 +428,7 @@ def _elsewhere(session_id: str) -> SessionBusy:
 
 
 async def _sweep_quietly() -> None:
+    await asyncio.sleep(_SWEEP_DELAY)
     with contextlib.suppress(OSError):
         ended = await sweep_stale()
         if ended:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
@@ -71,12 +71,16 @@ class McpServer:
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
-        self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
         self._held_events = HeldEvents()
         self._announcing = False
         if hub is not None and self._hub_proxy is not None:
             hub.watch_all(self._hub_changed)
+
+    @cached_property
+    def _listing(self) -> types.ListToolsResult:
+        """Made when it is asked for: on stdio the greeting has answered that as a rule."""
+        return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
     def server(self) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers."""
