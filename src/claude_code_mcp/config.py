@@ -7,6 +7,7 @@ The file may use the name of a variable or that of a field.
 import ast
 import inspect
 import os
+import re
 import textwrap
 import tomllib
 from collections.abc import Mapping
@@ -38,6 +39,16 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _memory_size(value: object) -> object:
+    """Refuses what is no amount of memory."""
+    text = str(value).strip()
+    if text != "off" and _MEMORY_SIZE.fullmatch(text) is None:
+        raise ValueError("it must be a share such as 75%, an amount such as 6GiB, or off")
+    return text
+
+
+_MEMORY_SIZE = re.compile(r"(?P<percent>[1-9][0-9]?|100)%|(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]i?B?)?")
+MemorySize = Annotated[str, BeforeValidator(_memory_size)]
 LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], BeforeValidator(_lower)]
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -65,6 +76,11 @@ class Settings(BaseModel):
     """How long a question stays open before it counts as denied."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
     """How many Claude Code processes may live at once."""
+    memory_limit: MemorySize = Field("75%", validation_alias=f"{_OWN}MEMORY_LIMIT")
+    """How much memory all Claude Code processes may use together, with what they start: a share of the machine's or the
+    container's (`75%`), bytes (`6GiB`), or `off`. Idle ones are parked before more is used; new ones wait."""
+    memory_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}MEMORY_WAIT_MS")
+    """How long a new process waits for memory before it is refused with `LIMIT_REACHED`; 0 refuses it at once."""
     log_level: LogLevel = Field("info", validation_alias="LOG_LEVEL")
     """What the server writes to stderr. `info`: each start, end, crash, refusal and failed turn; `debug`: the
     frames of both protocols too, without their contents."""
@@ -185,6 +201,15 @@ class Settings(BaseModel):
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    def memory_limit_bytes(self, total: int | None) -> int | None:
+        """The limit on a machine with so much memory; None if there is none, or if it depends on what is not known."""
+        size = _MEMORY_SIZE.fullmatch(self.memory_limit)
+        if size is None:
+            return None
+        if size["percent"]:
+            return None if total is None else total * int(size["percent"]) // 100
+        return int(size["amount"]) << 10 * (" KMGT".index((size["unit"] or " ")[0]))
 
     @property
     def permission_timeout(self) -> float:

@@ -29,6 +29,7 @@ from .model.states import State
 from .policy.policy import Policy
 from .processes.environment import for_nested_servers
 from .processes.leftovers import sweep_stale
+from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
 from .questions.cli_reply import put_back
@@ -94,6 +95,9 @@ class Service:
         self._recorder = RecordWriter(SessionRecords(settings.state_dir, config_dir), self.start_task)
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
         self._leases = Leases(settings.state_dir, config_dir)
+        self._slots = Slots(
+            settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
+        )
         deps = SessionDeps(
             settings=settings,
             launcher=Launcher(
@@ -108,7 +112,7 @@ class Service:
             transcripts=Transcripts(config_dir),
             aliases=Aliases(settings.state_dir, config_dir),
             recorder=self._recorder,
-            slots=Slots(settings.max_sessions, settings.spawn_limit),
+            slots=self._slots,
             gate=self._enforcer,
             start_task=self.start_task,
             host=self._host,
@@ -122,7 +126,10 @@ class Service:
         self._listing = SessionListing(self._sessions, Catalogue(config_dir), deps)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
-        self._cleaner = self.start_task(self._sessions.clean_up_regularly())
+        self._cleaners = [
+            self.start_task(self._sessions.clean_up_regularly()),
+            self.start_task(self._slots.watch_memory()),
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -130,7 +137,8 @@ class Service:
 
     async def _close(self) -> None:
         """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
-        self._cleaner.cancel()
+        for task in self._cleaners:
+            task.cancel()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
 
@@ -416,6 +424,11 @@ class Service:
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Values that `redaction` takes out from now on."""
         self._redactor.add(secrets)
+
+
+def _memory_limit(settings: Settings) -> int | None:
+    found = machine()
+    return settings.memory_limit_bytes(found.total if found is not None else None)
 
 
 def _refuse_elsewhere(session: Session) -> None:

@@ -135,7 +135,7 @@ class LiveProcess:
 
     async def _start(self) -> None:
         try:
-            async with self._deps.slots.spawning():
+            async with self._deps.slots.spawning(self._owner):
                 process = await self._spawn()
                 bridged = self.bridge.servers if self.bridge else ()
                 hooks = self._deps.gate.hooks(self._owner.owner)

@@ -121,6 +121,16 @@ class Session:
         return self._process.pid
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What its process uses with all that it started, as last measured; None if that is not known."""
+        return self._deps.slots.memory_of(self)
+
+    @property
+    def queued(self) -> str | None:
+        """The place of its process among those that wait to start, and what for; None if it does not wait."""
+        return self._deps.slots.wait_reason(self)
+
+    @property
     def questions(self) -> list[Question]:
         return self._questions.pending
 
