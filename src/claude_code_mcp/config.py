@@ -108,6 +108,12 @@ class Settings(BaseModel):
         validation_alias=f"{_OWN}SPAWN_LIMIT",
     )
     """How many processes may be starting up at the same time."""
+    spare_processes: int | None = Field(None, ge=0, le=100, validation_alias=f"{_OWN}SPARE_PROCESSES")
+    """How many Claude Code processes are started ahead for the next session that is just like the last one, which then
+    need not wait for a start. Each takes a place and memory of its own, and gives both up to any session. Unset: 1 on
+    a server that clients share, else 0."""
+    spare_max_age_ms: int = Field(300_000, gt=0, validation_alias=f"{_OWN}SPARE_MAX_AGE_MS")
+    """How long such a process is kept if nobody uses it."""
     mcp_timeout_ms: int = Field(30_000, gt=0, validation_alias="MCP_TIMEOUT")
     """How long connecting to an MCP server may take."""
     mcp_local_batch: int = Field(3, gt=0, validation_alias="MCP_SERVER_CONNECTION_BATCH_SIZE")

@@ -74,16 +74,19 @@ class Service:
         policy: Policy | None = None,
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
+        spares: int = 0,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
-        sessions share, such as a `Hub`."""
+        sessions share, such as a `Hub`. `spares` is how many processes are kept ready for new sessions where the
+        settings do not say."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
         self._redactor.learn(self._environment)
         self._observers = ObserverList()
         self._host = host
+        self._spares = spares
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
@@ -120,7 +123,8 @@ class Service:
             notice=self._on_event,
             moved=self._on_moved,
         )
-        self._sessions = Sessions(deps)
+        spares = self._spares if settings.spare_processes is None else settings.spare_processes
+        self._sessions = Sessions(deps, spares)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self._listing = SessionListing(self._sessions, Catalogue(config_dir), deps)
@@ -169,12 +173,13 @@ class Service:
         """A new session with its first message. Returns at once; the id of the session is final."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = self._sessions.create(options or SessionOptions(), owner)
+            made = await self._sessions.create(options or SessionOptions(), owner)
             async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
+        self._sessions.prepare_spare(session)
         return PendingTurn(session, message)
 
     async def send(
@@ -314,6 +319,15 @@ class Service:
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""
         return self._listing.in_memory(owner)
+
+    @property
+    def spares_ready(self) -> int:
+        """How many spare processes can be taken by new sessions now."""
+        return self._sessions.spares.ready
+
+    async def spares_settled(self) -> None:
+        """Waits until no spare process is being started."""
+        await self._sessions.spares.settled()
 
     def watch(self, session_id: str, *, owner: str = LOCAL, after: int | None = None) -> Subscription:
         """The events of a session as they happen, from behind `after` on."""

@@ -54,8 +54,8 @@ async def test_a_newcomer_waits_in_line_and_is_told_why(start_service: StartServ
     service = await start_service(memory_limit=TOO_LITTLE)
     working = await busy(service, sandbox)
     turns = [await service.create(script("late", f"{number}"), options(sandbox)) for number in (1, 2)]
+    await until(turns[1].session, lambda: turns[1].session.queued is not None)
     for place, turn in enumerate(turns, 1):
-        await until(turn.session, lambda turn=turn: turn.session.queued is not None)
         assert turn.session.state is State.STARTING
         assert f"number {place} of 2" in (turn.session.queued or "")
         assert "CLAUDE_CODE_MCP_MEMORY_LIMIT" in (turn.session.queued or "")

@@ -95,9 +95,9 @@ def _tree_elsewhere(pid: int) -> int | None:
     try:
         process = psutil.Process(pid)
         total = process.memory_info().rss
-        for one in process.children(recursive=True):
+        for child in process.children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                total += one.memory_info().rss
+                total += child.memory_info().rss
     except (psutil.Error, OSError):
         return None
     return total

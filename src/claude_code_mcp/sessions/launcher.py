@@ -6,18 +6,21 @@ the directory that a session works in by default.
 """
 
 import asyncio
+import hashlib
+import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import json_text
-from ..claude.command_line import ConversationStart, build_command, prepare_command
+from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
+from ..claude.start_inputs import start_inputs
 from ..claude.user_config import config_directory, own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
@@ -35,6 +38,31 @@ _LONGEST_ARGUMENT = 128 << 10
 _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that a process is started with, except for the conversation that it begins or goes on with."""
+
+    options: SessionOptions
+    cwd: str
+    owner: str
+    budget: float | None = None
+    """What the process may spend."""
+    bridged: Mapping[str, Mapping[str, Any]] | None = None
+    """The configuration of MCP servers that it reaches over the control channel; a server that the session has
+    configured itself under the same name takes precedence."""
+    rules: Mapping[str, Sequence[str]] | None = None
+    """Permission rules that were granted for the session."""
+    hooks: Mapping[str, Any] | None = None
+    """The moments that it is to report and have decided."""
+
+    @property
+    def final_options(self) -> SessionOptions:
+        """The options with the bridged servers."""
+        if not self.bridged:
+            return self.options
+        return self.options.model_copy(update={"mcp_servers": {**self.bridged, **(self.options.mcp_servers or {})}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,34 +117,45 @@ class Launcher:
 
     # -- the start --------------------------------------------------------------------------------------------
 
-    async def start(
-        self,
-        listener: ProcessListener,
-        options: SessionOptions,
-        start: ConversationStart,
-        cwd: str,
-        *,
-        budget: float | None = None,
-        bridged: Mapping[str, Mapping[str, Any]] | None = None,
-        rules: Mapping[str, Sequence[str]] | None = None,
-    ) -> ClaudeProcess:
-        """Spawns the process; it is not yet initialised.
-
-        `bridged` is the configuration of MCP servers that it reaches over the control channel; a server that the
-        session has configured itself under the same name takes precedence. `rules` were granted for the session.
-        """
-        if bridged:
-            options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
-        mark = new_mark()
-        executable = self._executable(options)
-        left_out = await asyncio.to_thread(self._own_servers, options, cwd)
+    async def start(self, listener: ProcessListener, launch: Launch, start: ConversationStart) -> ClaudeProcess:
+        """Spawns the process; it is not yet initialised."""
+        mark, options = new_mark(), launch.final_options
+        left_out = await asyncio.to_thread(self._own_servers, options, launch.cwd)
         command, scratch = await asyncio.to_thread(
-            prepare_command, options, start, mark, budget=budget, rules=rules, left_out=left_out
+            prepare_command, options, start, mark, budget=launch.budget, rules=launch.rules, left_out=left_out
         )
-        variables = {**self.nested, **options.env, **command.variables}
-        environment = build_environment(self.environment, variables, mark)
-        argv = [executable, *command.arguments]
-        return await ClaudeProcess.start(listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch)
+        argv, environment = self._argv(options, command), self._environment(options, command, mark)
+        return await ClaudeProcess.start(
+            listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
+        )
+
+    def _argv(self, options: SessionOptions, command: Command) -> list[str]:
+        return [self._executable(options), *command.arguments]
+
+    def _environment(self, options: SessionOptions, command: Command, mark: str) -> dict[str, str]:
+        return build_environment(self.environment, {**self.nested, **options.env, **command.variables}, mark)
+
+    async def key(self, launch: Launch) -> str | None:
+        """A text that is equal for two launches of new conversations if the processes would be equal: the same
+        arguments, files, environment and directory, for the same caller, and nothing changed of what Claude Code reads
+        at its start. None where that cannot be said."""
+        return await asyncio.to_thread(self._key, launch)
+
+    def _key(self, launch: Launch) -> str | None:
+        options = launch.final_options
+        if options.debug or options.debug_file is not None:
+            return None  # it writes a file before anybody has used it
+        left_out = self._own_servers(options, launch.cwd)
+        command = build_command(
+            options, ConversationStart(""), Path(), budget=launch.budget, rules=launch.rules, left_out=left_out
+        )
+        argv, environment = self._argv(options, command), self._environment(options, command, "")
+        read = start_inputs(environment, launch.cwd, options.additional_directories, argv[0])
+        if read is None:
+            return None
+        files = {str(path): content for path, content in command.files.items()}
+        parts = [argv, files, sorted(environment.items()), launch.cwd, launch.owner, launch.hooks, read]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
         """The registrations of this very server that the session must not start, or call back to."""
@@ -126,21 +165,12 @@ class Launcher:
         addresses = [{"serverUrl": address} for address in self.own_addresses]
         return [*({"serverCommand": list(command)} for command in commands), *addresses]
 
-    async def initialize(
-        self,
-        process: ClaudeProcess,
-        options: SessionOptions,
-        hooks: Mapping[str, Any] | None = None,
-        bridged: Collection[str] = (),
-    ) -> None:
-        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options.
-
-        `hooks` are the moments that it is to report and have decided, `bridged` the names of the MCP servers that it
-        reaches over the control channel.
-        """
-        fields: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
-        if bridged:
-            fields["sdkMcpServers"] = list(bridged)
+    async def initialize(self, process: ClaudeProcess, launch: Launch) -> None:
+        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options."""
+        options = launch.options
+        fields: dict[str, Any] = {} if launch.hooks is None else {"hooks": launch.hooks}
+        if launch.bridged:
+            fields["sdkMcpServers"] = list(launch.bridged)
         if options.agents:
             fields["agents"] = options.agents  # earlier versions do not read them from a file
         try:

@@ -23,6 +23,7 @@ from .dependencies import SessionDeps
 from .launcher import Origin, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
+from .spares import Spares
 
 log = logging.getLogger(__name__)
 _RECORDS_INTERVAL = 600.0
@@ -33,8 +34,10 @@ _RECORD_GRACE = 24 * 3600.0
 class Sessions:
     """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
 
-    def __init__(self, deps: SessionDeps) -> None:
+    def __init__(self, deps: SessionDeps, spares: int = 0) -> None:
+        """`spares` is how many processes are kept ready for new sessions."""
         self._deps = deps
+        self._spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps)
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
@@ -59,8 +62,15 @@ class Sessions:
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
-    def create(self, options: SessionOptions, owner: str) -> Session:
-        """A new session with an id of our choosing."""
+    async def create(self, options: SessionOptions, owner: str) -> Session:
+        """A new session with an id of our choosing, which is that of a spare process if there is one just like it."""
+        session = self._create(options, owner)
+        spare = await self._spares.reserve(session)
+        if spare is not None:
+            session.begin_with(spare)
+        return session
+
+    def _create(self, options: SessionOptions, owner: str) -> Session:
         cwd = options.cwd or default_directory(self._deps.settings)
         if not os.path.isabs(cwd):
             cwd = os.path.abspath(os.path.join(own_directory(), cwd))
@@ -69,6 +79,15 @@ class Sessions:
             if name not in available:
                 raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
         return self._new(str(uuid.uuid4()), options, cwd, owner)
+
+    def prepare_spare(self, session: Session) -> None:
+        """Has a process started in the background for the next session like this one, where that is wanted."""
+        self._spares.prepare_for(session, session.process_ran_hooks)
+
+    @property
+    def spares(self) -> Spares:
+        """The processes that are kept ready for new sessions."""
+        return self._spares
 
     def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""
@@ -227,7 +246,7 @@ class Sessions:
         sessions = list(self._known.values())
         for session in sessions:
             session.release()
-        await asyncio.gather(*(session.closed() for session in sessions))
+        await asyncio.gather(self._spares.close(), *(session.closed() for session in sessions))
         for session in sessions:
             session.log.close()
 

@@ -33,6 +33,7 @@ from .record_writer import recordable_outcome, recordable_prompt
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
+from .spares import Spare
 from .state import StallTimer, StateTracker
 from .turn import SessionParts, TurnRunner
 
@@ -71,6 +72,8 @@ class Session:
         self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
         self._deps = deps
         self._origin = origin
+        self._spare: Spare | None = None
+        """A process that is ready for its first message, until that comes."""
         self._revision = 0
         self._released = False
         self._state = StateTracker(self.log)
@@ -331,7 +334,22 @@ class Session:
 
     # -- the process and its conversation ---------------------------------------------------------------------
 
+    def begin_with(self, spare: Spare) -> None:
+        """Takes the id of a spare process, to begin in it. Only before anybody knows of the session."""
+        self.id = spare.id
+        self._spare = spare
+
+    async def process_ran_hooks(self) -> bool:
+        """Waits until the process has started, or will not; returns whether it ran hooks by then."""
+        live = self._process.live
+        await self.start_settled()
+        return live is None or live.ran_hooks
+
     def _new_process(self, at_message: str | None) -> LiveProcess:
+        spare, self._spare = self._spare, None
+        taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
+        if taken is not None:
+            return taken
         find_start = partial(find_conversation_start, self.id, self._deps.transcripts, self._origin, at_message)
         return LiveProcess(self, self._turns, self.frames, self._deps, find_start)
 

@@ -143,10 +143,10 @@ class Slots:
             self._admit()
 
     async def _admission(self, entry: _Waiting) -> None:
-        patience = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
+        timeout = None if self._memory_wait is None else max(self._memory_wait, _INTERVAL)
         while True:
             try:
-                return await asyncio.wait_for(asyncio.shield(entry.admitted), patience)
+                return await asyncio.wait_for(asyncio.shield(entry.admitted), timeout)
             except TimeoutError:
                 if missing := self._memory_missing():
                     raise LimitReached(missing, limit=self.memory_limit) from None
