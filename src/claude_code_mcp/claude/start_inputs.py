@@ -24,7 +24,9 @@ _MOST_IMPORTS = 100
 _LARGEST_TEXT = 1 << 20
 _IMPORT = re.compile(r"(?<!\S)@([^\s`]{1,1000})")
 _NAMES = ("CLAUDE.md", "CLAUDE.local.md", "AGENTS.md", ".mcp.json")
-_OF_USER = ("settings.json", "CLAUDE.md", ".credentials.json", "rules", "agents", "skills", "commands", "output-styles")
+_SETTINGS = ("settings.json", "settings.local.json", "managed-settings.json")
+_CONFIGURED = (*_SETTINGS, "CLAUDE.md", ".credentials.json", "rules", "agents", "skills", "commands", "output-styles")
+"""What is read of a directory with configuration, of which there is one for the user and one in each project."""
 _OF_USER_FILE = ("mcpServers", "oauthAccount", "primaryApiKey", "customApiKeyResponses", "env")
 _OF_PROJECT = (
     *("mcpServers", "enabledMcpServers", "disabledMcpServers", "enabledMcpjsonServers", "disabledMcpjsonServers"),
@@ -67,17 +69,18 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
     config, home = Path(config_directory(environment)), Path(environment.get("HOME") or Path.home())
     managed = Path(_MANAGED.get(sys.platform, "/etc/claude-code"))
     above = [cwd, *cwd.parents]
-    places = [*above, *(cwd / directory for directory in directories)]
-    for place in (config, managed, *(place / ".claude" for place in places)):
-        for name in ("settings.json", "settings.local.json", "managed-settings.json"):
-            _refuse_start_hooks(place / name)
+    places = [*above, *(cwd / added for added in directories)]
+    configured = [config, *(place / ".claude" for place in places)]
+    for directory in (managed, *configured):
+        for name in _SETTINGS:
+            _refuse_start_hooks(directory / name)
     yield _facts(Path(executable))
     yield _facts(Path(os.path.realpath(executable)))
     yield _user_file(user_file_directory(environment) / ".claude.json", places)
     files = [home / ".gitconfig", managed]
-    files += [config / name for name in _OF_USER]
+    files += [directory / name for directory in configured for name in _CONFIGURED]
     files += [config / "plugins" / name for name in ("installed_plugins.json", "known_marketplaces.json")]
-    files += [place / name for place in places for name in (*_NAMES, ".claude")]
+    files += [place / name for place in places for name in _NAMES]
     budget = [_MOST_FILES]
     for file in files:
         yield from _tree(file, budget)

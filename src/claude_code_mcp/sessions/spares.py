@@ -74,7 +74,10 @@ class Spare:
     async def start(self, key: str) -> bool:
         """Starts the process and waits until it can be taken; returns whether it can."""
         self.key = key
-        self._live = LiveProcess(self, self, self, self._deps, lambda: ConversationStart(self.id), leased=False)
+        try:
+            self._live = LiveProcess(self, self, self, self._deps, lambda: ConversationStart(self.id), leased=False)
+        except ClaudeCodeError as error:
+            self.start_failed(error)
         return await asyncio.shield(self._warm)
 
     @property
@@ -140,7 +143,7 @@ class Spare:
         with contextlib.suppress(ProcessFailed):  # earlier versions do not know the request
             for _ in range(_WARM_UPS):
                 await live.process.request("get_context_usage", timeout=self._deps.settings.start_timeout)
-        directory = config_directory(self._deps.launcher.environment)
+        directory = config_directory({**self._deps.launcher.environment, **self.options.env})
         self._registration = await asyncio.to_thread(take_registration, self.id, directory)
         if self.ran_hooks:
             self.drop()
@@ -200,6 +203,8 @@ class Spares:
     async def reserve(self, session: SparedSession) -> Spare | None:
         """A spare that is just like the session, set apart for it; None if there is none. One that is out of date is
         ended."""
+        if not self._ready:
+            return None
         launch = launch_of(session, self._deps)
         alike = [spare for spare in self._ready if launch_of(spare, self._deps) == launch]
         if not alike:
@@ -208,15 +213,16 @@ class Spares:
         for spare in alike:
             if spare not in self._ready:
                 continue  # somebody else was faster
-            self._ready.remove(spare)
-            if spare.key == key and spare.usable:
+            if spare.key != key:
+                self._end(spare)
+            elif spare.usable:  # else it is still starting
                 self._set_apart(spare)
                 return spare
-            spare.drop()
         return None
 
     def _set_apart(self, spare: Spare) -> None:
         spare.reserved = True
+        self._ready.remove(spare)
         self._reserved.append(spare)
         asyncio.get_running_loop().call_later(_RESERVED, self._end, spare)
 
