@@ -17,6 +17,7 @@ from .config import Settings, load_settings
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .model.events import AuditEvent, AuditKind
+from .model.origin import ClientOrigin
 from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
@@ -27,6 +28,7 @@ from .service import Service
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
     from .hub.hub import Hub
+    from .hub_factory import Hubs
     from .server.transports.http import HttpServer
 
 log = logging.getLogger(__name__)
@@ -126,13 +128,42 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
     return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
 
 
+def _uses_hub(settings: Settings) -> bool:
+    used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
+    return settings.hub != "off" and bool(used)
+
+
+class ClientHubs:
+    """The hubs for clients with an environment of their own; the parts for that are loaded when one is needed."""
+
+    def __init__(self, settings: Settings, serving_at: tuple[str, int] | None = None) -> None:
+        self._settings = settings
+        self._serving_at = serving_at
+        self._hubs: Hubs | None = None
+
+    @asynccontextmanager
+    async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | None]":
+        """The hub for this client within this context; None where no server is configured."""
+        if not await asyncio.to_thread(_uses_hub, self._settings):
+            yield None
+            return
+        from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        self._hubs = self._hubs or Hubs(self._settings, self._serving_at)
+        async with self._hubs.use(origin) as hub:
+            yield hub
+
+    async def close(self) -> None:
+        if self._hubs is not None:
+            await self._hubs.close()
+
+
 @asynccontextmanager
 async def _hub(
     settings: Settings, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
     """The hub and the relay for what its servers send to sessions; None where no server is configured."""
-    is_used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
-    if settings.hub == "off" or not is_used:
+    if not _uses_hub(settings):
         yield None
         return
     from .channel_relay import ChannelRelay  # noqa: PLC0415
@@ -152,13 +183,20 @@ async def _hub(
 async def _service(
     settings: Settings, profile: str, audit_file: Path | None, serving_at: tuple[str, int] | None = None
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
-    """A running service with its hub, policy and observers. The service is closed before the hub that its sessions
+    """A running service with its hub, policy and observers. The service is closed before the hubs that its sessions
     use; the audit trail is closed after the service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     async with _hub(settings, serving_at) as hosted:
         hub, relay = hosted or (None, None)
-        service = Service(settings, policy=read_policy(settings, profile), redactor=_redactor, host=hub)
+        client_hubs = ClientHubs(settings, serving_at)
+        service = Service(
+            settings,
+            policy=read_policy(settings, profile),
+            redactor=_redactor,
+            host=hub,
+            host_of=client_hubs.use,
+        )
         service.observe(SessionLog())
         audit = _audit(settings, audit_file)
         if audit is not None:
@@ -171,6 +209,7 @@ async def _service(
                     relay.connect(service, hub)
                 yield service, hub
         finally:
+            await client_hubs.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
             if audit is not None:
                 await asyncio.to_thread(audit.close)

@@ -29,7 +29,7 @@ from pydantic import (
 )
 
 from .errors import InvalidArgument
-from .processes.environment import MAX_DEPTH, OWN_PREFIX
+from .processes.environment import MAX_DEPTH, OWN_PREFIX, expand_home
 
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
@@ -290,6 +290,23 @@ def load_settings(environment: Mapping[str, str] | None = None, file: Path | Non
         return Settings.model_validate(values)
     except ValidationError as error:
         raise _readable(error, values) from None
+
+
+_OF_EACH_CLIENT = ("claude_path", "default_cwd")
+
+
+def client_settings(settings: Settings, client: Mapping[str, str], server: Mapping[str, str] | None = None) -> Settings:
+    """The settings of a server for one of its clients, by the client's environment: which Claude Code is run, and where
+    sessions work by default, is each client's own. Where the client says nothing, the configuration file counts, but
+    not the variables of the `server`, which may be those of another client."""
+    server = os.environ if server is None else server
+    values: dict[str, Any] = {}
+    for field in _OF_EACH_CLIENT:
+        variable = variable_of(field)
+        values[field] = client.get(variable) or (None if server.get(variable) else getattr(settings, field))
+    if values["default_cwd"]:
+        values["default_cwd"] = os.path.expanduser(expand_home(values["default_cwd"], client))
+    return settings.model_copy(update=values)
 
 
 def _config_file(environment: Mapping[str, str], file: Path | None) -> Path | None:

@@ -19,15 +19,14 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .claude.user_config import config_directory
 from .config import Settings, load_settings
 from .errors import InvalidArgument, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
 from .model.options import SessionOptions
+from .model.origin import ClientOrigin
 from .model.question import Answer, Question
 from .model.states import State
 from .policy.policy import Policy
-from .processes.environment import for_nested_servers
 from .processes.leftovers import sweep_stale
 from .processes.memory import machine
 from .processes.spawn import prepare
@@ -36,22 +35,22 @@ from .questions.cli_reply import put_back
 from .questions.presentation import Redacts
 from .redaction import Redactor
 from .secret_shapes import MARK
-from .sessions.dependencies import BackgroundTasks, SessionDeps
-from .sessions.launcher import Launcher, default_directory
+from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
+from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
-from .sessions.record_writer import RecordWriter
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
 from .sessions.slots import Slots
-from .store.catalogue import Catalogue, CatalogueEntries
+from .sessions.workplaces import HostOf, Workplaces, make_launcher
+from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
-from .store.session_records import LOCAL, Aliases, Leases, SessionRecords
+from .store.session_records import LOCAL
 from .store.spending import Spending
-from .store.transcripts import Transcripts, is_session_id
+from .store.transcripts import is_session_id
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +73,19 @@ class Service:
         policy: Policy | None = None,
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
+        host_of: HostOf | None = None,
         spares: int = 0,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
-        sessions share, such as a `Hub`. `spares` is how many processes are kept ready for new sessions where the
+        sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
+        the same ones unless it is given. `spares` is how many processes are kept ready for new sessions where the
         settings do not say."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
         self._redactor.learn(self._environment)
+        self._host_of = host_of
         self._observers = ObserverList()
         self._host = host
         self._spares = spares
@@ -94,40 +96,31 @@ class Service:
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
-        settings, config_dir = self.settings, config_directory(self._environment)
-        self._recorder = RecordWriter(SessionRecords(settings.state_dir, config_dir), self.start_task)
+        settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
-        self._leases = Leases(settings.state_dir, config_dir)
+        launcher = make_launcher(settings, self._environment, self.own_addresses)
         self._slots = Slots(
             settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
         )
         deps = SessionDeps(
             settings=settings,
-            launcher=Launcher(
-                self._environment,
-                settings.claude_path,
-                settings.start_timeout,
-                for_nested_servers(self._environment, settings.max_depth, str(settings.state_dir)),
-                self.own_addresses,
-            ),
+            launcher=launcher,
+            stores=Stores.below(launcher.config_dir, settings, self.start_task),
             broker=self._broker,
-            leases=self._leases,
-            transcripts=Transcripts(config_dir),
-            aliases=Aliases(settings.state_dir, config_dir),
-            recorder=self._recorder,
             slots=self._slots,
             gate=self._enforcer,
             start_task=self.start_task,
-            host=self._host,
+            hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
             notice=self._on_event,
             moved=self._on_moved,
         )
+        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._host_of)
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
-        self._sessions = Sessions(deps, spares)
+        self._sessions = Sessions(deps, lambda: self._workplaces.all_stores, spares)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
-        self._listing = SessionListing(self._sessions, Catalogue(config_dir), deps)
+        self._listing = SessionListing(self._sessions)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaners = [
@@ -150,6 +143,23 @@ class Service:
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
         return self._tasks.start(work)
 
+    @property
+    def has_hosts(self) -> bool:
+        """Whether clients with an origin may have MCP servers of their own."""
+        return self._host_of is not None
+
+    def hosted(self, origin: ClientOrigin) -> contextlib.AbstractAsyncContextManager[McpServerHost | None]:
+        """The MCP servers that the sessions of a client share, there within this context."""
+        return self._workplaces.of(origin).hosted()
+
+    @contextlib.contextmanager
+    def connected(self, origin: ClientOrigin | None) -> Iterator[None]:
+        """Within this context a client is connected, and its secrets are redacted everywhere; longer, if sessions of
+        its environment run on. A client that is gone loses neither its sessions nor its questions."""
+        kept = self._workplaces.of(origin)
+        yield
+        del kept
+
     # -- observers --------------------------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:
@@ -169,15 +179,23 @@ class Service:
 
     # -- messages to sessions ---------------------------------------------------------------------------------
 
-    async def create(self, prompt: str, options: SessionOptions | None = None, *, owner: str = LOCAL) -> PendingTurn:
-        """A new session with its first message. Returns at once; the id of the session is final."""
+    async def create(
+        self,
+        prompt: str,
+        options: SessionOptions | None = None,
+        *,
+        owner: str = LOCAL,
+        origin: ClientOrigin | None = None,
+    ) -> PendingTurn:
+        """A new session with its first message. Returns at once; the id of the session is final. It runs in the
+        environment of its `origin`, here and in the other methods; without one, in that of this service."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = await self._sessions.create(options or SessionOptions(), owner)
+            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin))
             async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
                 message = await session.send(prompt)
                 await self._acceptance.confirm(session, new=True)
-        await self._recorder.saved(session.id)
+        await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
         self._sessions.prepare_spare(session)
         return PendingTurn(session, message)
@@ -192,29 +210,40 @@ class Service:
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
+        origin: ClientOrigin | None = None,
     ) -> PendingTurn:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
         `options` apply to a session that is only on disk, field by field over what is recorded of it; one in memory
         keeps its own. RecordUnreadable for a session of ours of which is not known any more what it may do.
         `when_busy` says what becomes of the message if the session is at work at the moment it would be accepted.
-        `at_message` takes the conversation back to that message first; the session must be at rest.
+        `at_message` takes the conversation back to that message first; the session must be at rest. A turn that begins
+        with this message runs in the environment of its `origin`, unless the session is kept below a configuration
+        directory that is not that client's.
         """
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "send", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            found = await self._owned(session_id, owner, options)
+            sender = self._workplaces.of(origin)
+            found = await self._owned(session_id, owner, sender, options)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
-            await self._sessions.check_message(found.id, at_message)
-            self._sessions.admit(found)
+            await self._sessions.check_message(found, at_message)
+            self._sessions.admit(found, sender if origin is not None else None)
             async with self._acceptance.admitted(found, owner) as session:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
-                before = await asyncio.to_thread(self._recorder.records.read, session.id) if new else None
-                message = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
+                records = session.deps.stores.recorder.records
+                before = await asyncio.to_thread(records.read, session.id) if new else None
+                message = await session.send(
+                    text,
+                    when_busy=when_busy,
+                    timeout=timeout,
+                    at_message=at_message,
+                    sender=sender if origin is not None else None,
+                )
                 await self._acceptance.confirm(session, new=new, before=before)
-        await self._recorder.saved(session.id)
+        await session.saved()
         self._audit_message(kind, session, text)
         return PendingTurn(session, message)
 
@@ -227,19 +256,21 @@ class Service:
         at_message: str | None = None,
         options: SessionOptions | None = None,
         timeout: float | None = None,
+        origin: ClientOrigin | None = None,
     ) -> PendingTurn:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
         with self._observers.auditing_refusals(owner, "fork", session_id):
             timeout = self._enforcer.turn_time(timeout, owner)
-            source = await self._owned(session_id, owner)
+            deps = self._workplaces.of(origin)
+            source = await self._owned(session_id, owner, deps)
             source.refuse_if_cancelled()
-            await self._sessions.check_message(source.id, at_message)
-            fork = await self._sessions.fork(source, owner, at_message=at_message, options=options)
+            await self._sessions.check_message(source, at_message)
+            fork = await self._sessions.fork(source, owner, deps, at_message=at_message, options=options)
             async with self._acceptance.admitted(fork, owner) as session, self._acceptance.recorded(session):
                 message = await session.send(text, timeout=timeout)
                 await self._acceptance.confirm(session, new=True)
-        await self._recorder.saved(session.id)
+        await session.saved()
         self._audit_message(AuditKind.SESSION_FORKED, session, text, source=source.id)
         return PendingTurn(session, message)
 
@@ -247,33 +278,36 @@ class Service:
         details = {"prompt": prompt, "cwd": session.cwd, "mode": session.options.permission_mode, **more}
         self.audit(AuditEvent(kind, session.owner, session.id, details))
 
-    async def interrupt(self, session_id: str, *, owner: str = LOCAL) -> InterruptResult:
+    async def interrupt(
+        self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
+    ) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
-        session = await self._owned(session_id, owner)
+        session = await self._owned(session_id, owner, self._workplaces.of(origin))
         _refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
-    async def cancel(self, session_id: str, *, owner: str = LOCAL) -> Session:
+    async def cancel(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
-        session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner)
+        deps = self._workplaces.of(origin)
+        session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
         _refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, owner, session_id))
         session.cancel()
-        await self._recorder.save(session)
+        await session.deps.stores.recorder.save(session)
         return session
 
-    async def _recorded_session(self, session_id: str, owner: str) -> Session:
+    async def _recorded_session(self, session_id: str, owner: str, deps: SessionDeps) -> Session:
         """A session of the owner's that has a record on disk. SessionNotFound if there is none, SessionBusy if another
         server runs it."""
-        records = self._recorder.records
+        records = deps.stores.recorder.records
         mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
         if mine and await asyncio.to_thread(records.read, session_id) is not None:
-            if await asyncio.to_thread(self._leases.held, session_id):
+            if await asyncio.to_thread(deps.stores.leases.held, session_id):
                 raise _elsewhere(session_id)
-            return await self._owned(session_id, owner)
+            return await self._owned(session_id, owner, deps)
         return self.session(session_id, owner=owner)
 
     # -- looking at sessions ----------------------------------------------------------------------------------
@@ -295,26 +329,24 @@ class Service:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         return session
 
-    async def find(self, session_id: str, *, owner: str = LOCAL) -> Session:
+    async def find(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """A session in memory or on disk; one from disk is at rest until it is sent a message."""
-        session = await self._owned(session_id, owner)
+        session = await self._owned(session_id, owner, self._workplaces.of(origin))
         self._acceptance.learn_secrets(session)
-        await self._recorder.saved(session_id)
+        await session.saved()
         return session
 
-    async def _owned(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
+    async def _owned(
+        self, session_id: str, owner: str, deps: SessionDeps, options: SessionOptions | None = None
+    ) -> Session:
         known = self._sessions.known(session_id) is not None
         # Asked before anything is said about it: what is somebody else's does not exist.
-        if not known and not await asyncio.to_thread(self._recorder.records.owned_by, owner, session_id):
+        if not known and not await asyncio.to_thread(deps.stores.recorder.records.owned_by, owner, session_id):
             raise self._observers.foreign_session(session_id, owner)
-        session = await self._sessions.find(session_id, owner, options)
+        session = await self._sessions.find(session_id, owner, deps, options)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
         return session
-
-    async def saved(self, session_id: str) -> None:
-        """Waits until what is known of a session is on disk."""
-        await self._recorder.saved(session_id)
 
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""
@@ -334,14 +366,25 @@ class Service:
         return self.session(session_id, owner=owner).events.subscribe(after)
 
     async def catalogue(
-        self, *, owner: str = LOCAL, project: str | None = None, limit: int = 50, text: str | None = None
+        self,
+        *,
+        owner: str = LOCAL,
+        project: str | None = None,
+        limit: int = 50,
+        text: str | None = None,
+        origin: ClientOrigin | None = None,
     ) -> CatalogueEntries:
         """Every session of the owner on this machine, newest first, those without a transcript yet included."""
-        return await self._listing.entries(owner, project, limit, text)
+        deps = self._workplaces.of(origin)
+        if project is not None and deps.directory is not None:
+            project = os.path.join(deps.directory, project)
+        return await self._listing.entries(owner, deps.stores, project, limit, text)
 
-    async def last_states(self, session_ids: Iterable[str], *, owner: str = LOCAL) -> dict[str, State]:
+    async def last_states(
+        self, session_ids: Iterable[str], *, owner: str = LOCAL, origin: ClientOrigin | None = None
+    ) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
-        return await self._listing.last_states(session_ids, owner)
+        return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin).stores)
 
     # -- questions --------------------------------------------------------------------------------------------
 
@@ -350,10 +393,18 @@ class Service:
         return self.session(session_id, owner=owner).questions
 
     def respond(
-        self, session_id: str, question_id: str, answer: Answer, *, owner: str = LOCAL, by: str = "respond"
+        self,
+        session_id: str,
+        question_id: str,
+        answer: Answer,
+        *,
+        owner: str = LOCAL,
+        by: str = "respond",
+        client: str = "",
     ) -> Session:
-        """Answers a question on behalf of the owner. QuestionClosed tells who was faster; PermissionDenied for a
-        changed input or a mode that the policy refuses, which leaves the question open."""
+        """Answers a question on behalf of the owner, through the channel `by` of a `client`. QuestionClosed tells who
+        was faster; PermissionDenied for a changed input or a mode that the policy refuses, which leaves the question
+        open."""
         session = self.session(session_id, owner=owner)
         question = next((question for question in session.questions if question.id == question_id), None)
         if question is not None and answer.updated_input is not None:
@@ -365,7 +416,7 @@ class Service:
         if answer.mode is not None:
             with self._observers.auditing_refusals(owner, "respond", session_id):
                 self._enforcer.check_mode(owner, answer.mode)
-        self.answer_question(session.id, question_id, answer, by)
+        self.answer_question(session.id, question_id, answer, by, client)
         return session
 
     def add_channel(self, channel: Channel) -> None:
@@ -381,10 +432,14 @@ class Service:
         given."""
         return self._broker.pending(asker)
 
-    def answer_question(self, asker: str, question_id: str, answer: Answer, by: str) -> None:
-        """The answer of a channel, which has shown the question to a person. QuestionClosed tells who was faster;
-        InvalidArgument leaves the question open."""
-        self._broker.answer(asker, question_id, answer, by)
+    def answer_question(self, asker: str, question_id: str, answer: Answer, by: str, client: str = "") -> None:
+        """The answer of a channel, which has shown the question to a person at a client. QuestionClosed tells who was
+        faster; InvalidArgument leaves the question open."""
+        self._broker.answer(asker, question_id, answer, by, client)
+
+    def why_closed(self, asker: str, question_id: str) -> str:
+        """In one sentence, what became of a question that is no longer open."""
+        return self._broker.why_closed(asker, question_id).message
 
     def open_question(
         self,
@@ -412,14 +467,15 @@ class Service:
         """Whether permission checks may be switched off at all for this caller."""
         return self._enforcer.bypass_possible(principal)
 
-    def bypass_on(self, principal: str) -> bool:
-        """Whether they are switched off for this caller."""
-        return self._enforcer.bypass_on(principal)
+    def bypass_on(self, principal: str, *, origin: ClientOrigin | None = None) -> bool:
+        """Whether they are switched off for this caller, at the client from there."""
+        return self._workplaces.of(origin).gate.bypass_on(principal)
 
-    def set_bypass(self, principal: str, on: bool, *, by: str = "") -> None:
-        """Lets this caller's sessions skip permission checks, or no longer. `by` is the channel of the confirmation."""
+    def set_bypass(self, principal: str, on: bool, *, by: str = "", origin: ClientOrigin | None = None) -> None:
+        """Lets this caller's sessions skip permission checks, or no longer: those of clients with the same environment
+        and directory. `by` is the channel of the confirmation."""
         with self._observers.auditing_refusals(principal, "bypass"):
-            self._enforcer.set_bypass(principal, on)
+            self._workplaces.of(origin).gate.set_bypass(principal, on)
         self.audit(AuditEvent(AuditKind.BYPASS_SWITCHED, principal, details={"on": on, "by": by}))
 
     @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from claude_code_mcp.model.events import ProcessChanged, StateChanged, TurnEnded, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.origin import ClientOrigin
 from claude_code_mcp.policy.policy import Limits, Policy, Profile
 from claude_code_mcp.service import LOCAL, Service
 from claude_code_mcp.sessions.live_process import launch_of
@@ -28,7 +29,7 @@ HELLO = script("hello", "done")
 
 
 def spares(service: Service) -> list[Spare]:
-    return service._sessions._spares._ready
+    return service._sessions.spares._ready
 
 
 async def with_spare(service: Service, given: SessionOptions) -> tuple[Session, Spare]:
@@ -39,7 +40,7 @@ async def with_spare(service: Service, given: SessionOptions) -> tuple[Session, 
 
 
 async def spare_of(service: Service) -> Spare:
-    filling = service._sessions._spares._filling
+    filling = service._sessions.spares._filling
     assert filling is not None
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait([filling])
@@ -98,7 +99,7 @@ async def test_events_and_costs_are_those_of_a_cold_start(service: Service, sand
     assert told[0] == told[1]
     assert cold.usage == warm.usage
     assert (cold.spent_usd, cold.model_turns) == (warm.spent_usd, warm.model_turns)
-    record = service._recorder.records.read(warm.id)
+    record = warm.deps.stores.recorder.records.read(warm.id)
     assert record is not None
     assert record.usage == cold.usage
 
@@ -131,9 +132,12 @@ async def test_a_session_that_asks_for_anything_else_starts_cold(service: Servic
     (sandbox.root / "elsewhere").mkdir()
     others = [options(sandbox, **more) for more in DIFFERENT.values()]
     others.append(SessionOptions(cwd=str(sandbox.root / "elsewhere")))
+    other_key = {**spare.deps.launcher.environment, "ANTHROPIC_API_KEY": "sk-other"}
     for other in others:
-        assert (await service._sessions.create(other, LOCAL)).id != spare.id
-    assert (await service._sessions.create(options(sandbox), "somebody")).id != spare.id
+        assert (await service._sessions.create(other, LOCAL, spare.deps)).id != spare.id
+    assert (await service._sessions.create(options(sandbox), "somebody", spare.deps)).id != spare.id
+    foreign = service._workplaces.of(ClientOrigin(str(sandbox.root), other_key, "another client"))
+    assert (await service._sessions.create(options(sandbox), LOCAL, foreign)).id != spare.id
     assert spare.usable
     session, outcome = await run(service, HELLO, options(sandbox, model="claude-sonnet-4-5"))
     assert (outcome.ok, session.id != spare.id) == (True, True)
@@ -164,7 +168,7 @@ CHANGES: list[Callable[[Sandbox], None]] = [remember, configure, register_server
 
 async def test_a_spare_that_has_read_something_else_is_thrown_away(service: Service, sandbox: Sandbox) -> None:
     cold, spare = await with_spare(service, options(sandbox))
-    launcher, launch, pid = service._sessions._deps.launcher, launch_of(cold, service._sessions._deps), spare.pid
+    launcher, launch, pid = cold.deps.launcher, launch_of(cold, cold.deps, ()), spare.pid
     keys = [await launcher.key(launch)]
     assert keys == [spare.key]
     for change in CHANGES:
@@ -201,7 +205,7 @@ async def test_where_hooks_run_at_the_start_there_is_no_spare(service: Service, 
     (sandbox.home / ".claude").mkdir(exist_ok=True)
     (sandbox.home / ".claude" / "settings.json").write_text(json.dumps({"hooks": hooks}))
     await run(service, HELLO, options(sandbox))
-    filling = service._sessions._spares._filling
+    filling = service._sessions.spares._filling
     assert filling is not None
     await asyncio.wait([filling])
     assert spares(service) == []
@@ -211,7 +215,7 @@ async def test_where_hooks_run_at_the_start_there_is_no_spare(service: Service, 
 async def test_a_spare_that_gets_old_is_thrown_away(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(spare_processes=1, spare_max_age_ms=1)
     await run(service, HELLO, options(sandbox))
-    filling = service._sessions._spares._filling
+    filling = service._sessions.spares._filling
     await asyncio.wait([filling])
     await until_true(lambda: not spares(service))
     session, outcome = await run(service, HELLO, options(sandbox))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import ExecutableNotFound, InvalidArgument
 from ..model.options import SessionOptions
-from ..processes.environment import child_environment
+from ..processes.environment import child_environment, expand_home
 
 _CARRIER = "claude_agent_sdk"
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
@@ -29,7 +29,7 @@ def find_executable(explicit: str | None = None, environment: Mapping[str, str] 
     Raises ExecutableNotFound, also for an explicit one that is no executable file: it is not passed over.
     """
     if explicit:
-        found = _on_path(os.path.expanduser(explicit), environment)
+        found = _on_path(os.path.expanduser(expand_home(explicit, environment or {})), environment)
         if found is None:
             raise ExecutableNotFound(
                 f"CLAUDE_CODE_PATH names {explicit!r}, which is not an executable file. {_INSTALL}"

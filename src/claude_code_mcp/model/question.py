@@ -135,6 +135,13 @@ class Resolution:
     answer: Answer | None = None
     detail: str = ""
     at: float = field(default=0.0)
+    client: str = ""
+    """What the client calls itself through which the answer came, where that is known."""
+
+    @property
+    def whose(self) -> str:
+        """The channel and the client, for people."""
+        return f"{self.by} ({self.client})" if self.client else self.by
 
     def brief(self) -> "Resolution":
         """The decision and whose it was, without inputs and answers."""

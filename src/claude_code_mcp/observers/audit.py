@@ -189,6 +189,7 @@ class Audit:
                 details = {
                     **_question(question),
                     "by": resolution.by,
+                    **({"client": resolution.client} if resolution.client else {}),
                     "decision": decision,
                     "changed_to": _changed_to(question, answer),
                     "scope": scope,

@@ -39,12 +39,56 @@ _OUTER_SESSION = frozenset(
     }
 )
 
+_OF_ONE_WINDOW = frozenset(
+    {
+        *("_", "SHLVL", "PWD", "OLDPWD", "PS1", "PROMPT", "PROMPT_COMMAND", "HISTFILE", "HISTSIZE", "LS_COLORS"),
+        *(
+            "TERM",
+            "TERMINFO",
+            "COLORTERM",
+            "COLUMNS",
+            "LINES",
+            "TTY",
+            "GPG_TTY",
+            "VTE_VERSION",
+            "STY",
+            "TMUX",
+            "TMUX_PANE",
+        ),
+        *("WINDOWID", "WINDOWPATH", "SSH_TTY", "SSH_CLIENT", "SSH_CONNECTION", "SECURITYSESSIONID", "SESSIONNAME"),
+        *("DESKTOP_STARTUP_ID", "XDG_ACTIVATION_TOKEN", "GIO_LAUNCHED_DESKTOP_FILE", "GIO_LAUNCHED_DESKTOP_FILE_PID"),
+        *("INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID", "MANAGERPID", "XPC_FLAGS", "XPC_SERVICE_NAME"),
+        *("__CFBundleIdentifier", "CURSOR_TRACE_ID", MARK),
+    }
+)
+_OF_ONE_WINDOW_BY_PREFIX = (
+    *("TERM_", "XDG_SESSION_", "VSCODE_", "ELECTRON_", "ITERM_", "KITTY_", "WEZTERM_", "ALACRITTY_", "GHOSTTY_"),
+    *("KONSOLE_", "GNOME_TERMINAL_", "WT_"),
+)
+
 
 def child_environment(base: "Mapping[str, str]") -> dict[str, str]:
     """The base without our own variables and without what an outer Claude Code session set for itself. The depth is
     one more than ours, whatever the base says."""
     kept = {name: value for name, value in base.items() if not is_own(name) and name not in _OUTER_SESSION}
     return {**kept, DEPTH: str(depth(base) + 1)}
+
+
+def significant(environment: "Mapping[str, str]") -> dict[str, str]:
+    """What makes two environments differ for those who share something: everything that a child gets, except for the
+    variables that describe one window, terminal or start of a program. A variable that nobody here has heard of counts:
+    it may hold somebody's credentials."""
+    return {
+        name: value
+        for name, value in child_environment(environment).items()
+        if name not in _OF_ONE_WINDOW and not name.startswith(_OF_ONE_WINDOW_BY_PREFIX)
+    }
+
+
+def expand_home(path: str, environment: "Mapping[str, str]") -> str:
+    """The path with `~` replaced by the home directory of this environment, which need not be that of our process."""
+    home = environment.get("HOME") or environment.get("USERPROFILE")
+    return home + path[1:] if home and (path == "~" or path.startswith(("~/", "~\\"))) else path
 
 
 def build_environment(base: "Mapping[str, str]", extra: "Mapping[str, str]", mark: str) -> dict[str, str]:

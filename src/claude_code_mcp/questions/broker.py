@@ -144,14 +144,14 @@ class Broker:
         questions = (pending.question for pending in self._open.values())
         return [question for question in questions if session_id in (None, question.session_id)]
 
-    def answer(self, session_id: str, question_id: str, answer: Answer, by: str) -> Question:
-        """Answers a question. QuestionClosed if it is not open, with who answered it; InvalidArgument if the answer
-        does not fit, which leaves it open."""
+    def answer(self, session_id: str, question_id: str, answer: Answer, by: str, client: str = "") -> Question:
+        """Answers a question, through the channel `by` of a `client`. QuestionClosed if it is not open, with who
+        answered it; InvalidArgument if the answer does not fit, which leaves it open."""
         found = self._open.get(question_id)
         if found is None or found.question.session_id != session_id:
-            raise self._why_closed(session_id, question_id)
+            raise self.why_closed(session_id, question_id)
         body = reply(found.question, answer)
-        self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time()), body)
+        self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time(), client=client), body)
         return found.question
 
     def withdraw(self, question_id: str, detail: str) -> None:
@@ -176,7 +176,7 @@ class Broker:
         # Removed before anybody is called, so that a second answer from within `settle` finds the question closed.
         pending = self._open.pop(question_id)
         pending.timer.cancel()
-        by, detail = cut(resolution.by, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
+        by, detail = cut(resolution.whose, _LONGEST_DETAIL), cut(resolution.detail, _LONGEST_DETAIL)
         self._closed[question_id] = (pending.question.session_id, resolution.closure, by, detail)
         if len(self._closed) > _CLOSED_KEPT:
             self._closed.popitem(last=False)
@@ -186,7 +186,8 @@ class Broker:
             for channel in self._channels if pending.offered else ():
                 _notify(channel.withdraw, pending.question, resolution)
 
-    def _why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
+    def why_closed(self, session_id: str, question_id: str) -> QuestionClosed:
+        """What became of a question that is not open."""
         owner, closure, by, detail = self._closed.get(question_id, ("", None, "", ""))
         if closure is None or owner != session_id:
             return QuestionClosed(f"Session {session_id} has no question {question_id!r}.", closed="unknown")

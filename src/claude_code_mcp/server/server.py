@@ -11,8 +11,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
@@ -25,7 +26,8 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
-from ..model.text import cut
+from ..model.origin import ClientOrigin
+from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
@@ -45,6 +47,7 @@ from .transports.wire import checked_results
 if TYPE_CHECKING:
     from ..hub.hub import Hub
     from .tools.hub_proxy import HubProxy
+    from .transports.stdio import Inbox, Outbox
 from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -54,60 +57,104 @@ ToolRunner = Callable[
 NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
+_LONGEST_CLIENT_NAME = 60
 _ANNOUNCE_DELAY = 0.5
 """Seconds in which changes of the tools are gathered into one announcement."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connected:
+    """A client while it is connected: where it is from, and its hub. Clients without an origin have those of here."""
+
+    origin: ClientOrigin | None
+    hub: "Hub | None"
+    proxy: "HubProxy | None"
 
 
 class McpServer:
     """The tools of one service, for any number of connections."""
 
     def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
-        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
+        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends. `hub` is for
+        clients without an origin; the others have the one that the service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
         self._hub = hub
-        self._hub_proxy = _hub_proxy(service, hub)
+        self._offers_hub_tools = "hub-tools" in service.settings.toolsets and (hub is not None or service.has_hosts)
+        self._clients: list[Connected] = []
+        """Those with an origin."""
         self._bus = InMemorySubscriptionBus()
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings)
-        self._shared: dict[str, Dialogs] = {}
+        self._shared: dict[tuple[str, ClientOrigin | None], Dialogs] = {}
+        """The dialogs of the callers of 2026-07-28: of each connection that has an origin, else of each principal."""
+        # A person may take as long as a question stays open to answer the form that a call returned.
+        self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
         self._announcing = False
-        if hub is not None and self._hub_proxy is not None:
-            hub.watch_all(self._hub_changed)
+        self._here = Connected(None, hub, self._new_proxy(hub))
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
         """Made when it is asked for: on stdio the greeting has answered that as a rule."""
         return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
-    def server(self) -> Server[Any]:
-        """A lowlevel server of the SDK with our handlers."""
-        server = (Server[Any] if self._hub_proxy is None else sdk.ChangingServer)(
+    async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
+        """Serves one connection until the client ends it. Its sessions run in the environment of its `origin`, and are
+        treated as `on_disconnect` says afterwards."""
+        server = self.server(origin)
+        await server.run(inbox, outbox, server.create_initialization_options())
+
+    def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
+        """A lowlevel server of the SDK with our handlers; with an `origin`, for the one connection from there."""
+        server = (sdk.ChangingServer if self._offers_hub_tools else Server[Any])(
             NAME,
             version=__version__,
             title="Claude Code",
             instructions=instructions(self.service.settings),
-            lifespan=self._lifespan,
+            lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=None if self._hub_proxy is None else ListenHandler(self._bus),
+            on_subscriptions_listen=ListenHandler(self._bus) if self._offers_hub_tools else None,
         )
-        # A person may take as long as a question stays open to answer the form that a call returned.
-        security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
-        server.middleware[:] = [checked_results, RequestStateBoundary(security, default_audience=NAME)]
+        server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
 
     @asynccontextmanager
-    async def _lifespan(self, _: Server[Any]) -> AsyncIterator[Service]:
-        yield self.service
+    async def _lifespan(self, origin: ClientOrigin | None, _: Server[Any]) -> "AsyncIterator[Connected]":
+        if origin is None:
+            yield self._here
+            return
+        async with self.service.hosted(origin) as host:
+            hub = cast("Hub | None", host)
+            sharing = next((other for other in (self._here, *self._clients) if other.hub is hub), None)
+            client = Connected(origin, hub, sharing.proxy if sharing is not None else self._new_proxy(hub))
+            self._clients.append(client)
+            try:
+                with self.service.connected(origin):
+                    yield client
+            finally:
+                self._clients.remove(client)
+                ended = [key for key in self._shared if key[1] is origin]
+                for key in ended:
+                    self._disconnected(self._shared.pop(key))
+
+    def _new_proxy(self, hub: "Hub | None") -> "HubProxy | None":
+        """The tools of a hub as tools of this server, where they are offered."""
+        if hub is None or not self._offers_hub_tools:
+            return None
+        from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        hub.watch_all(self._hub_changed)
+        return HubProxy(hub, self.service)
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        if self._hub_proxy is None:
+        proxy = _connected(context).proxy
+        if proxy is None:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await self._hub_proxy.listing()])
+        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing()])
 
     def _hub_changed(self, kind: str) -> None:
         if kind == "tools" and not self._announcing:
@@ -126,7 +173,8 @@ class McpServer:
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        run = await self._runner(params.name)
+        client = _connected(context)
+        run = await self._runner(params.name, client.proxy)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         try:
@@ -136,9 +184,10 @@ class McpServer:
                 dialogs,
                 principal(),
                 context,
-                Switches(self.service, principal()),
+                Switches(self.service, principal(), client.origin),
                 self._held_events,
-                self._hub,
+                client.origin,
+                client.hub,
                 params.input_responses or {},
                 read_state(params),
                 self._on_disconnect,
@@ -159,13 +208,13 @@ class McpServer:
     def _audit_failure(self, tool: str, code: str) -> None:
         self.service.audit(AuditEvent(AuditKind.FAILED, principal(), details={"tool": tool, "code": code}))
 
-    async def _runner(self, name: str) -> "ToolRunner | None":
+    async def _runner(self, name: str, proxy: "HubProxy | None") -> "ToolRunner | None":
         """What runs a tool: one of ours or, through the proxy, one of the hub's; None if there is no such tool."""
         tool = self._tools.get(name)
         if tool is not None:
             return tool.call
-        if self._hub_proxy is not None and await self._hub_proxy.knows(name):
-            return partial(self._hub_proxy.call, name)
+        if proxy is not None and await proxy.knows(name):
+            return partial(proxy.call, name)
         return None
 
     def _without_secrets(
@@ -188,13 +237,13 @@ class McpServer:
         return result
 
     def _dialogs(self, context: Context) -> Dialogs:
-        """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection: all of a caller
-        share one, which never pushes."""
+        """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
+        all of a caller share one, or all that come from one origin, which never pushes."""
         if is_modern(context.protocol_version):
-            owner = principal()
-            if owner not in self._shared:
-                self._shared[owner] = self._new_dialogs(context, pushes=False)
-            return self._shared[owner]
+            key = principal(), _connected(context).origin
+            if key not in self._shared:
+                self._shared[key] = self._new_dialogs(context, pushes=False)
+            return self._shared[key]
         return sdk.once_per_connection(
             context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._disconnected
         )
@@ -212,6 +261,7 @@ class McpServer:
             context.session,
             pushes=pushes,
             connection=connection,
+            client=client_name(context) if pushes or _connected(context).origin is not None else "",
             can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)
@@ -246,12 +296,17 @@ def _hub_tools() -> Mapping[str, Tool[Any]]:
     return hub_tools()
 
 
-def _hub_proxy(service: Service, hub: "Hub | None") -> "HubProxy | None":
-    if hub is None or "hub-tools" not in service.settings.toolsets:
-        return None
-    from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
+def _connected(context: Context) -> Connected:
+    """Who this request is from."""
+    found = context.lifespan_context
+    assert isinstance(found, Connected)
+    return found
 
-    return HubProxy(hub, service)
+
+def client_name(context: Context) -> str:
+    """What the client calls itself, fit to be shown."""
+    params = context.session.client_params
+    return one_line(visible(params.client_info.name), _LONGEST_CLIENT_NAME) if params is not None else ""
 
 
 def principal() -> str:

@@ -1,16 +1,18 @@
-"""What all sessions of a service share, handed to each of them, and the tasks that belong to the service and to no
-caller."""
+"""What a session uses of its service: parts that all sessions share and those of the environment that it runs in; and
+the tasks that belong to the service and to no caller."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ..config import Settings
 from ..model.events import Event
 from ..questions.broker import Broker
-from ..store.session_records import Aliases, Leases
+from ..store.catalogue import Catalogue
+from ..store.session_records import Aliases, Leases, SessionRecords
 from ..store.transcripts import Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
@@ -19,6 +21,9 @@ from .record_writer import RecordWriter
 from .slots import Slots
 
 log = logging.getLogger(__name__)
+Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
+"""Within what it returns there are MCP servers, or there are none."""
+StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 _GRACE = 1.0
 """Seconds that tasks have to end by themselves when the service closes."""
 
@@ -53,25 +58,46 @@ class BackgroundTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionDeps:
-    """The parts of a service that its sessions use."""
+class Stores:
+    """What is kept of the sessions below one configuration directory of the CLI."""
 
-    settings: Settings
-    launcher: Launcher
-    broker: Broker
     leases: Leases
     transcripts: Transcripts
     aliases: Aliases
     recorder: RecordWriter
+    catalogue: Catalogue
+
+    @classmethod
+    def below(cls, config_dir: str, settings: Settings, start_task: StartTask) -> "Stores":
+        state_dir = settings.state_dir
+        return cls(
+            Leases(state_dir, config_dir),
+            Transcripts(config_dir),
+            Aliases(state_dir, config_dir),
+            RecordWriter(SessionRecords(state_dir, config_dir), start_task),
+            Catalogue(config_dir),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class SessionDeps:
+    """The parts of a service that the sessions of one environment use; see `workplaces.py`."""
+
+    settings: Settings
+    launcher: Launcher
+    stores: Stores
+    broker: Broker
     slots: Slots
     gate: PolicyEnforcer
-    start_task: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    start_task: StartTask
     """Runs work that belongs to the service, never to a caller."""
-    host: McpServerHost | None
-    """The MCP servers that all sessions share, if there are any."""
+    hosted: Hosted
+    """Around every use of the MCP servers that these sessions share."""
     redact: Callable[[Any], Any]
     """Removes secrets from a text or a JSON value."""
     notice: Callable[[str, str, Event], None]
     """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
+    directory: str | None = None
+    """Where the client is, from which relative paths start; None: where this server is."""

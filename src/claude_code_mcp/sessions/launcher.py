@@ -21,7 +21,7 @@ from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.start_inputs import start_inputs
-from ..claude.user_config import config_directory, own_registrations, process_with
+from ..claude.user_config import own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
@@ -47,6 +47,8 @@ class Launch:
     options: SessionOptions
     cwd: str
     owner: str
+    environment: str
+    """What is significant in the environment of the client, see `Launcher.environment_key`."""
     budget: float | None = None
     """What the process may spend."""
     bridged: Mapping[str, Mapping[str, Any]] | None = None
@@ -70,6 +72,10 @@ class Launcher:
     """Starts Claude Code processes in one environment."""
 
     environment: Mapping[str, str]
+    environment_key: str
+    """Equal for environments in which sessions behave the same: see `workplaces.environment_key`."""
+    config_dir: str
+    """Where Claude Code keeps its files in this environment."""
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
@@ -96,14 +102,14 @@ class Launcher:
 
     def end_stray(self, session_id: str) -> None:
         """Ends a process that a killed server has left with this session, if it is not gone by itself yet."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
         """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
         a killed server may register itself while it is being ended. Reads a few small files."""
-        pid = process_with(session_id, config_directory(self.environment))
+        pid = process_with(session_id, self.config_dir)
         if pid is not None and not is_stale(pid):
             raise SessionBusy(
                 f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
@@ -124,7 +130,8 @@ class Launcher:
         command, scratch = await asyncio.to_thread(
             prepare_command, options, start, mark, budget=launch.budget, rules=launch.rules, left_out=left_out
         )
-        argv, environment = self._argv(options, command), self._environment(options, command, mark)
+        environment = build_environment(self.environment, self._variables(options, command), mark)
+        argv = self._argv(options, command)
         return await ClaudeProcess.start(
             listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
         )
@@ -132,8 +139,8 @@ class Launcher:
     def _argv(self, options: SessionOptions, command: Command) -> list[str]:
         return [self._executable(options), *command.arguments]
 
-    def _environment(self, options: SessionOptions, command: Command, mark: str) -> dict[str, str]:
-        return build_environment(self.environment, {**self.nested, **options.env, **command.variables}, mark)
+    def _variables(self, options: SessionOptions, command: Command) -> dict[str, str]:
+        return {**self.nested, **options.env, **command.variables}
 
     async def key(self, launch: Launch) -> str | None:
         """A text that is equal for two launches of new conversations if the processes would be equal: the same
@@ -149,12 +156,13 @@ class Launcher:
         command = build_command(
             options, ConversationStart(""), Path(), budget=launch.budget, rules=launch.rules, left_out=left_out
         )
-        argv, environment = self._argv(options, command), self._environment(options, command, "")
-        read = start_inputs(environment, launch.cwd, options.additional_directories, argv[0])
+        argv, variables = self._argv(options, command), self._variables(options, command)
+        read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
         if read is None:
             return None
         files = {str(path): content for path, content in command.files.items()}
-        parts = [argv, files, sorted(environment.items()), launch.cwd, launch.owner, launch.hooks, read]
+        started_with = [argv, files, launch.environment, variables, launch.cwd, launch.owner, launch.hooks]
+        parts = [*started_with, read]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
@@ -284,9 +292,9 @@ def own_directory() -> str:
         ) from None
 
 
-def default_directory(settings: Settings) -> str:
-    """The working directory of sessions that name none."""
+def default_directory(settings: Settings, client: str | None = None) -> str:
+    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
     configured = settings.default_cwd
     if configured is not None and os.path.isabs(configured):
         return os.path.abspath(configured)
-    return os.path.abspath(os.path.join(own_directory(), configured or ""))
+    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
@@ -81,14 +82,15 @@ class FrameReceiver(Protocol):
         """A bridged server wants a form filled in; returns it as it was filled in."""
 
 
-def launch_of(owner: "LaunchOwner", deps: SessionDeps) -> Launch:
-    """What a process of this owner is started with now: its options with what was granted, as the policy is now."""
+def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
+    """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
+    gets."""
     granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))
-    servers = deps.host.offered(owner.options.hub_servers) if deps.host is not None else ()
     return Launch(
         with_grants(owner.options, granted),
         owner.cwd,
         owner.owner,
+        deps.launcher.environment_key,
         budget=owner.process_budget,
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
         rules=granted_rules(granted),
@@ -120,7 +122,7 @@ class LiveProcess:
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.leases.take(owner.id)] if leased else []
+        self._leases = [deps.stores.leases.take(owner.id)] if leased else []
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -138,11 +140,13 @@ class LiveProcess:
         self._budget: float | None = None
         self._totals = Totals()
         self._closing: asyncio.Task[None] | None = None
-        self.bridge = self._make_bridge()
+        self.bridge: McpBridge | None = None
+        self._hosting = AsyncExitStack()
+        """Held open for as long as the process may use the MCP servers that sessions share."""
         self._starting = deps.start_task(self._start())
 
-    def _make_bridge(self) -> McpBridge | None:
-        host, owner = self._deps.host, self._owner
+    async def _make_bridge(self) -> McpBridge | None:
+        host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
         servers = host.offered(owner.options.hub_servers) if host is not None else ()
         if host is None or not servers:
             return None
@@ -161,6 +165,7 @@ class LiveProcess:
     async def _start(self) -> None:
         try:
             async with self._deps.slots.spawning(self._owner):
+                self.bridge = await self._make_bridge()
                 process, launch = await self._spawn()
                 await self._deps.launcher.initialize(process, launch)
             # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
@@ -183,8 +188,8 @@ class LiveProcess:
         await asyncio.to_thread(deps.launcher.end_stray, owner.id)
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
         if start.resume is not None:
-            self._totals = Totals(await asyncio.to_thread(deps.transcripts.usage_of, start.resume))
-        launch = launch_of(owner, deps)
+            self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
+        launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self._budget = launch.budget
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
         try:
@@ -208,7 +213,7 @@ class LiveProcess:
         """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
         (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
         frames that came `earlier`, and reports that it has started and is ready."""
-        self._leases = [self._deps.leases.take(owner.id)]
+        self._leases = [self._deps.stores.leases.take(owner.id)]
         self._deps.slots.take(owner, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
         self._budget = owner.process_budget
@@ -223,7 +228,7 @@ class LiveProcess:
         if process.exited.done():  # just now: another one begins the same conversation
             if self.bridge is not None:
                 self.bridge.close()
-            self.process, self.bridge = None, self._make_bridge()
+            self.process = None
             await self._start()
             return
         self._lifecycle.process_started(process.pid, 0)
@@ -265,7 +270,7 @@ class LiveProcess:
         """
         self.conversation_reset = False
         self.budget_outdated = self._budget is not None
-        self._leases.append(self._deps.leases.take(session_id))
+        self._leases.append(self._deps.stores.leases.take(session_id))
 
     # -- end --------------------------------------------------------------------------------------------------
 
@@ -287,6 +292,7 @@ class LiveProcess:
         except ProcessFailed as error:
             log.error("session %s: %s", self._owner.id, error.message)
         finally:
+            await self._hosting.aclose()
             self._release_leases()
 
     def _release_leases(self) -> None:

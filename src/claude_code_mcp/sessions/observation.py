@@ -85,7 +85,7 @@ class Bookkeeper:
         if _changes_record(event):
             session = self._sessions.known(session_id)
             if session is not None:
-                self._deps.recorder.changed(session)
+                session.deps.stores.recorder.changed(session)
 
     def _count(self, owner: str, event: TurnEnded | Spent) -> None:
         """Counts a cost towards the owner's daily budget: in memory at once, on disk in the background."""
@@ -99,7 +99,9 @@ class Bookkeeper:
         """A session goes on under another id. This is on disk when it returns, before anybody learns the new id."""
         self._sessions.moved(old, new)
         self._deps.broker.moved(old, new)
-        session, records = self._sessions.known(new), self._deps.recorder.records
+        session = self._sessions.known(new)
+        stores = (session.deps if session is not None else self._deps).stores
+        records = stores.recorder.records
         try:
             record = session.record() if session is not None else None
             if record is not None:
@@ -107,7 +109,7 @@ class Bookkeeper:
             previous = records.read(old)
             if previous is not None:  # its turn goes on under the new id, and was not cut short
                 records.write(previous.model_copy(update={"running_since": None}))
-            self._deps.aliases.point(old, new)
+            stores.aliases.point(old, new)
         except (OSError, ClaudeCodeError) as error:
             log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
 

@@ -92,12 +92,12 @@ class MessageAcceptance:
     @asynccontextmanager
     async def recorded(self, session: Session) -> AsyncIterator[None]:
         """Writes the record of a new session before anything of it runs; removes it again if nothing comes of it."""
-        await self._deps.recorder.save(session)
+        await session.deps.stores.recorder.save(session)
         try:
             yield
         except BaseException:
             if not session.turns or self._sessions.known(session.id) is None:
-                await asyncio.shield(self._deps.recorder.remove(session.id))
+                await asyncio.shield(session.deps.stores.recorder.remove(session.id))
             raise
 
     async def confirm(self, session: Session, *, new: bool, before: SessionRecord | None = None) -> None:
@@ -115,7 +115,7 @@ class MessageAcceptance:
         if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
             if new:
                 await self._sessions.drop(session)
-                await self._deps.recorder.put_back(session.id, before)
+                await session.deps.stores.recorder.put_back(session.id, before)
             raise refusal
 
 

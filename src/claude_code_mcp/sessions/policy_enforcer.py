@@ -4,6 +4,7 @@ The rules themselves are pure (`policy/`); here they meet real paths, the switch
 owner has spent today.
 """
 
+import copy
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from ..model.question import Answer, QuestionKind, kind_of
 from ..policy.admission import Admission, within
 from ..policy.policy import Policy
 from ..policy.rules import Decision, ToolCall, Verdict, judge
+from ..processes.environment import expand_home
 from ..store.spending import Spending
 
 BY = "policy"
@@ -29,10 +31,20 @@ class PolicyEnforcer:
     def __init__(self, policy: Policy, default_directory: str, spending: Spending) -> None:
         self._policy = policy
         self._default_directory = default_directory
+        self._environment: Mapping[str, str] = {}
         self._bypassing: set[str] = set()
         self._admitting: defaultdict[str, set[str]] = defaultdict(set)
         """By owner, the sessions that are being sent a message and are not busy yet."""
         self.spending = spending
+
+    def for_client(self, directory: str, environment: Mapping[str, str]) -> "PolicyEnforcer":
+        """The same policy and counts for clients in this directory, which `.` means to them, and with this HOME.
+        Whether permissions are bypassed is switched for each of them by its own person."""
+        other = copy.copy(self)
+        other._default_directory = directory
+        other._environment = environment
+        other._bypassing = set()
+        return other
 
     # -- sessions ---------------------------------------------------------------------------------------------
 
@@ -87,7 +99,7 @@ class PolicyEnforcer:
     def judge(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Verdict:
         """What the rules decide about a call."""
         profile = self._policy.profile(owner)
-        return judge(ToolCall(tool, tool_input, cwd, _resolve), profile.allow, profile.deny, profile.tools)
+        return judge(ToolCall(tool, tool_input, cwd, self._resolve), profile.allow, profile.deny, profile.tools)
 
     def answer(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> Answer | None:
         """The answer that the rules give to a question; None if a person must be asked."""
@@ -166,11 +178,10 @@ class PolicyEnforcer:
         (self._bypassing.add if on else self._bypassing.discard)(owner)
 
     def _admission(self, owner: str) -> Admission:
-        return Admission(self._policy.profile(owner), _resolve, self._default_directory, owner in self._bypassing)
+        return Admission(self._policy.profile(owner), self._resolve, self._default_directory, owner in self._bypassing)
 
-
-def _resolve(path: str) -> str:
-    return os.path.realpath(os.path.expanduser(path))
+    def _resolve(self, path: str) -> str:
+        return os.path.realpath(os.path.expanduser(expand_home(path, self._environment)))
 
 
 def _refusal(verdict: Verdict) -> str:

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,10 @@ from ..errors import Cancelled, InvalidArgument, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.states import State
-from ..store.catalogue import Catalogue, CatalogueEntries, Entry
+from ..store.catalogue import CatalogueEntries, Entry
 from ..store.session_records import LOCAL, Summary
 from ..store.transcripts import is_session_id
-from .dependencies import SessionDeps
+from .dependencies import SessionDeps, Stores
 from .launcher import Origin, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
@@ -34,10 +34,12 @@ _RECORD_GRACE = 24 * 3600.0
 class Sessions:
     """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
 
-    def __init__(self, deps: SessionDeps, spares: int = 0) -> None:
-        """`spares` is how many processes are kept ready for new sessions."""
+    def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
+        """`deps` are for callers without an environment of their own. `spares` is how many processes are kept ready for
+        new sessions."""
         self._deps = deps
-        self._spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps)
+        self._all_stores = all_stores
+        self._spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
@@ -62,23 +64,16 @@ class Sessions:
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
-    async def create(self, options: SessionOptions, owner: str) -> Session:
-        """A new session with an id of our choosing, which is that of a spare process if there is one just like it."""
-        session = self._create(options, owner)
+    async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
+        """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
+        there is one just like it."""
+        if options.hub_servers:
+            await _check_hub_servers(options.hub_servers, deps)
+        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), owner, deps)
         spare = await self._spares.reserve(session)
         if spare is not None:
             session.begin_with(spare)
         return session
-
-    def _create(self, options: SessionOptions, owner: str) -> Session:
-        cwd = options.cwd or default_directory(self._deps.settings)
-        if not os.path.isabs(cwd):
-            cwd = os.path.abspath(os.path.join(own_directory(), cwd))
-        available = self._deps.host.servers if self._deps.host is not None else ()
-        for name in options.hub_servers or ():
-            if name not in available:
-                raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
-        return self._new(str(uuid.uuid4()), options, cwd, owner)
 
     def prepare_spare(self, session: Session) -> None:
         """Has a process started in the background for the next session like this one, where that is wanted."""
@@ -89,11 +84,13 @@ class Sessions:
         """The processes that are kept ready for new sessions."""
         return self._spares
 
-    def _new(self, session_id: str, options: SessionOptions, cwd: str, owner: str, **more: Any) -> Session:
+    def _new(
+        self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, **more: Any
+    ) -> Session:
         """A session with options from a caller: checked first, then refused or tightened by the policy."""
         check_definitions(options)
-        admitted = self._deps.gate.admit(options, cwd, owner)
-        return Session(session_id, admitted, admitted.cwd or cwd, owner, self._deps, **more)
+        admitted = deps.gate.admit(options, cwd, owner)
+        return Session(session_id, admitted, admitted.cwd or cwd, owner, deps, **more)
 
     @contextmanager
     def keeping(self, session: Session) -> Iterator[Session]:
@@ -117,8 +114,11 @@ class Sessions:
                 if not kept.turns:
                     del self._known[key]
 
-    async def find(self, session_id: str, owner: str, options: SessionOptions | None = None) -> Session:
-        """The session in memory, or one read from disk; `options` are for the latter, over those recorded.
+    async def find(
+        self, session_id: str, owner: str, deps: SessionDeps, options: SessionOptions | None = None
+    ) -> Session:
+        """The session in memory, or one read from the stores of `deps`; `options` are for the latter, over those
+        recorded.
 
         One from disk may be looked at; before it is sent a message, it must pass `admit`. RecordUnreadable if its
         record is damaged, since its limits are not known then.
@@ -128,64 +128,70 @@ class Sessions:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        deps = self._deps
-        session_id = await asyncio.to_thread(deps.aliases.resolve, session_id)
-        await deps.recorder.saved(session_id)
-        found = await asyncio.to_thread(read_session, session_id, deps.recorder.records, deps.transcripts, deps.leases)
+        session_id = await asyncio.to_thread(deps.stores.aliases.resolve, session_id)
+        await deps.stores.recorder.saved(session_id)
+        found = await asyncio.to_thread(read_session, session_id, deps.stores, deps.directory)
         if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         # Another call may have brought it into memory while the disk was read.
-        return self.known(session_id) or self._from_disk(found, owner, options)
+        return self.known(session_id) or self._from_disk(found, owner, deps, options)
 
-    def _from_disk(self, found: OnDisk, owner: str, requested: SessionOptions | None) -> Session:
+    def _from_disk(self, found: OnDisk, owner: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
         record = found.record
         if record is None:
             options = requested or SessionOptions()
-            session = self._new(found.session_id, options, options.cwd or found.cwd, owner, usage=found.usage)
+            session = self._new(found.session_id, options, options.cwd or found.cwd, owner, deps, usage=found.usage)
         else:
             foreign = record.owner if record.owner != owner else None
             options = resumed_options(record.options, requested, foreign_owner=foreign)
             cwd = options.cwd or found.cwd
             options = options.model_copy(update={"cwd": cwd})
-            session = Session(found.session_id, options, cwd, owner, self._deps, usage=found.usage)
+            session = Session(found.session_id, options, cwd, owner, deps, usage=found.usage)
         session.restore(found)
         if requested is not None and "permission_mode" in requested.model_fields_set:
             session.revoke_mode()
         return session
 
-    def admit(self, session: Session) -> None:
-        """Applies the policy again before a message: what was allowed when the session began may not be any more.
+    def admit(self, session: Session, sender: SessionDeps | None = None) -> None:
+        """Applies the policy again before a message: what was allowed when the session began may not be any more, or
+        not to the client that is the `sender`.
 
         A session that was just read from disk takes over the tightened options; one in memory has them already.
         """
-        admitted = self._deps.gate.admit(session.options, session.cwd, session.owner)
+        gate = (sender or session.deps).gate
+        admitted = gate.admit(session.options, session.cwd, session.owner)
         if session.id not in self._known:
             session.options, session.cwd = admitted, admitted.cwd or session.cwd
 
-    async def check_message(self, session_id: str, message_id: str | None) -> None:
+    async def check_message(self, session: Session, message_id: str | None) -> None:
         """InvalidArgument if the session's transcript has no such message; None is always fine."""
         if message_id is None:
             return
-        if not await asyncio.to_thread(messages_in_transcript, self._deps.transcripts, session_id, {message_id}):
-            raise InvalidArgument(f"Session {session_id} has no message {message_id!r}.", field="at_message")
+        transcripts = session.deps.stores.transcripts
+        if not await asyncio.to_thread(messages_in_transcript, transcripts, session.id, {message_id}):
+            raise InvalidArgument(f"Session {session.id} has no message {message_id!r}.", field="at_message")
 
     async def fork(
         self,
         source: Session,
         owner: str,
+        deps: SessionDeps,
         *,
         at_message: str | None = None,
         options: SessionOptions | None = None,
     ) -> Session:
-        """A new session that starts from the transcript of another, which stays as it is."""
-        resumable = await asyncio.to_thread(self._deps.transcripts.resumable, source.id, source.cwd)
+        """A new session that starts from the transcript of another, which stays as it is. It runs in the environment
+        of `deps`, or in that of the other session where its transcript lies elsewhere."""
+        if deps.stores is not source.deps.stores:
+            deps = source.deps
+        resumable = await asyncio.to_thread(deps.stores.transcripts.resumable, source.id, source.cwd)
         if not resumable:
             raise SessionNotFound(f"Session {source.id} has no transcript to fork from yet.", session_id=source.id)
         origin = Origin(source.id, at_message)
         foreign = source.recorded_owner if source.recorded_owner != owner else None
         resumed = resumed_options(source.options, options, foreign_owner=foreign)
         cwd = (options.cwd if options is not None else None) or source.cwd
-        fork = self._new(str(uuid.uuid4()), resumed, cwd, owner, origin=origin)
+        fork = self._new(str(uuid.uuid4()), resumed, cwd, owner, deps, origin=origin)
         if options is None or options.max_budget_usd is None:
             fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
         return fork
@@ -218,12 +224,9 @@ class Sessions:
             session.evict()
 
     def _clean_up_records(self) -> None:
-        transcripts = self._deps.transcripts
-        if not transcripts.available:
-            return  # a directory that is not there just now is no reason to forget anything
-        with contextlib.suppress(OSError):
-            for kept in (self._deps.recorder.records, self._deps.aliases):
-                kept.clean_up(lambda session_id: transcripts.path_of(session_id) is not None, _RECORD_GRACE)
+        for stores in self._all_stores():
+            if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
+                _clean_up_stores(stores)
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
@@ -251,6 +254,25 @@ class Sessions:
             session.log.close()
 
 
+def _directory(wanted: str | None, deps: SessionDeps) -> str:
+    cwd = wanted or default_directory(deps.settings, deps.directory)
+    return cwd if os.path.isabs(cwd) else os.path.abspath(os.path.join(deps.directory or own_directory(), cwd))
+
+
+async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
+    async with deps.hosted() as host:
+        available = host.servers if host is not None else ()
+    for name in wanted:
+        if name not in available:
+            raise InvalidArgument(f"hub_servers: the hub has no server {name!r}.", field="hub_servers")
+
+
+def _clean_up_stores(stores: Stores) -> None:
+    with contextlib.suppress(OSError):
+        for kept in (stores.recorder.records, stores.aliases):
+            kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
+
+
 async def _time_out(session: Session) -> None:
     await session.interrupt(OutcomeCode.TIMEOUT, drop_queued=False)
 
@@ -258,48 +280,53 @@ async def _time_out(session: Session) -> None:
 class SessionListing:
     """Reads the disk in threads. The local user sees every session of the machine, others only their own."""
 
-    def __init__(self, sessions: Sessions, catalogue: Catalogue, deps: SessionDeps) -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
-        self._catalogue = catalogue
-        self._deps = deps
 
     def in_memory(self, owner: str | None) -> list[Session]:
         """Most recently used first; of one owner, or of all."""
         return [session for session in self._sessions.all() if owner in (None, session.owner)]
 
-    async def entries(self, owner: str, project: str | None, limit: int, text: str | None) -> CatalogueEntries:
-        """Newest first; a session in memory that has no transcript yet is included."""
-        only = None if owner == LOCAL else frozenset(await self._summaries(owner))
-        listed = await asyncio.to_thread(self._catalogue.list, project=project, limit=limit, text=text, only=only)
+    async def entries(
+        self, owner: str, stores: Stores, project: str | None, limit: int, text: str | None
+    ) -> CatalogueEntries:
+        """Newest first: those in these stores, and those in memory that have no transcript yet or are elsewhere."""
+        only = None if owner == LOCAL else frozenset(await self._summaries(owner, stores))
+        listed = await asyncio.to_thread(stores.catalogue.list, project=project, limit=limit, text=text, only=only)
         known = {entry.session_id for entry in listed}
         fresh = [
             session for session in self.in_memory(owner) if session.id not in known and _matches(session, project, text)
         ]
-        found = await asyncio.to_thread(lambda: [self._catalogue.find(session.id) for session in fresh])
-        unwritten = [_entry(session) for session, entry in zip(fresh, found, strict=True) if entry is None]
-        return sorted([*unwritten, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
+        found = await asyncio.to_thread(lambda: [session.deps.stores.catalogue.find(session.id) for session in fresh])
+        more = [
+            entry or _entry(session)
+            for session, entry in zip(fresh, found, strict=True)
+            if entry is None or session.deps.stores is not stores  # of those here, what is not listed was left out
+        ]
+        return sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
 
-    async def last_states(self, session_ids: Iterable[str], owner: str) -> dict[str, State]:
+    async def last_states(self, session_ids: Iterable[str], owner: str, stores: Stores) -> dict[str, State]:
         """The states of sessions with a record that are only on disk."""
-        summaries = await self._summaries(owner)
+        summaries = await self._summaries(owner, stores)
         wanted = {
             session_id: summaries[session_id]
             for session_id in session_ids
             if session_id in summaries and not self._sessions.known(session_id)
         }
         return await asyncio.to_thread(
-            lambda: {session_id: self._last_state(session_id, summary) for session_id, summary in wanted.items()}
+            lambda: {session_id: _last_state(session_id, summary, stores) for session_id, summary in wanted.items()}
         )
 
-    async def _summaries(self, owner: str) -> dict[str, Summary]:
-        summaries = await asyncio.to_thread(self._deps.recorder.records.summaries)
+    async def _summaries(self, owner: str, stores: Stores) -> dict[str, Summary]:
+        summaries = await asyncio.to_thread(stores.recorder.records.summaries)
         return {session_id: summary for session_id, summary in summaries.items() if owner in (LOCAL, summary.owner)}
 
-    def _last_state(self, session_id: str, summary: Summary) -> State:
-        if summary.running and not summary.cancelled:
-            # Recorded as running: it still is where another server holds its lease, else that server has died.
-            return State.RUNNING if self._deps.leases.held(session_id) else State.INTERRUPTED
-        return summary.state
+
+def _last_state(session_id: str, summary: Summary, stores: Stores) -> State:
+    if summary.running and not summary.cancelled:
+        # Recorded as running: it still is where another server holds its lease, else that server has died.
+        return State.RUNNING if stores.leases.held(session_id) else State.INTERRUPTED
+    return summary.state
 
 
 def _matches(session: Session, project: str | None, text: str | None) -> bool:

@@ -70,7 +70,9 @@ class Session:
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
-        self._deps = deps
+        self.deps = deps
+        """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
+        and directory ever changes: its files stay where they are."""
         self._origin = origin
         self._spare: Spare | None = None
         """A process that is ready for its first message, until that comes."""
@@ -97,7 +99,7 @@ class Session:
         """Takes every frame of the current process."""
 
     def _notify(self, event: Event) -> None:
-        self._deps.notice(self.id, self.owner, event)
+        self.deps.notice(self.id, self.owner, event)
 
     # -- what callers see -------------------------------------------------------------------------------------
 
@@ -126,12 +128,12 @@ class Session:
     @property
     def memory_bytes(self) -> int | None:
         """What its process uses with all that it started, as last measured; None if that is not known."""
-        return self._deps.slots.memory_of(self)
+        return self.deps.slots.memory_of(self)
 
     @property
     def queued(self) -> str | None:
         """The place of its process among those that wait to start, and what for; None if it does not wait."""
-        return self._deps.slots.wait_reason(self)
+        return self.deps.slots.wait_reason(self)
 
     @property
     def questions(self) -> list[Question]:
@@ -212,7 +214,7 @@ class Session:
     @property
     def process_budget(self) -> float | None:
         """What a process that starts now may spend: what is left to the session, or to its owner for today."""
-        left = (self.budget_left, self._deps.gate.left_today(self.owner))
+        left = (self.budget_left, self.deps.gate.left_today(self.owner))
         return min((amount for amount in left if amount is not None), default=None)
 
     async def wait(self, timeout: float | None, *, for_questions: bool = True) -> bool:
@@ -226,7 +228,7 @@ class Session:
 
     async def saved(self) -> None:
         """Waits until the record on disk is up to date; a caller may then tell others what the session came to."""
-        await self._deps.recorder.saved(self.id)
+        await self.deps.stores.recorder.saved(self.id)
 
     # -- messages ---------------------------------------------------------------------------------------------
 
@@ -237,19 +239,23 @@ class Session:
         when_busy: WhenBusy = WhenBusy.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
+        sender: SessionDeps | None = None,
     ) -> UserMessage:
         """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
-        `at_message` first takes the conversation back to that message; what came after it is left behind.
+        `at_message` first takes the conversation back to that message; what came after it is left behind. A turn that
+        begins with this message runs in the environment of its `sender`, as far as `_go_on_in` says.
         """
         async with self._process.starting:
             self._check_accepting(when_busy)
+            if sender is not None:
+                self._go_on_in(sender)
             if at_message is not None:
                 if self.busy or self.background_work:
                     raise SessionBusy(f"Session {self.id} cannot go back while it is at work.", session_id=self.id)
                 self.evict()
             if self._process.live is None:
-                await self._deps.launcher.check(self.options, self.cwd)
+                await self.deps.launcher.check(self.options, self.cwd)
                 await self._turns.clear_way()
                 await self._catch_up()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
@@ -316,6 +322,19 @@ class Session:
         """
         return await self._turns.interrupt(code, drop_queued=drop_queued)
 
+    def _go_on_in(self, sender: SessionDeps) -> None:
+        """From the next process on, runs in the environment of a client that sends a message; a process at rest in a
+        different one is closed for that. One at work, one that cannot be resumed and one that runs something in the
+        background stays; so does a session whose files are below another configuration directory than the client's."""
+        if sender.stores is not self.deps.stores:
+            return
+        same = sender.launcher.environment_key == self.deps.launcher.environment_key
+        if self._process.live is not None and not same:
+            if not self.evictable:
+                return
+            self.evict()
+        self.deps = sender
+
     # -- permissions that outlive a process -------------------------------------------------------------------
 
     def grant(self, updates: list[Mapping[str, Any]]) -> None:
@@ -350,8 +369,8 @@ class Session:
         taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
         if taken is not None:
             return taken
-        find_start = partial(find_conversation_start, self.id, self._deps.transcripts, self._origin, at_message)
-        return LiveProcess(self, self._turns, self.frames, self._deps, find_start)
+        find_start = partial(find_conversation_start, self.id, self.deps.stores.transcripts, self._origin, at_message)
+        return LiveProcess(self, self._turns, self.frames, self.deps, find_start)
 
     def _move_to(self, session_id: str) -> None:
         """The conversation was cleared, and the process writes another one from now on.
@@ -363,7 +382,7 @@ class Session:
         old, self.id = self.id, session_id
         self._origin = None
         self._costs.start_api_time(0)
-        self._deps.moved(old, session_id)
+        self.deps.moved(old, session_id)
         if self._turns.current is not None:
             self._turns.current.cleared = True
         if self._process.live is not None:
@@ -454,9 +473,9 @@ class Session:
     async def _catch_up(self) -> None:
         """Another server may have gone on with the session while this one had it parked: its record is newer then."""
         record = None
-        await self._deps.recorder.saved(self.id)
+        await self.deps.stores.recorder.saved(self.id)
         with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
-            record = await asyncio.to_thread(self._deps.recorder.records.read, self.id)
+            record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
         if record is not None and record.revision > self._revision:
             self._adopt(record)
             if record.cancelled:

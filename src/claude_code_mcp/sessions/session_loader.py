@@ -12,10 +12,11 @@ from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
-from ..store.session_records import Leases, SessionRecord, SessionRecords
+from ..store.session_records import SessionRecord
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcript_summary import in_folder
 from ..store.transcripts import Transcript, Transcripts, read_lines
+from .dependencies import Stores
 from .event_writer import ReadableLines
 from .launcher import own_directory
 
@@ -30,13 +31,15 @@ class OnDisk:
     recent: Recent
     runs_elsewhere: bool = False
     """Whether another server is running a turn of it."""
+    directory: str | None = None
+    """Where the caller is; None: where this server is."""
 
     @property
     def cwd(self) -> str:
         """Where it works: as recorded, unless the transcript has been moved elsewhere since."""
         record, transcript = self.record, self.transcript
         if record is None:
-            return (transcript.cwd if transcript is not None else None) or own_directory()
+            return (transcript.cwd if transcript is not None else None) or self.directory or own_directory()
         if transcript is None or transcript.cwd is None:
             return record.cwd
         in_place = in_folder(os.path.realpath(record.cwd), transcript.path.parent.name)
@@ -73,19 +76,19 @@ class OnDisk:
         return record.outcome
 
 
-def read_session(session_id: str, records: SessionRecords, transcripts: Transcripts, leases: Leases) -> OnDisk | None:
+def read_session(session_id: str, stores: Stores, directory: str | None = None) -> OnDisk | None:
     """None if there is nothing that could be resumed, RecordUnreadable if it must not be. Blocks on the disk.
 
     A session that was ended before it could write a line has only its record, and begins anew. One that has had
     turns of the model and lost its transcript is gone.
     """
-    record = records.read(session_id)
-    transcript = transcripts.read(session_id)
+    record = stores.recorder.records.read(session_id)
+    transcript = stores.transcripts.read(session_id)
     if transcript is None and (record is None or record.model_turns):
         return None
     recent = read_recent(transcript.path) if transcript is not None else Recent()
-    running = record is not None and record.running_since is not None and leases.held(session_id)
-    return OnDisk(session_id, record, transcript, recent, running)
+    running = record is not None and record.running_since is not None and stores.leases.held(session_id)
+    return OnDisk(session_id, record, transcript, recent, running, directory)
 
 
 def resumed_options(

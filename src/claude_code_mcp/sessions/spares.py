@@ -21,7 +21,8 @@ from ..claude.user_config import Registration, config_directory, take_registrati
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
 from ..processes.child import Exit
-from .dependencies import SessionDeps
+from .dependencies import SessionDeps, StartTask
+from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,17 @@ class SparedSession(Protocol):
     cwd: str
     owner: str
     grants: tuple[Mapping[str, Any], ...]
+    deps: SessionDeps
 
     @property
     def process_budget(self) -> float | None: ...
+
+
+async def launch_like(session: SparedSession) -> Launch:
+    """What a process of the session would be started with now."""
+    async with session.deps.hosted() as host:
+        servers = host.offered(session.options.hub_servers) if host is not None else ()
+    return launch_of(session, session.deps, servers)
 
 
 class Spare:
@@ -55,27 +64,29 @@ class Spare:
     used_at = 0.0
     """It makes room before any session does."""
 
-    def __init__(self, like: SparedSession, deps: SessionDeps) -> None:
+    def __init__(self, like: SparedSession) -> None:
         self.id = str(uuid.uuid4())
         self.options, self.cwd, self.owner = like.options, like.cwd, like.owner
         self.grants: tuple[Mapping[str, Any], ...] = ()
         self.process_budget = like.process_budget
+        self.deps = like.deps
+        self.launch: Launch | None = None
+        """What it was started with."""
         self.key: str | None = None
-        """What it was started with and for; see `Launcher.key`."""
+        """The same, and what it has read; see `Launcher.key`."""
         self.reserved = False
         self.ran_hooks = False
-        self._deps = deps
         self._frames: list[Frame] = []
         self._registration = Registration()
         self._warm: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._live: LiveProcess | None = None
         self._left: LiveProcess | None = None
 
-    async def start(self, key: str) -> bool:
+    async def start(self, launch: Launch, key: str) -> bool:
         """Starts the process and waits until it can be taken; returns whether it can."""
-        self.key = key
+        self.launch, self.key = launch, key
         try:
-            self._live = LiveProcess(self, self, self, self._deps, lambda: ConversationStart(self.id), leased=False)
+            self._live = LiveProcess(self, self, self, self.deps, lambda: ConversationStart(self.id), leased=False)
         except ClaudeCodeError as error:
             self.start_failed(error)
         return await asyncio.shield(self._warm)
@@ -88,7 +99,8 @@ class Spare:
         """Gives the process to a session, with all that it has said; None if it is gone or the launch has become
         another one. Raises SessionBusy if the session's lease is not to be had."""
         live = self._live
-        if not self.usable or live is None or launch_of(owner, self._deps) != launch_of(self, self._deps):
+        launch = None if live is None else launch_of(owner, self.deps, live.bridge.servers if live.bridge else ())
+        if not self.usable or live is None or launch != self.launch:
             self.drop()
             return None
         live.hand_to(owner, lifecycle, frames, self._frames, self._registration.put_back)
@@ -133,7 +145,7 @@ class Spare:
     def process_started(self, pid: int, api_ms: int) -> None: ...
 
     def process_ready(self) -> None:
-        self._deps.start_task(self._warm_up())
+        self.deps.start_task(self._warm_up())
 
     async def _warm_up(self) -> None:
         """Has the CLI prepare what a first message would wait for, and puts its entry among the open sessions aside."""
@@ -142,8 +154,8 @@ class Spare:
             return
         with contextlib.suppress(ProcessFailed):  # earlier versions do not know the request
             for _ in range(_WARM_UPS):
-                await live.process.request("get_context_usage", timeout=self._deps.settings.start_timeout)
-        directory = config_directory({**self._deps.launcher.environment, **self.options.env})
+                await live.process.request("get_context_usage", timeout=self.deps.settings.start_timeout)
+        directory = config_directory({**self.deps.launcher.environment, **self.options.env})
         self._registration = await asyncio.to_thread(take_registration, self.id, directory)
         if self.ran_hooks:
             self.drop()
@@ -182,10 +194,10 @@ class Spare:
 class Spares:
     """At most `limit` spares, none older than `max_age` seconds."""
 
-    def __init__(self, limit: int, max_age: float, deps: SessionDeps) -> None:
+    def __init__(self, limit: int, max_age: float, start_task: StartTask) -> None:
         self._limit = limit
         self._max_age = max_age
-        self._deps = deps
+        self._start_task = start_task
         self._started: list[Spare] = []
         """All of which a process may be left, those that are being closed too."""
         self._ready: list[Spare] = []
@@ -205,11 +217,11 @@ class Spares:
         ended."""
         if not self._ready:
             return None
-        launch = launch_of(session, self._deps)
-        alike = [spare for spare in self._ready if launch_of(spare, self._deps) == launch]
+        launch = await launch_like(session)
+        alike = [spare for spare in self._ready if spare.launch == launch]
         if not alike:
             return None
-        key = await self._deps.launcher.key(launch)
+        key = await session.deps.launcher.key(launch)
         for spare in alike:
             if spare not in self._ready:
                 continue  # somebody else was faster
@@ -244,12 +256,13 @@ class Spares:
         """Has a spare started for the next session like this one, when this one has started; `started` waits for that
         and returns whether its process ran hooks at its start."""
         if self._limit and not self._closed and (self._filling is None or self._filling.done()):
-            self._filling = self._deps.start_task(self._fill(Spare(session, self._deps), started))
+            self._filling = self._start_task(self._fill(Spare(session), started))
 
     async def _fill(self, spare: Spare, started: Callable[[], Awaitable[bool]]) -> None:
         ran_hooks = await started()
         await asyncio.sleep(_SETTLE)
-        key = None if ran_hooks else await self._deps.launcher.key(launch_of(spare, self._deps))
+        launch = await launch_like(spare)
+        key = None if ran_hooks else await spare.deps.launcher.key(launch)
         if key is None or key in self._unsuited:
             return
         for other in [other for other in self._ready if other.key == key and not other.usable]:
@@ -258,11 +271,11 @@ class Spares:
             return
         while len(self._ready) >= self._limit:
             self._end(self._ready[0])
-        if not self._deps.slots.has_room or self._closed:
+        if not spare.deps.slots.has_room or self._closed:
             return
         self._started = [*(other for other in self._started if not other.is_gone), spare]
         self._ready.append(spare)
-        if await spare.start(key):
+        if await spare.start(launch, key):
             asyncio.get_running_loop().call_later(self._max_age, self._end, spare)
             return
         self._end(spare)

@@ -393,7 +393,9 @@ class TurnRunner:
         doubtful = frozenset(message.id for message in self._messages.open if message.sent_again)
         if not doubtful:
             return
-        written = await asyncio.to_thread(messages_in_transcript, deps.transcripts, session.id, doubtful, session.cwd)
+        written = await asyncio.to_thread(
+            messages_in_transcript, deps.stores.transcripts, session.id, doubtful, session.cwd
+        )
         for message in self._messages.open:
             if message.id in written:
                 self._messages.settle(message, self._crash)

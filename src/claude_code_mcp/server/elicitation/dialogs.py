@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from ... import json_text
 from ...errors import InvalidArgument
-from ...model.question import Question, Resolution
+from ...model.question import Closure, Question, Resolution
 from ...questions.presentation import as_offered, without_secrets
 from ...service import Service
 from ..transports.wire import log_pushed
@@ -59,6 +59,7 @@ class Dialogs:
         pushes: bool,
         can_push: Callable[[], bool],
         connection: str | None = None,
+        client: str = "",
     ) -> None:
         """`pushes` says whether questions are sent as requests at all; `can_push` whether the client now reads what is
         sent to it outside of a call."""
@@ -67,6 +68,8 @@ class Dialogs:
         self._pushes = pushes
         self._can_push = can_push
         self.connection = connection
+        self.client = client
+        """What the client calls itself; shown to those whose dialogs it was faster than."""
         self.followed: set[str] = set()
         """The sessions that this client has used."""
         self._waiting: list[_CallStream] = []
@@ -76,6 +79,8 @@ class Dialogs:
         """Questions whose dialog was closed without an answer, or could not be shown: other channels may answer."""
         self._offsets: dict[str, int] = {}
         """How far the person has read in questions that take several forms, where forms are pushed."""
+        self._taken_away: dict[str, str] = {}
+        """By session, the last question whose dialog was open here when somebody else answered it."""
         self._change = asyncio.Event()
         service.add_channel(self)
 
@@ -144,7 +149,15 @@ class Dialogs:
         task = self._shown.pop(question.id, None)
         if task is not None:
             task.cancel()
+            if resolution.closure is Closure.ANSWERED:
+                self._taken_away[question.session_id] = question.id
         self._changed()
+
+    def taken_away(self, session_id: str) -> str:
+        """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
+        protocol has no way to say that to the dialog itself."""
+        question_id = self._taken_away.pop(session_id, None)
+        return self._service.why_closed(session_id, question_id) if question_id is not None else ""
 
     def _changed(self) -> None:
         change, self._change = self._change, asyncio.Event()
@@ -223,15 +236,16 @@ class Dialogs:
         request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
         return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
-    def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> bool:
-        """Accepts the forms that a repeated call brought, by question; returns whether all questions were still open.
-        `offsets` says how far the person has read in each, and is updated."""
-        in_time = [
-            self.accept_form(session_id, question_id, form.action, form.content, offsets)
+    def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:
+        """Accepts the forms that a repeated call brought, by question; returns what had become of a question that was
+        no longer open, or an empty text. `offsets` says how far the person has read in each, and is updated."""
+        late = [
+            self._service.why_closed(session_id, question_id)
             for question_id, form in responses.items()
             if isinstance(form, types.ElicitResult)
+            and not self.accept_form(session_id, question_id, form.action, form.content, offsets)
         ]
-        return all(in_time)
+        return late[-1] if late else ""
 
     def accept_form(
         self,
@@ -257,7 +271,8 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
-                self._service.answer_question(session_id, question_id, as_offered(question, shown, answer), self.name)
+                given = as_offered(question, shown, answer)
+                self._service.answer_question(session_id, question_id, given, self.name, self.client)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)

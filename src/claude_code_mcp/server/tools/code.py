@@ -74,10 +74,10 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 
 
 async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
-    options = session_options(arguments, call.service.settings)
+    options = session_options(arguments)
     call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(arguments.timeout)})
-    return await call.service.create(arguments.prompt, options, owner=call.principal)
+    return await call.service.create(arguments.prompt, options, owner=call.principal, origin=call.origin)
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
@@ -89,15 +89,21 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
     timeout = _seconds(arguments.timeout)
     resume = _resume_parameters(call, arguments)
     if arguments.fork_session:
-        source = await call.service.find(arguments.session_id, owner=call.principal)
+        source = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
         source.refuse_if_busy()
         return await call.service.fork(
-            arguments.session_id, arguments.prompt, owner=call.principal, timeout=timeout, **resume
+            arguments.session_id,
+            arguments.prompt,
+            owner=call.principal,
+            origin=call.origin,
+            timeout=timeout,
+            **resume,
         )
     return await call.service.send(
         arguments.session_id,
         arguments.prompt,
         owner=call.principal,
+        origin=call.origin,
         timeout=timeout,
         when_busy=WhenBusy.REFUSE,
         **resume,
@@ -113,7 +119,7 @@ def _resume_parameters(call: Call, arguments: ReplyArguments) -> dict[str, Any]:
         return {}
     call.switches.check(arguments.permission_mode)
     known = any(session.id == arguments.session_id for session in call.service.sessions(owner=call.principal))
-    options = {} if known else {"options": resume_options(arguments, call.service.settings)}
+    options = {} if known else {"options": resume_options(arguments)}
     return {**options, "at_message": arguments.resume_session_at}
 
 
@@ -152,14 +158,14 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     if arguments.session_id is None:
         raise InvalidArgument(f"sessionId: required for {arguments.action}", field="sessionId")
     if arguments.action == "cancel":
-        session = await call.service.cancel(arguments.session_id, owner=call.principal)
+        session = await call.service.cancel(arguments.session_id, owner=call.principal, origin=call.origin)
         return session_infos([session], sensitive, f"Session {session.id} was cancelled.")
-    session = await call.service.find(arguments.session_id, owner=call.principal)
+    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     if arguments.action == "get" and arguments.part is not None:
         return SessionInfos(part=read_part(session, arguments.part, arguments.offset or 0, call.service.redaction))
     if arguments.action == "respond" and call.resumed_session is None:
         _respond(call, session, arguments)
-        await call.service.saved(session.id)  # what was allowed for the session outlives this process
+        await session.saved()  # what was allowed for the session outlives this process
     call.dialogs.follow(session.id)
     call.dialogs.accept_forms(session.id, call.responses, call.offsets)
     if arguments.wait_seconds:
@@ -175,7 +181,14 @@ def _respond(call: Call, session: Session, arguments: SessionAction) -> None:
     assert arguments.input_id is not None
     assert arguments.decision is not None
     answer = answer_from(arguments.decision, arguments)
-    call.service.respond(session.id, arguments.input_id, answer, owner=call.principal, by="claude_code_session")
+    call.service.respond(
+        session.id,
+        arguments.input_id,
+        answer,
+        owner=call.principal,
+        by="claude_code_session",
+        client=call.dialogs.client,
+    )
 
 
 # -- the bypass switch ----------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from ...config import Settings
 from ...model.options import Preset, SessionOptions, Thinking, ToolPreset
 from .base import Arguments, Count
 
@@ -77,10 +76,10 @@ class SessionArguments(Arguments):
 _DEFAULT_MODE = "dontAsk"
 
 
-def session_options(arguments: SessionArguments, settings: Settings) -> SessionOptions:
+def session_options(arguments: SessionArguments) -> SessionOptions:
     """The options of the session that these arguments ask for."""
     return SessionOptions(
-        cwd=arguments.cwd or settings.default_cwd,
+        cwd=arguments.cwd,
         allowed_tools=tuple(arguments.allowed_tools or ()),
         disallowed_tools=tuple(arguments.disallowed_tools or ()),
         tools=ToolPreset() if isinstance(arguments.tools, ToolsPreset) else _tuple(arguments.tools),
@@ -120,10 +119,10 @@ _OPTION_NAMES = {
 }
 
 
-def resume_options(arguments: SessionArguments, settings: Settings) -> SessionOptions:
+def resume_options(arguments: SessionArguments) -> SessionOptions:
     """The same for a session that is resumed from disk: only what the call itself sets counts as set, and overrides
     what is recorded of the session. The other values apply only where nothing is recorded."""
-    full = session_options(arguments, settings)
+    full = session_options(arguments)
     options_set = {
         _OPTION_NAMES.get(name, name) for name in arguments.model_fields_set if getattr(arguments, name) is not None
     }

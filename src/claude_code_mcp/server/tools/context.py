@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import mcp_types as types
 
 from ...errors import InvalidArgument, PermissionDenied
+from ...model.origin import ClientOrigin
 from ...service import Service
 from ...sessions.pending_turn import PendingTurn
 from ..elicitation.dialogs import Dialogs, is_modern
@@ -28,18 +29,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Switches:
-    """The permission switches of a caller, for its own sessions, while the server runs."""
+    """The permission switches of a caller, for its own sessions, while the server runs and the client is there."""
 
     service: Service
     principal: str
+    origin: ClientOrigin | None = None
 
     @property
     def bypass(self) -> bool:
-        return self.service.bypass_on(self.principal)
+        return self.service.bypass_on(self.principal, origin=self.origin)
 
     def set_bypass(self, on: bool, *, by: str) -> None:
         """`by` is the person or caller who agreed to it."""
-        self.service.set_bypass(self.principal, on, by=by)
+        self.service.set_bypass(self.principal, on, by=by, origin=self.origin)
         log.warning("bypassPermissions was switched %s by %s", "on" if on else "off", by)
 
     def check(self, permission_mode: str | None) -> None:
@@ -58,6 +60,8 @@ class Call:
     context: Context
     switches: Switches
     held_events: HeldEvents
+    origin: ClientOrigin | None = None
+    """Where the client is from; None: from here, as on stdio and over HTTP."""
     hub: "Hub | None" = None
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -68,6 +72,11 @@ class Call:
 
     def __post_init__(self) -> None:
         self.offsets.update(self.state.get("offsets") or {})
+
+    @property
+    def caller(self) -> str:
+        """The principal at its client: what a person allows at one client is not allowed at another."""
+        return f"{self.principal}:{self.origin.id}" if self.origin is not None else self.principal
 
     @property
     def resumed_session(self) -> str | None:

@@ -71,19 +71,19 @@ class HubProxy:
         """None once the call is permitted, PermissionDenied if it is not, or the question as the result of the call."""
         answer: Answer | types.InputRequiredResult | None
         answer = self._service.policy_answer(call.principal, name, arguments)
-        if answer is None and (call.principal, name) not in self._allowed:
+        if answer is None and (call.caller, name) not in self._allowed:
             answer = await self._ask(call, name, arguments)
         if answer is None or isinstance(answer, types.InputRequiredResult):
             return answer
         if not answer.allow:
             raise PermissionDenied(answer.message or f"{name} was denied.")
         if answer.scope is Scope.SESSION:
-            self._allowed.add((call.principal, name))
+            self._allowed.add((call.caller, name))
         return None
 
     async def _ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Answer | types.InputRequiredResult:
         """The answer of a person, or the question as the result of the call for a client that takes it so."""
-        place = f"hub:{call.principal}"  # stands in for a session's id
+        place = f"hub:{call.caller}"  # stands in for a session's id
         question_id = call.state.get(_QUESTION)
         if isinstance(question_id, str):
             return self._returned_answer(call, place, question_id)

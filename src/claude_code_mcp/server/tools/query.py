@@ -103,14 +103,14 @@ async def claude_code_query(call: Call, arguments: Query) -> Reply:
 
 async def _create(call: Call, prompt: str, options: QueryOptions) -> PendingTurn:
     call.switches.check(options.permission_mode)
-    return await call.service.create(prompt, _session_options(call, options), owner=call.principal)
+    return await call.service.create(prompt, _session_options(call, options), owner=call.principal, origin=call.origin)
 
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
     settings = call.service.settings
     allowed = map(_rule, settings.query_allowed_tools) if options.allowed_tools is None else options.allowed_tools
     return SessionOptions(
-        cwd=options.cwd or settings.default_cwd,
+        cwd=options.cwd,
         max_turns=options.max_turns,
         model=options.model,
         append_system_prompt=options.append_system_prompt,

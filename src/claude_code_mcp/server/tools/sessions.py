@@ -30,7 +30,8 @@ from .status import (
 from .waiting import open_questions, wait_for_rest
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
-_LATE_NOTICE = "An answer from the dialog came too late: the question had been settled elsewhere."
+_LATE_NOTICE = "An answer from the dialog came too late: "
+_TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
 
 
@@ -124,14 +125,14 @@ class SessionList(ToolOutput):
 
 async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
-        arguments.prompt, _session_options(call, arguments), owner=call.principal
+        arguments.prompt, _session_options(arguments), owner=call.principal, origin=call.origin
     )
     return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
 
-def _session_options(call: Call, arguments: CreateSession) -> SessionOptions:
+def _session_options(arguments: CreateSession) -> SessionOptions:
     return SessionOptions(
-        cwd=arguments.working_directory or call.service.settings.default_cwd,
+        cwd=arguments.working_directory,
         model=arguments.model,
         permission_mode=arguments.permission_mode,
         allowed_tools=tuple(arguments.allowed_tools or ()),
@@ -149,21 +150,23 @@ async def send_message(call: Call, arguments: SendMessage) -> Reply:
     sessions = call.service.sessions(owner=call.principal)
     known = next((session for session in sessions if session.id == arguments.session_id), None)
     since = known.events.cursor(known.events.last_seq) if known is not None else None
-    turn = call.resumed_turn() or await call.service.send(arguments.session_id, arguments.message, owner=call.principal)
+    turn = call.resumed_turn() or await call.service.send(
+        arguments.session_id, arguments.message, owner=call.principal, origin=call.origin
+    )
     return await _result(
         call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
     )
 
 
 async def get_status(call: Call, arguments: GetStatus) -> Reply:
-    session = await call.service.find(arguments.session_id, owner=call.principal)
+    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
     late = _accept_answers(call, session)
     questions = await _wait(call, session, arguments.wait_seconds, late=late)
     if questions is not None:
         return questions
-    notice, redactor = _LATE_NOTICE if late else None, call.service.redaction
+    notice, redactor = _notice(call, session, late), call.service.redaction
     return report(
         session,
         redactor,
@@ -190,23 +193,34 @@ async def respond(call: Call, arguments: Respond) -> Reply:
     if call.resumed_session is None:
         answer = answer_from(arguments.decision, arguments)
         call.service.respond(
-            arguments.session_id, arguments.input_id, answer, owner=call.principal, by="claude_respond"
+            arguments.session_id,
+            arguments.input_id,
+            answer,
+            owner=call.principal,
+            by="claude_respond",
+            client=call.dialogs.client,
         )
-        await call.service.saved(session.id)  # what was allowed for the session outlives this process
+        await session.saved()  # what was allowed for the session outlives this process
     return await _result(call, session, arguments.wait_seconds, since, asked_as=arguments.session_id)
 
 
 async def interrupt(call: Call, arguments: Interrupt) -> Reply:
-    interrupted = await call.service.interrupt(arguments.session_id, owner=call.principal)
+    interrupted = await call.service.interrupt(arguments.session_id, owner=call.principal, origin=call.origin)
     return interruption(interrupted.session, interrupted.dropped, call.service.redaction)
 
 
 async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
     entries = await call.service.catalogue(
-        owner=call.principal, project=arguments.project_directory, limit=arguments.limit or 50, text=arguments.text
+        owner=call.principal,
+        project=arguments.project_directory,
+        limit=arguments.limit or 50,
+        text=arguments.text,
+        origin=call.origin,
     )
     in_memory = {session.id: session for session in call.service.sessions(owner=call.principal)}
-    last_states = await call.service.last_states((entry.session_id for entry in entries), owner=call.principal)
+    last_states = await call.service.last_states(
+        (entry.session_id for entry in entries), owner=call.principal, origin=call.origin
+    )
     return SessionList(
         sessions=[
             _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id))
@@ -249,16 +263,24 @@ async def _result(
     if not seconds:
         return Acknowledgement(session_id=session.id, status=status_of(session))
     questions = await _wait(call, session, seconds, message, since=since, late=late)
-    notice, redactor = _LATE_NOTICE if late else None, call.service.redaction
+    notice, redactor = _notice(call, session, late), call.service.redaction
     return questions or report(session, redactor, cursor=since, notice=notice, asked_as=asked_as, message=message)
 
 
-def _accept_answers(call: Call, session: Session) -> bool:
-    """Shows the session's questions to this client and accepts the answers that the call brought; returns whether one
-    came too late, in this round or an earlier one."""
+def _accept_answers(call: Call, session: Session) -> str:
+    """Shows the session's questions to this client and accepts the answers that the call brought; returns who was
+    faster if one came too late, in this round or an earlier one."""
     call.dialogs.follow(session.id)
-    in_time = call.dialogs.accept_forms(session.id, call.responses, call.offsets)
-    return not in_time or bool(call.state.get("late"))
+    late = call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+    return late or str(call.state.get("late") or "")
+
+
+def _notice(call: Call, session: Session, late: str) -> str | None:
+    """What became of questions that were shown here and answered elsewhere."""
+    taken_away = call.dialogs.taken_away(session.id)
+    if late:
+        return _LATE_NOTICE + late
+    return _TAKEN_AWAY_NOTICE + taken_away if taken_away else None
 
 
 async def _wait(

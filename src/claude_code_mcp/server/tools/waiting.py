@@ -16,10 +16,10 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from ... import json_text
 from ...errors import TurnTimeout
-from ...model.events import Event, Output, QuestionOpened, Retrying, TurnStarted
+from ...model.events import Event, Output, QuestionOpened, QuestionSettled, Retrying, TurnStarted
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.outcome import OutcomeCode
-from ...model.question import Question
+from ...model.question import Closure, Question
 from ...model.text import cut
 from ...service import Service
 from ...sessions.messages import UserMessage
@@ -142,7 +142,8 @@ async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
 
 
 async def _report_progress(call: Call, questions: list[Question], events: Subscription) -> None:
-    """Sends the open questions, then the latest line of all events since the last notification, at a bounded rate."""
+    """Sends the open questions, then what happens: every question that is opened or answered, and of all other events
+    since the last notification the latest line, at a bounded rate."""
     report = call.context.session.report_progress
 
     def clean(line: str) -> str:
@@ -152,10 +153,12 @@ async def _report_progress(call: Call, questions: list[Question], events: Subscr
         await report(count, None, clean(_question_line(question)))
     count = len(questions)
     async for event in events:
-        lines = [line for new in (event, *_available(events)) if (line := _progress_line(new)) is not None]
-        if lines:
-            count += len(lines)
-            await report(count, None, cut(clean(lines[-1]), _MAX_PROGRESS_MESSAGE))
+        told = [(new, line) for new in (event, *_available(events)) if (line := _progress_line(new)) is not None]
+        for number, (new, line) in enumerate(told, 1):
+            if number == len(told) or isinstance(new, QuestionOpened | QuestionSettled):
+                await report(count + number, None, cut(clean(line), _MAX_PROGRESS_MESSAGE))
+        if told:
+            count += len(told)
             await asyncio.sleep(_PROGRESS_INTERVAL)
 
 
@@ -174,6 +177,9 @@ def _progress_line(event: Event) -> str | None:
             return f"The API answered {event.status or 'with an error'}; attempt {event.attempt} follows."
         case QuestionOpened():
             return _question_line(event.question)
+        case QuestionSettled() if event.resolution.closure is Closure.ANSWERED:
+            verdict = "allowed" if event.resolution.answer and event.resolution.answer.allow else "denied"
+            return f"Question [{event.question.id}] was {verdict} by {event.resolution.whose}."
     return None
 
 
