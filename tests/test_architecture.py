@@ -68,6 +68,7 @@ PUBLIC: dict[str, set[str]] = {
         "Answer",
         "Channel",
         "ClaudeCodeError",
+        "ClientOrigin",
         "Event",
         "Hub",
         "InterruptResult",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .hub_factory import hub_configuration, make_hub
     from .model.events import Event
     from .model.options import SessionOptions
+    from .model.origin import ClientOrigin
     from .model.outcome import Outcome, OutcomeCode
     from .model.question import Answer, Question, Scope
     from .model.states import State
@@ -29,6 +30,7 @@ __all__ = [
     "Answer",
     "Channel",
     "ClaudeCodeError",
+    "ClientOrigin",
     "Event",
     "Hub",
     "InterruptResult",
@@ -60,6 +62,7 @@ _MODULES = {
     "hub_factory": ("hub_configuration", "make_hub"),
     "model.events": ("Event",),
     "model.options": ("SessionOptions",),
+    "model.origin": ("ClientOrigin",),
     "model.outcome": ("Outcome", "OutcomeCode"),
     "model.question": ("Answer", "Question", "Scope"),
     "model.states": ("State",),

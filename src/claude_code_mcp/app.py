@@ -27,6 +27,7 @@ from .service import Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
+    from .hub.config_files import HubConfig
     from .hub.hub import Hub
     from .hub_factory import Hubs
     from .server.transports.http import HttpServer
@@ -141,16 +142,23 @@ class ClientHubs:
         self._serving_at = serving_at
         self._hubs: Hubs | None = None
 
+    def adopt(self, hub: "Hub", configuration: "HubConfig") -> None:
+        """Has clients that are like this process use the hub of this process."""
+        self._loaded().adopt(hub, configuration, os.environ)
+
+    def _loaded(self) -> "Hubs":
+        from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        self._hubs = self._hubs or Hubs(self._settings, self._serving_at)
+        return self._hubs
+
     @asynccontextmanager
     async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | None]":
         """The hub for this client within this context; None where no server is configured."""
         if not await asyncio.to_thread(_uses_hub, self._settings):
             yield None
             return
-        from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
-
-        self._hubs = self._hubs or Hubs(self._settings, self._serving_at)
-        async with self._hubs.use(origin) as hub:
+        async with self._loaded().use(origin) as hub:
             yield hub
 
     async def close(self) -> None:
@@ -160,7 +168,7 @@ class ClientHubs:
 
 @asynccontextmanager
 async def _hub(
-    settings: Settings, serving_at: tuple[str, int] | None = None
+    settings: Settings, serving_at: tuple[str, int] | None, client_hubs: ClientHubs
 ) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
     """The hub and the relay for what its servers send to sessions; None where no server is configured."""
     if not _uses_hub(settings):
@@ -176,6 +184,7 @@ async def _hub(
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
     async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
+        client_hubs.adopt(hub, configuration)
         yield hub, relay
 
 
@@ -187,9 +196,9 @@ async def _service(
     use; the audit trail is closed after the service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    async with _hub(settings, serving_at) as hosted:
+    client_hubs = ClientHubs(settings, serving_at)
+    async with _hub(settings, serving_at, client_hubs) as hosted:
         hub, relay = hosted or (None, None)
-        client_hubs = ClientHubs(settings, serving_at)
         service = Service(
             settings,
             policy=read_policy(settings, profile),

@@ -82,6 +82,7 @@ class _SharedHub:
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     opened: bool = False
+    adopted: bool = False
 
     async def open(self) -> Hub:
         async with self.opening:
@@ -114,6 +115,11 @@ class Hubs:
         self._hubs: dict[tuple[object, ...], _SharedHub] = {}
         self._closing: set[asyncio.Future[None]] = set()
 
+    def adopt(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
+        """Has clients with this environment and configuration use this hub, which is open and somebody else's to
+        close."""
+        self._hubs[_key(environment, configuration)] = _SharedHub(hub, users=1, opened=True, adopted=True)
+
     @asynccontextmanager
     async def use(self, origin: ClientOrigin) -> AsyncIterator[Hub]:
         """The hub for this client, open within this context."""
@@ -122,7 +128,7 @@ class Hubs:
         configuration = await asyncio.to_thread(
             hub_configuration, settings, origin.environment, project, self._serving_at
         )
-        key = (environment_key(origin.environment), *_signs(configuration))
+        key = _key(origin.environment, configuration)
         shared = self._hubs.get(key)
         if shared is None:
             for problem in configuration.problems:
@@ -146,14 +152,15 @@ class Hubs:
 
     async def close(self) -> None:
         """Closes all hubs, those in use too."""
-        hubs = [*self._hubs.values()]
+        hubs = [shared for shared in self._hubs.values() if not shared.adopted]
         self._hubs.clear()
         await asyncio.gather(*(shared.close() for shared in hubs), *self._closing)
 
 
-def _signs(configuration: HubConfig) -> tuple[object, ...]:
-    """What tells two configurations apart."""
-    return tuple(
+def _key(environment: Mapping[str, str], configuration: HubConfig) -> tuple[object, ...]:
+    """What tells two hubs apart."""
+    servers = (
         (name, fingerprint(name, server.config), server.scope, server.barred, server.locked)
         for name, server in sorted(configuration.servers.items())
     )
+    return environment_key(environment), *servers

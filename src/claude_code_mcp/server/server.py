@@ -19,7 +19,6 @@ import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
 from .. import __version__
@@ -33,6 +32,8 @@ from ..service import LOCAL, Service
 from . import sdk
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
+from .subscriptions import TOOLS_CHANGED, Subscriptions
+from .tasks import Tasks, declares_tasks
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
@@ -74,19 +75,26 @@ class Connected:
 class McpServer:
     """The tools of one service, for any number of connections."""
 
-    def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
-        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends. `hub` is for
-        clients without an origin; the others have the one that the service finds for them."""
+    def __init__(
+        self,
+        service: Service,
+        on_disconnect: str = "keep",
+        hub: "Hub | None" = None,
+        tools: Mapping[str, Tool[Any]] | None = None,
+    ) -> None:
+        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
+        of the chosen toolsets unless given. `hub` is for clients without an origin; the others have the one that the
+        service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
-        self._hub = hub
         self._offers_hub_tools = "hub-tools" in service.settings.toolsets and (hub is not None or service.has_hosts)
         self._clients: list[Connected] = []
         """Those with an origin."""
-        self._bus = InMemorySubscriptionBus()
+        self._subscriptions = Subscriptions(principal)
+        self._tasks = Tasks(service, principal, self._subscriptions.task_changed)
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
-        self._tools = tools_of(service.settings)
+        self._tools = tools_of(service.settings) if tools is None else tools
         self._shared: dict[tuple[str, ClientOrigin | None], Dialogs] = {}
         """The dialogs of the callers of 2026-07-28: of each connection that has an origin, else of each principal."""
         # A person may take as long as a question stays open to answer the form that a call returned.
@@ -116,8 +124,9 @@ class McpServer:
             lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus) if self._offers_hub_tools else None,
+            on_subscriptions_listen=self._subscriptions.listen,
         )
+        self._tasks.register(server)
         server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
 
@@ -166,7 +175,7 @@ class McpServer:
         an upstream which comes and goes cannot flood the clients."""
         await asyncio.sleep(_ANNOUNCE_DELAY)
         self._announcing = False
-        await self._bus.publish(ToolsListChanged())
+        self._subscriptions.list_changed(TOOLS_CHANGED)
         for dialogs in list(self._connections):
             await dialogs.notify_tools_changed()
 
@@ -177,27 +186,36 @@ class McpServer:
         run = await self._runner(params.name, client.proxy)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        call = Call(
+            self.service,
+            self._dialogs(context),
+            principal(),
+            context,
+            Switches(self.service, principal(), client.origin),
+            self._held_events,
+            client.origin,
+            client.hub,
+            params.input_responses or {},
+            read_state(params),
+            self._on_disconnect,
+        )
+        round_ = partial(self._run_round, params, run)
+        # The SDK passes on a result of an extension's own kind; its types do not say so.
+        return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
+
+    async def _run_round(
+        self, params: types.CallToolRequestParams, run: "ToolRunner", call: Call
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated."""
         try:
-            dialogs = self._dialogs(context)
-            call = Call(
-                self.service,
-                dialogs,
-                principal(),
-                context,
-                Switches(self.service, principal(), client.origin),
-                self._held_events,
-                client.origin,
-                client.hub,
-                params.input_responses or {},
-                read_state(params),
-                self._on_disconnect,
-            )
             reply = await run(call, params.arguments or {})
             return self._without_secrets(success(reply) if isinstance(reply, ToolOutput) else reply)
         except ClaudeCodeError as error:
             self._audit_failure(params.name, error.code)
             point_to_remedy(error, self.service.settings)
             return self._without_secrets(refusal(error, self.service.redaction.text))
+        except MCPError:
+            raise
         except Exception:
             log.exception("tool %s failed", params.name)
             self._audit_failure(params.name, ClaudeCodeError.code)
@@ -238,14 +256,18 @@ class McpServer:
 
     def _dialogs(self, context: Context) -> Dialogs:
         """The dialogs of this request's connection. Requests of 2026-07-28 belong to no connection of the protocol:
-        all of a caller share one, or all that come from one origin, which never pushes."""
+        all that come from one origin share one, or all of a caller, which never pushes. A call that becomes a task is
+        the caller's, from whatever connection it is looked after."""
         if is_modern(context.protocol_version):
-            key = principal(), _connected(context).origin
+            key = principal(), None if declares_tasks(context) else _connected(context).origin
             if key not in self._shared:
-                self._shared[key] = self._new_dialogs(context, pushes=False)
+                client = client_name(context) if key[1] is not None else ""
+                self._shared[key] = self._new_dialogs(context, client, pushes=False)
             return self._shared[key]
         return sdk.once_per_connection(
-            context, lambda: self._new_dialogs(context, pushes=can_be_asked(context)), self._disconnected
+            context,
+            lambda: self._new_dialogs(context, client_name(context), pushes=can_be_asked(context)),
+            self._disconnected,
         )
 
     def _stream_opened(self, connection: str) -> None:
@@ -254,14 +276,14 @@ class McpServer:
             if dialogs.connection == connection:
                 dialogs.offer_pending()
 
-    def _new_dialogs(self, context: Context, *, pushes: bool) -> Dialogs:
+    def _new_dialogs(self, context: Context, client: str, *, pushes: bool) -> Dialogs:
         connection = sdk.connection_id(context)
         dialogs = Dialogs(
             self.service,
             context.session,
             pushes=pushes,
             connection=connection,
-            client=client_name(context) if pushes or _connected(context).origin is not None else "",
+            client=client,
             can_push=lambda: context.request is None or self.streams.is_open(connection),
         )
         self._connections.add(dialogs)

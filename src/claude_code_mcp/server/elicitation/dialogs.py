@@ -9,7 +9,7 @@ the other channels too; the first answer wins, and the dialog of a question that
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -163,9 +163,10 @@ class Dialogs:
         change, self._change = self._change, asyncio.Event()
         change.set()
 
-    async def wait_for_change(self) -> None:
-        """Returns when a question was opened, settled or dismissed."""
-        await self._change.wait()
+    def wait_for_change(self) -> Coroutine[Any, Any, Any]:
+        """Waits until a question was opened, settled or dismissed, from the time of this call on: what happens before
+        the wait is started is not missed."""
+        return self._change.wait()
 
     async def _show(self, question: Question, stream: "_CallStream") -> None:
         arrays = self._session.protocol_version >= _WITH_ARRAYS
@@ -271,8 +272,8 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
-                given = as_offered(question, shown, answer)
-                self._service.answer_question(session_id, question_id, given, self.name, self.client)
+                reply = as_offered(question, shown, answer)
+                self._service.answer_question(session_id, question_id, reply, self.name, self.client)
         except InvalidArgument as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)
