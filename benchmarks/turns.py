@@ -1,5 +1,6 @@
 """Turns: the first one with everything it takes to start a process, and the next one in the same session."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -12,6 +13,7 @@ from .raw import RawSession
 
 _PROMPT = script("Say something.", "Something, in a few words.")
 _STARTS = 24
+_SPARES = 12
 _TURNS = 60
 
 
@@ -50,6 +52,38 @@ async def _engine_start(service: Service, place: Place) -> float:
     session.cancel()
     await session.closed()
     return took
+
+
+@benchmark
+async def spare_process(place: Place) -> Sequence[Figure]:
+    """A new session that begins in a spare process, next to `claude -p` with the same prompt."""
+    bare: list[float] = []
+    engine: list[float] = []
+    async with place.service(spare_processes=1) as service:
+        await _engine_start(service, place)
+        with no_collection():
+            for engine_first in pairs(_SPARES):
+                for ours in (engine_first, not engine_first):
+                    await service.spares_settled()
+                    if ours:
+                        assert service.spares_ready == 1
+                        engine.append(await _engine_start(service, place))
+                    else:
+                        bare.append(await _print_start(place))
+    return [ratio("a new session's result with a spare, against claude -p", bare, engine, 0.25)]
+
+
+async def _print_start(place: Place) -> float:
+    began = time.perf_counter()
+    process = await asyncio.create_subprocess_exec(
+        *(place.executable, "-p", _PROMPT),
+        cwd=place.cwd,
+        env=place.environment,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    assert await process.wait() == 0
+    return (time.perf_counter() - began) * 1000
 
 
 @benchmark

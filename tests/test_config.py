@@ -13,6 +13,7 @@ from claude_code_mcp.config import (
     TOOLSETS,
     OnDisconnect,
     Settings,
+    description_of,
     load_settings,
     variable_of,
 )
@@ -84,7 +85,7 @@ def test_the_file_takes_the_name_of_the_variable_or_of_the_field(
 
 @pytest.mark.parametrize("field", sorted(Settings.model_fields))
 def test_every_field_is_documented_and_has_a_variable_of_its_own(field: str) -> None:
-    assert (Settings.model_fields[field].description or "").endswith(".")
+    assert description_of(field).endswith(".")
     assert [variable_of(one) for one in Settings.model_fields].count(variable_of(field)) == 1
 
 
@@ -218,5 +219,5 @@ def test_the_help_of_serve_names_what_the_settings_take(capsys: pytest.CaptureFi
 
 def test_the_description_of_a_setting_names_all_its_choices() -> None:
     for field, choices in (("toolsets", ALL_TOOLSETS), ("on_disconnect", get_args(OnDisconnect))):
-        described = Settings.model_fields[field].description or ""
+        described = description_of(field)
         assert all(f"`{choice}`" in described for choice in choices)

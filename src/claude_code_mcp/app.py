@@ -51,14 +51,15 @@ def log_to_stderr(settings: Settings) -> None:
 
 async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> None:
     """Serves one client on stdin and stdout until it goes away or a signal comes; `greeted` is what it sent before."""
-    from .greeting.build import leave_manifest  # noqa: PLC0415 - each transport is loaded only where it is used
-    from .server.transports.stdio import stdio_streams  # noqa: PLC0415
+    from .server.transports.stdio import stdio_streams  # noqa: PLC0415 - each transport is loaded where it is used
 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
     with _on_signals(serving.cancel):
         async with _service(settings, "local", None) as (service, hub), stdio_streams(greeted) as (inbox, outbox):
             server = McpServer(service, "keep", hub).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
+                from .greeting.build import leave_manifest  # noqa: PLC0415 - the first start alone needs it
+
                 service.start_task(leave_manifest(server, greeted.leave_manifest))
             with serving:
                 await server.run(inbox, outbox, server.create_initialization_options())

@@ -4,9 +4,15 @@ Variables that other servers of this kind made familiar keep their names; new on
 The file may use the name of a variable or that of a field.
 """
 
+import ast
+import inspect
 import os
+import re
+import textwrap
 import tomllib
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -33,6 +39,16 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
+def _memory_size(value: object) -> object:
+    """Refuses what is no amount of memory."""
+    text = str(value).strip()
+    if text != "off" and _MEMORY_SIZE.fullmatch(text) is None:
+        raise ValueError("it must be a share such as 75%, an amount such as 6GiB, or off")
+    return text
+
+
+_MEMORY_SIZE = re.compile(r"(?P<percent>[1-9][0-9]?|100)%|(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]i?B?)?")
+MemorySize = Annotated[str, BeforeValidator(_memory_size)]
 LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], BeforeValidator(_lower)]
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
@@ -52,9 +68,7 @@ _ACCESS_CONTROL = ("http_token", "http_tokens_file", "metrics_token")
 class Settings(BaseModel):
     """Times are in the unit that the variable's name says; properties give seconds."""
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, loc_by_alias=False)
 
     claude_path: str | None = Field(None, validation_alias="CLAUDE_CODE_PATH")
     """The Claude Code executable; unset, `claude` on PATH and then the bundled one are tried."""
@@ -62,6 +76,11 @@ class Settings(BaseModel):
     """How long a question stays open before it counts as denied."""
     max_sessions: int = Field(10, gt=0, validation_alias="MAX_SESSIONS")
     """How many Claude Code processes may live at once."""
+    memory_limit: MemorySize = Field("75%", validation_alias=f"{_OWN}MEMORY_LIMIT")
+    """How much memory all Claude Code processes may use together, with what they start: a share of the machine's or the
+    container's (`75%`), bytes (`6GiB`), or `off`. Idle ones are parked before more is used; new ones wait."""
+    memory_wait_ms: int = Field(120_000, ge=0, validation_alias=f"{_OWN}MEMORY_WAIT_MS")
+    """How long a new process waits for memory before it is refused with `LIMIT_REACHED`; 0 refuses it at once."""
     log_level: LogLevel = Field("info", validation_alias="LOG_LEVEL")
     """What the server writes to stderr. `info`: each start, end, crash, refusal and failed turn; `debug`: the
     frames of both protocols too, without their contents."""
@@ -89,6 +108,12 @@ class Settings(BaseModel):
         validation_alias=f"{_OWN}SPAWN_LIMIT",
     )
     """How many processes may be starting up at the same time."""
+    spare_processes: int | None = Field(None, ge=0, le=100, validation_alias=f"{_OWN}SPARE_PROCESSES")
+    """How many Claude Code processes are started ahead for the next session that is just like the last one, which then
+    need not wait for a start. Each takes a place and memory of its own, and gives both up to any session. Unset: 1 on
+    a server that clients share, else 0."""
+    spare_max_age_ms: int = Field(300_000, gt=0, validation_alias=f"{_OWN}SPARE_MAX_AGE_MS")
+    """How long such a process is kept if nobody uses it."""
     mcp_timeout_ms: int = Field(30_000, gt=0, validation_alias="MCP_TIMEOUT")
     """How long connecting to an MCP server may take."""
     mcp_local_batch: int = Field(3, gt=0, validation_alias="MCP_SERVER_CONNECTION_BATCH_SIZE")
@@ -190,6 +215,15 @@ class Settings(BaseModel):
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
+    def memory_limit_bytes(self, total: int | None) -> int | None:
+        """The limit on a machine with so much memory; None if there is none, or if it depends on what is not known."""
+        size = _MEMORY_SIZE.fullmatch(self.memory_limit)
+        if size is None:
+            return None
+        if size["percent"]:
+            return None if total is None else total * int(size["percent"]) // 100
+        return int(size["amount"]) << 10 * (" KMGT".index((size["unit"] or " ")[0]))
+
     @property
     def permission_timeout(self) -> float:
         return self.permission_timeout_ms / 1000
@@ -225,6 +259,24 @@ class Settings(BaseModel):
     @property
     def stop_timeout(self) -> float:
         return self.stop_timeout_ms / 1000
+
+
+@cache
+def _descriptions() -> Mapping[str, str]:
+    """The docstring below each field. They are read from the source, which takes longer than all else in this module
+    and is needed for help and documents only."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(Settings))).body
+    assert isinstance(definition, ast.ClassDef)
+    found = {}
+    for field, below in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+            found[field.target.id] = ast.literal_eval(below.value)
+    return found
+
+
+def description_of(field: str) -> str:
+    """What a field means, in one line."""
+    return " ".join(_descriptions().get(field, "").split())
 
 
 def variable_of(field: str) -> str:

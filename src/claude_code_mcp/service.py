@@ -29,6 +29,7 @@ from .model.question import Answer, Question
 from .model.states import State
 from .policy.policy import Policy
 from .processes.leftovers import sweep_stale
+from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
 from .questions.cli_reply import put_back
@@ -55,6 +56,10 @@ from .store.transcripts import is_session_id
 
 log = logging.getLogger(__name__)
 
+_SWEEP_DELAY = 1.0
+"""Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
+the first call would wait. What stands in the way of a session is ended when that session is resumed."""
+
 
 __all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -72,12 +77,14 @@ class Service:
         host: McpServerHost | None = None,
         host_of: HostOf | None = None,
         principals: Collection[str] = (),
+        spares: int = 0,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
         sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
         the same ones unless it is given. `principals` are the callers with a token of their own: each of several has a
-        Claude Code directory of its own."""
+        Claude Code directory of its own. `spares` is how many processes are kept ready for new sessions where the
+        settings do not say."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
@@ -85,6 +92,7 @@ class Service:
         self._host_of = host_of
         self._observers = ObserverList()
         self._host = host
+        self._spares = spares
         default = default_directory(self.settings)
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
@@ -99,12 +107,15 @@ class Service:
         settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
+        self._slots = Slots(
+            settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
+        )
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
             stores=Stores.below(launcher.config_dir, settings, self.start_task),
             broker=self._broker,
-            slots=Slots(settings.max_sessions, settings.spawn_limit),
+            slots=self._slots,
             gate=self._enforcer,
             start_task=self.start_task,
             hosted=lambda: contextlib.nullcontext(self._host),
@@ -113,13 +124,17 @@ class Service:
             moved=self._on_moved,
         )
         self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of)
-        self._sessions = Sessions(deps, lambda: self._workplaces.all_stores)
+        spares = self._spares if settings.spare_processes is None else settings.spare_processes
+        self._sessions = Sessions(deps, lambda: self._workplaces.all_stores, spares)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self._listing = SessionListing(self._sessions)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
-        self._cleaner = self.start_task(self._sessions.clean_up_regularly())
+        self._cleaners = [
+            self.start_task(self._sessions.clean_up_regularly()),
+            self.start_task(self._slots.watch_memory()),
+        ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,7 +142,8 @@ class Service:
 
     async def _close(self) -> None:
         """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
-        self._cleaner.cancel()
+        for task in self._cleaners:
+            task.cancel()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
 
@@ -189,6 +205,7 @@ class Service:
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
+        self._sessions.prepare_spare(session)
         return PendingTurn(session, message)
 
     async def send(
@@ -349,6 +366,15 @@ class Service:
         """Those in memory, most recently used first; of one owner, or of all."""
         return self._listing.in_memory(owner)
 
+    @property
+    def spares_ready(self) -> int:
+        """How many spare processes can be taken by new sessions now."""
+        return self._sessions.spares.ready
+
+    async def spares_settled(self) -> None:
+        """Waits until no spare process is being started."""
+        await self._sessions.spares.settled()
+
     def watch(self, session_id: str, *, owner: str = LOCAL, after: int | None = None) -> Subscription:
         """The events of a session as they happen, from behind `after` on."""
         return self.session(session_id, owner=owner).events.subscribe(after)
@@ -484,6 +510,11 @@ class Service:
         self._redactor.add(secrets)
 
 
+def _memory_limit(settings: Settings) -> int | None:
+    found = machine()
+    return settings.memory_limit_bytes(found.total if found is not None else None)
+
+
 def _refuse_elsewhere(session: Session) -> None:
     if session.runs_elsewhere:
         raise _elsewhere(session.id)
@@ -494,6 +525,7 @@ def _elsewhere(session_id: str) -> SessionBusy:
 
 
 async def _sweep_quietly() -> None:
+    await asyncio.sleep(_SWEEP_DELAY)
     with contextlib.suppress(OSError):
         ended = await sweep_stale()
         if ended:

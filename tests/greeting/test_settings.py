@@ -17,6 +17,8 @@ from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
 FIELDS = sorted(Settings.model_fields)
+_OTHER_VALUES = {"memory_limit": ["off", "6GiB"], "spare_processes": ["2"]}
+"""Of settings that do not take any text."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +35,7 @@ def other_values(field: str) -> list[str]:
         return ["0" if info.default else "1"]
     if info.annotation is int:
         return [str(info.get_default(call_default_factory=True) + 1)]
-    return choices or ["another-value"]
+    return choices or _OTHER_VALUES.get(field, ["another-value"])
 
 
 def _choices(annotation: Any) -> list[object]:

@@ -167,3 +167,14 @@ async def test_a_server_that_is_disabled_in_mid_session_answers_again_once_it_is
     async with asyncio.timeout(LONG):
         while outcome.result != '{"a": 1}':
             outcome = await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")
+
+
+async def test_a_session_that_begins_in_a_spare_process_has_the_servers_too(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program()}, spare_processes=1)
+    await rig.first("nothing to do")
+    await rig.service.spares_settled()
+    (spare,) = rig.service._sessions.spares._ready
+    session, _ = await rig.first(tool("mcp__x__progress"), "${tool_result}")
+    assert session.id == spare.id
+    assert "mcp__x__echo" in offered(rig, session.id)
+    assert "[progress] x: 1 of 3 step 1" in [one.line for one in session.log.after(0) if isinstance(one, Output)]

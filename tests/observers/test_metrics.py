@@ -28,7 +28,9 @@ USAGE = Usage({"claude-x-1": ModelUsage(10, 5, 3, 2, 0.5)})
 class StateTracker:
     state: State
     live: bool
-    pid: int | None = None
+    id: str = "one"
+    queued: str | None = None
+    memory_bytes: int | None = None
 
 
 def figure(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -82,14 +84,17 @@ def test_errors_by_code() -> None:
 def test_sessions_by_place_and_state() -> None:
     sessions = [
         StateTracker(State.RUNNING, live=True),
-        StateTracker(State.IDLE, live=True),
+        StateTracker(State.IDLE, live=True, id="two", memory_bytes=500),
         StateTracker(State.IDLE, live=False),
-        StateTracker(State.STARTING, live=False),
+        StateTracker(State.STARTING, live=False, queued="number 1 of 1"),
     ]
     metrics = Metrics(lambda: sessions)
     assert [figure(metrics, "sessions", place=place) for place in ("live", "parked", "queued")] == [2, 1, 1]
     assert figure(metrics, "session_states", state="idle") == 2
     assert (figure(metrics, "memory_bytes", process="server") or 0) > 1_000_000
+    assert figure(metrics, "memory_bytes", process="sessions") == 500
+    assert (figure(metrics, "session_memory_bytes", session="two"), figure(metrics, "waiting_to_start")) == (500, 1)
+    assert figure(metrics, "session_memory_bytes", session="one") is None
 
 
 async def test_the_delay_of_the_event_loop_is_measured() -> None:

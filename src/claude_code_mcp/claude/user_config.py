@@ -6,10 +6,12 @@ file `sessions/<pid>.json`. Such a file counts only while the very process lives
 that process is killed, and its number may belong to another one by then. Functions block on the disk.
 """
 
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import psutil
 
 from ..model.mcp_servers import is_this_server
+from ..private_files import open_private
 from ..processes.leftovers import started_at
 
 _Commands = tuple[tuple[str, ...], ...]
@@ -105,6 +108,34 @@ def process_with(session_id: str, config_dir: str) -> int | None:
         if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
             return pid
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The files by which a process is in the CLI's list of open sessions, with their contents."""
+
+    files: Mapping[Path, bytes] = field(default_factory=dict)
+
+    def put_back(self) -> None:
+        """Lists the process again. It goes on to update the entry, which it does not miss meanwhile."""
+        for path, content in self.files.items():
+            with (
+                contextlib.suppress(OSError),
+                open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
+            ):
+                file.write(content)
+
+
+def take_registration(session_id: str, config_dir: str) -> Registration:
+    """Takes the living process that has this session open from the list of open sessions, so that no other session
+    finds it there. Nothing is taken where there is no such entry."""
+    pid = process_with(session_id, config_dir)
+    files: dict[Path, bytes] = {}
+    for path in Path(config_dir, "sessions").glob(f"{pid}.*") if pid is not None else ():
+        with contextlib.suppress(OSError):
+            files[path] = path.read_bytes()
+            path.unlink()
+    return Registration(files)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

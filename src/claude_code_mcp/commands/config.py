@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from ..config import Settings, load_settings, variable_of
+from ..config import Settings, description_of, load_settings, variable_of
 from ..errors import InvalidArgument
 from .flags import add_config_file, add_json, print_json
 
@@ -72,7 +72,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def settings_page() -> str:
     """The reference page of all settings."""
     rows = [
-        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {' '.join((field.description or '').split())} |"
+        f"| `{variable_of(name)}` | `{name}` | {_default(field)} | {description_of(name)} |"
         for name, field in Settings.model_fields.items()
     ]
     return _PAGE + "\n".join(rows) + "\n"

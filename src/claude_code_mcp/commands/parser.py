@@ -12,15 +12,15 @@ import os
 import sys
 from codecs import register_error
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from importlib import import_module
+from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from . import claude, config, demo, doctor, serve, sessions, stats, token
-from .mcp import command as mcp
+from . import serve
 
-COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
+COMMANDS = ("serve", "demo", "doctor", "claude", "config", "token", "sessions", "stats", "mcp")
 """In the order of the help."""
 
 
@@ -42,8 +42,10 @@ def run(argv: Sequence[str], greeted: GreetedInput | None = None) -> int:
 def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
     try:
         if argv[:1] == ["claude"]:
-            return claude.run(argv[1:])  # none of its arguments is ours, `--help` and `--version` neither
-        arguments = build_parser().parse_args(argv, argparse.Namespace(greeted=greeted))
+            # None of its arguments is ours, `--help` and `--version` neither.
+            return int(_module("claude").run(argv[1:]))
+        only = ("serve",) if argv[:1] == ["serve"] else COMMANDS  # a client waits: no other command is imported
+        arguments = build_parser(only).parse_args(argv, argparse.Namespace(greeted=greeted))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
@@ -71,17 +73,21 @@ class _Parser(argparse.ArgumentParser):
         raise _Misuse(message, self.format_usage())
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
+def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
     command line raises InvalidArgument instead of ending the process."""
     parser = _Parser(
         prog="claude-code-mcp", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_to(commands)
+    for name in names:
+        _module(name).add_to(commands)
     return parser
+
+
+def _module(command: str) -> Any:
+    return import_module(f".{'mcp.command' if command == 'mcp' else command}", __package__)
 
 
 _ESCAPE = "claude_code_mcp_escape"

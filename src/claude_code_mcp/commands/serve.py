@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, get_args
 
-from ..config import CONFIG_FILE_VARIABLE, Settings, load_settings, variable_of
+from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
 from ..errors import ClaudeCodeError
 from ..greeting.protocol import GreetedInput
 from .flags import add_config_file
@@ -30,16 +30,33 @@ def add_to(commands: Any) -> None:
     parser.set_defaults(run=_run)
 
 
+class _SettingFlag(argparse.Action):
+    """A flag for a setting, whose help is read from the setting when it is shown."""
+
+    @property
+    def help(self) -> str:
+        default = Settings.model_fields[self.dest].default
+        listed = f" Default: {','.join(default)}." if isinstance(default, tuple) else ""
+        return f"{description_of(self.dest)}{listed} ({variable_of(self.dest)})".replace("%", "%%")
+
+    @help.setter  # noqa: A003
+    def help(self, _: str | None) -> None:
+        """`argparse` sets it to nothing."""
+
+    def __call__(self, _: object, namespace: argparse.Namespace, value: object, __: object = None) -> None:
+        setattr(namespace, self.dest, value)
+
+
 def _add_setting(parser: argparse.ArgumentParser, field: str) -> None:
     """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
     setting = Settings.model_fields[field]
     choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
-    default = f" Default: {','.join(setting.default)}." if isinstance(setting.default, tuple) else ""
+    several = isinstance(setting.default, tuple)
     parser.add_argument(
         f"--{field.replace('_', '-')}",
-        choices=None if default else choices,
-        metavar="NAMES" if default else None,
-        help=f"{' '.join((setting.description or '').split())}{default} ({variable_of(field)})".replace("%", "%%"),
+        action=_SettingFlag,
+        choices=None if several else choices,
+        metavar="NAMES" if several else None,
     )
 
 

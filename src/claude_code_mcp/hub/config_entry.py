@@ -71,9 +71,7 @@ _TYPE_ALIASES = {"streamable-http": "http", "streamableHttp": "http", "streamabl
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(
-        extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
 
 
 class OAuthConfig(_Entry):

@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from .. import json_text
 from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
 from ..model.question import Answer, Question
@@ -103,6 +101,8 @@ class RotatingJsonl:
         if self._is_moved():
             self._reopen()
         if os.fstat(self._file).st_size + length > self._max_bytes and os.fstat(self._file).st_size:
+            from filelock import FileLock  # noqa: PLC0415 - a server without an audit trail does not pay for it
+
             with FileLock(f"{self.path}.lock", mode=0o600):
                 if not self._is_moved():
                     self._rotate()

@@ -35,7 +35,11 @@ class MeasuredSession(Protocol):
     @property
     def live(self) -> bool: ...
     @property
-    def pid(self) -> int | None: ...
+    def id(self) -> str: ...
+    @property
+    def queued(self) -> str | None: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
 
 
 class Metrics:
@@ -148,18 +152,17 @@ class _CurrentSessions(Collector):
         for state in State:
             states.add_metric([str(state)], sum(session.state is state for session in sessions))
         yield states
-        memory = GaugeMetricFamily(f"{_PREFIX}_memory_bytes", "Resident memory", labels=["process"])
-        memory.add_metric(["server"], _resident(None))
-        memory.add_metric(["sessions"], sum(_resident(session.pid) for session in sessions if session.pid is not None))
+        memory = GaugeMetricFamily(f"{_PREFIX}_memory_bytes", "Memory in use", labels=["process"])
+        memory.add_metric(["server"], psutil.Process().memory_info().rss)
+        memory.add_metric(["sessions"], sum(session.memory_bytes or 0 for session in sessions))
         yield memory
-
-
-def _resident(pid: int | None) -> int:
-    """The memory of a process; of one in a sandbox, not that of the processes of bubblewrap around it."""
-    try:
-        process = psutil.Process(pid)
-        while process.name() == "bwrap" and (inside := process.children()):
-            process = inside[0]
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return 0
+        own = GaugeMetricFamily(
+            f"{_PREFIX}_session_memory_bytes", "Memory of a session with all that it started", labels=["session"]
+        )
+        for session in sessions:
+            if session.memory_bytes is not None:
+                own.add_metric([session.id], session.memory_bytes)
+        yield own
+        waiting = GaugeMetricFamily(f"{_PREFIX}_waiting_to_start", "Sessions in the queue of starts")
+        waiting.add_metric([], sum(session.queued is not None for session in sessions))
+        yield waiting

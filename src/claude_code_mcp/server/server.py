@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import mcp_types as types
@@ -95,7 +95,6 @@ class McpServer:
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings) if tools is None else tools
-        self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[tuple[str, ClientOrigin | None], Dialogs] = {}
         """The dialogs of the callers of 2026-07-28: of each connection that has an origin, else of each principal."""
         # A person may take as long as a question stays open to answer the form that a call returned.
@@ -103,6 +102,11 @@ class McpServer:
         self._held_events = HeldEvents()
         self._announcing = False
         self._here = Connected(None, hub, self._new_proxy(hub))
+
+    @cached_property
+    def _listing(self) -> types.ListToolsResult:
+        """Made when it is asked for: on stdio the greeting has answered that as a rule."""
+        return types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
 
     async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
         """Serves one connection until the client ends it. Its sessions run in the environment of its `origin`, and are

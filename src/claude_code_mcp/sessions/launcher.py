@@ -6,9 +6,11 @@ the directory that a session works in by default.
 """
 
 import asyncio
+import hashlib
+import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ..claude.command_line import Command, ConversationStart, build_command, pre
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
+from ..claude.start_inputs import start_inputs
 from ..claude.user_config import own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
@@ -37,6 +40,28 @@ _LISTED_WITHIN = 2.0
 """Seconds in which a server must be listed, where a session may go on without it."""
 _STATUS_INTERVAL = 0.1
 _MOST_DEBUG_FILES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that a process is started with, except for the conversation that it begins or goes on with."""
+
+    options: SessionOptions
+    cwd: str
+    owner: str
+    environment: str
+    """What is significant in the environment of the client, see `Launcher.environment_key`."""
+    budget: float | None = None
+    """What the process may spend."""
+    bridged: Mapping[str, Mapping[str, Any]] | None = None
+    """The configuration of MCP servers that it reaches over the control channel; a server that the session has
+    configured itself under the same name takes precedence."""
+    rules: Mapping[str, Sequence[str]] | None = None
+    """Permission rules that were granted for the session."""
+    hooks: Mapping[str, Any] | None = None
+    """The moments that it is to report and have decided."""
+    variables: Mapping[str, str] | None = None
+    """Set in its environment whatever the session's own say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,61 +129,80 @@ class Launcher:
 
     # -- the start --------------------------------------------------------------------------------------------
 
-    async def start(
-        self,
-        listener: ProcessListener,
-        options: SessionOptions,
-        start: ConversationStart,
-        cwd: str,
-        *,
-        budget: float | None = None,
-        bridged: Mapping[str, Mapping[str, Any]] | None = None,
-        rules: Mapping[str, Sequence[str]] | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> ClaudeProcess:
-        """Spawns the process; it is not yet initialised.
-
-        `bridged` is the configuration of MCP servers that it reaches over the control channel; a server that the
-        session has configured itself under the same name takes precedence. `rules` were granted for the session.
-        `variables` are set whatever the session's own say.
-        """
-        if bridged:
-            options = options.model_copy(update={"mcp_servers": {**bridged, **(options.mcp_servers or {})}})
-        if self.home.enclosure is not None and options.sandbox is not None:
-            # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
-            options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
-        mark = new_mark()
+    async def start(self, listener: ProcessListener, launch: Launch, start: ConversationStart) -> ClaudeProcess:
+        """Spawns the process; it is not yet initialised."""
+        mark, options = new_mark(), self._final_options(launch)
         if options.debug_file is not None:
-            debug_file = await asyncio.to_thread(_new_file, os.path.join(cwd, options.debug_file))
+            debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))
             options = options.model_copy(update={"debug_file": debug_file})
-        more = {"budget": budget, "rules": rules, "alone": self.home.own}
-        command, scratch = await asyncio.to_thread(self._prepare, options, start, cwd, mark, more)
-        argv = [self._executable(options), *command.arguments]
-        all_variables = {**self.nested, **options.env, **command.variables, **(variables or {})}
-        environment = build_environment(self.environment, all_variables, mark)
+        command, scratch = await asyncio.to_thread(self._prepare, launch, options, start, mark)
+        environment = build_environment(self.environment, self._variables(launch, command), mark)
+        argv = self._argv(options, command)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
-                listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch
+                listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
             )
         scratch = scratch_path(mark)
-        async with self.home.enclosure.entered(argv, options, cwd, command.files, scratch) as (argv, model):
+        async with self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch) as (argv, model):
             process = await ClaudeProcess.start(
-                listener, argv, cwd=cwd, environment=environment, mark=mark, scratch=scratch
+                listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
             )
         if model is not None:
             process.exited.add_done_callback(lambda _: model.close())
         return process
 
+    def _final_options(self, launch: Launch) -> SessionOptions:
+        """The options with the bridged servers, and as a sandbox needs them."""
+        options = launch.options
+        if launch.bridged:
+            options = options.model_copy(update={"mcp_servers": {**launch.bridged, **(options.mcp_servers or {})}})
+        if self.home.enclosure is not None and options.sandbox is not None:
+            # Claude Code's own sandbox cannot mount a /proc of its own inside of another one.
+            options = options.model_copy(update={"sandbox": {**options.sandbox, "enableWeakerNestedSandbox": True}})
+        return options
+
     def _prepare(
-        self, options: SessionOptions, start: ConversationStart, cwd: str, mark: str, more: Mapping[str, Any]
+        self, launch: Launch, options: SessionOptions, start: ConversationStart, mark: str
     ) -> tuple[Command, Path | None]:
         """The command with its files, and their directory, in a home that is in place. ProcessFailed if that cannot be
         had. Blocks on the disk."""
         try:
             self.home.make()
-            return prepare_command(options, start, mark, left_out=self._own_servers(options, cwd), **more)
+            return prepare_command(options, start, mark, **self._more(launch, options))
         except OSError as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
+
+    def _more(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
+        """What a command is made of beside the options."""
+        left_out = self._own_servers(options, launch.cwd)
+        return {"budget": launch.budget, "rules": launch.rules, "left_out": left_out, "alone": self.home.own}
+
+    def _argv(self, options: SessionOptions, command: Command) -> list[str]:
+        return [self._executable(options), *command.arguments]
+
+    def _variables(self, launch: Launch, command: Command) -> dict[str, str]:
+        return {**self.nested, **launch.options.env, **command.variables, **(launch.variables or {})}
+
+    async def key(self, launch: Launch) -> str | None:
+        """A text that is equal for two launches of new conversations if the processes would be equal: the same
+        arguments, files, environment and directory, for the same caller, and nothing changed of what Claude Code reads
+        at its start. None where that cannot be said."""
+        return await asyncio.to_thread(self._key, launch)
+
+    def _key(self, launch: Launch) -> str | None:
+        options = self._final_options(launch)
+        if options.debug or options.debug_file is not None:
+            return None  # it writes a file before anybody has used it
+        command = build_command(options, ConversationStart(""), Path(), **self._more(launch, options))
+        argv, variables = self._argv(options, command), self._variables(launch, command)
+        read = start_inputs({**self.environment, **variables}, launch.cwd, options.additional_directories, argv[0])
+        if read is None:
+            return None
+        files = {str(path): content for path, content in command.files.items()}
+        started_with = [argv, files, launch.environment, variables, launch.cwd, launch.owner, launch.hooks]
+        home = [self.config_dir, self.home.enclosure is not None]
+        parts = [*started_with, home, read]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
         """The registrations of this very server that the session must not start, or call back to."""
@@ -168,21 +212,12 @@ class Launcher:
         addresses = [{"serverUrl": address} for address in self.own_addresses]
         return [*({"serverCommand": list(command)} for command in commands), *addresses]
 
-    async def initialize(
-        self,
-        process: ClaudeProcess,
-        options: SessionOptions,
-        hooks: Mapping[str, Any] | None = None,
-        bridged: Collection[str] = (),
-    ) -> None:
-        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options.
-
-        `hooks` are the moments that it is to report and have decided, `bridged` the names of the MCP servers that it
-        reaches over the control channel.
-        """
-        fields: dict[str, Any] = {} if hooks is None else {"hooks": hooks}
-        if bridged:
-            fields["sdkMcpServers"] = list(bridged)
+    async def initialize(self, process: ClaudeProcess, launch: Launch) -> None:
+        """Waits until the process reports that it is ready; InvalidArgument if it does not take the options."""
+        options = launch.options
+        fields: dict[str, Any] = {} if launch.hooks is None else {"hooks": launch.hooks}
+        if launch.bridged:
+            fields["sdkMcpServers"] = list(launch.bridged)
         if options.agents:
             fields["agents"] = options.agents  # earlier versions do not read them from a file
         try:

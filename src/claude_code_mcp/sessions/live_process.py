@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
-from ..claude.frames import Frame, Raw, Result
+from ..claude.frames import Frame, Raw, Result, System
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged
@@ -27,16 +27,16 @@ from ..store.event_log import EventLog
 from ..store.transcripts import Transcripts
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
+from .launcher import Launch
 from .mcp_bridge import McpBridge
 from .slots import SlotHolder
 
 log = logging.getLogger(__name__)
 
 
-class ProcessOwner(SlotHolder, Protocol):
-    """The session: what its process is started with. Read anew at every start."""
+class LaunchOwner(Protocol):
+    """What a process is started with. Read anew at every start."""
 
-    id: str
     options: SessionOptions
     cwd: str
     owner: str
@@ -44,6 +44,12 @@ class ProcessOwner(SlotHolder, Protocol):
 
     @property
     def process_budget(self) -> float | None: ...
+
+
+class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
+    """The session."""
+
+    id: str
 
     @property
     def spent_usd(self) -> float: ...
@@ -81,6 +87,23 @@ class FrameReceiver(Protocol):
         """A bridged server wants a form filled in; returns it as it was filled in."""
 
 
+def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> Launch:
+    """What a process of this owner is started with now, as the policy is now; `servers` are those of the hub that it
+    gets."""
+    granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))
+    return Launch(
+        with_grants(owner.options, granted),
+        owner.cwd,
+        owner.owner,
+        deps.launcher.environment_key,
+        budget=owner.process_budget,
+        bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
+        rules=granted_rules(granted),
+        hooks=deps.gate.hooks(owner.owner),
+        variables=deps.gate.variables(owner.owner),
+    )
+
+
 class LiveProcess:
     """A process from its start to its end; `gone` returns when nothing of it is left."""
 
@@ -91,19 +114,21 @@ class LiveProcess:
         frames: FrameReceiver,
         deps: SessionDeps,
         find_start: Callable[[], ConversationStart],
+        *,
+        leased: bool = True,
     ) -> None:
         """Takes the lease and the slot (SessionBusy, LimitReached), then starts the process in a task.
 
         SessionBusy too if a Claude Code process that is not ours has the session open. That one knows nothing of
         leases, so it is looked for again right before the spawn, which may have had to wait. `find_start` blocks on
-        the disk; it is called in a thread.
+        the disk; it is called in a thread. A process that is not `leased` has no session yet, see `hand_to`.
         """
         self._owner = owner
         self._lifecycle = lifecycle
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.stores.leases.take(owner.id)]
+        self._leases = [deps.stores.leases.take(owner.id)] if leased else []
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -112,6 +137,8 @@ class LiveProcess:
             raise
         self.process: ClaudeProcess | None = None
         self.ready = False
+        self.ran_hooks = False
+        """Whether it has run hooks of the user or the project before it was ready."""
         self.conversation_reset = False
         """The CLI has begun another conversation (`/clear`) and has not said yet which."""
         self.budget_outdated = False
@@ -138,20 +165,18 @@ class LiveProcess:
             f"session:{owner.id}",
             self._deps.start_task,
             self._deps.redact,
-            self._frames.progress_reported,
-            self._frames.form_requested,
+            lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - of whoever has the process then
+            lambda server, form: self._frames.form_requested(server, form),  # noqa: PLW0108
         )
 
     # -- start ------------------------------------------------------------------------------------------------
 
     async def _start(self) -> None:
         try:
-            async with self._deps.slots.spawning():
+            async with self._deps.slots.spawning(self._owner):
                 self.bridge = await self._make_bridge()
-                process = await self._spawn()
-                bridged = self.bridge.servers if self.bridge else ()
-                hooks = self._deps.gate.hooks(self._owner.owner)
-                await self._deps.launcher.initialize(process, self._owner.options, hooks, bridged)
+                process, launch = await self._spawn()
+                await self._deps.launcher.initialize(process, launch)
             # Outside of the limit on starts: a server that hangs must not keep other sessions from starting.
             await self._deps.launcher.check_servers(process, self._owner.options)
             if process.exited.done():
@@ -166,29 +191,18 @@ class LiveProcess:
                 self.ready = True
                 self._lifecycle.process_ready()
 
-    async def _spawn(self) -> ClaudeProcess:
+    async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
         start = await asyncio.to_thread(self._find_start)
         await asyncio.to_thread(deps.launcher.end_stray, owner.id)
         await asyncio.to_thread(deps.launcher.check_alone, owner.id)
         if start.resume == owner.id:
             await asyncio.to_thread(_end_last_line, deps.stores.transcripts, owner.id)
-        self.budget, self.spent_before = owner.process_budget, owner.spent_usd
         if start.resume is not None:
             self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
-        granted = deps.gate.suggestions(owner.owner, owner.cwd, list(owner.grants))  # as the policy is now
-        spawning = asyncio.ensure_future(
-            deps.launcher.start(
-                self,
-                with_grants(owner.options, granted),
-                start,
-                owner.cwd,
-                budget=self.budget,
-                bridged=self.bridge.configuration if self.bridge else None,
-                rules=granted_rules(granted),
-                variables=deps.gate.variables(owner.owner),
-            )
-        )
+        launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
+        self.budget, self.spent_before = launch.budget, owner.spent_usd
+        spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
         try:
             self.process = await asyncio.shield(spawning)
         except asyncio.CancelledError:
@@ -197,7 +211,42 @@ class LiveProcess:
             self.process = await spawning
             raise
         self._lifecycle.process_started(self.process.pid, start.api_ms)
-        return self.process
+        return self.process, launch
+
+    def hand_to(
+        self,
+        owner: ProcessOwner,
+        lifecycle: LifecycleListener,
+        frames: FrameReceiver,
+        earlier: Sequence[Frame],
+        register: Callable[[], None],
+    ) -> None:
+        """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
+        (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
+        frames that came `earlier`, and reports that it has started and is ready."""
+        self._leases = [self._deps.stores.leases.take(owner.id)]
+        self._deps.slots.take(owner, instead_of=self._owner)
+        self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
+        self.budget, self.spent_before = owner.process_budget, owner.spent_usd
+        self.ready = False
+        self._starting = self._deps.start_task(self._begin_anew(earlier, register))
+
+    async def _begin_anew(self, earlier: Sequence[Frame], register: Callable[[], None]) -> None:
+        await asyncio.to_thread(register)
+        process = self.process
+        if self._closing is not None or process is None:
+            return
+        if process.exited.done():  # just now: another one begins the same conversation
+            if self.bridge is not None:
+                self.bridge.close()
+            self.process = None
+            await self._start()
+            return
+        self._lifecycle.process_started(process.pid, 0)
+        for frame in earlier:
+            self._frames.frame_received(frame)
+        self.ready = True
+        self._lifecycle.process_ready()
 
     def _fail_start(self, error: ClaudeCodeError) -> None:
         if self._closing is None:
@@ -213,6 +262,8 @@ class LiveProcess:
         """Passes a frame on. After `leave` only results count, for what they cost."""
         if isinstance(frame, Result):
             frame.usage = self._totals.used_by(frame.raw)
+        elif not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
+            self.ran_hooks = True
         if self._closing is None:
             self._frames.frame_received(frame)
         elif isinstance(frame, Result):

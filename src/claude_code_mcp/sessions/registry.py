@@ -23,6 +23,7 @@ from .dependencies import SessionDeps, Stores
 from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
+from .spares import Spares
 
 log = logging.getLogger(__name__)
 _RECORDS_INTERVAL = 600.0
@@ -33,10 +34,12 @@ _RECORD_GRACE = 24 * 3600.0
 class Sessions:
     """The sessions in memory, by id. Those that have taken no message yet are kept only while they are sent one."""
 
-    def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]]) -> None:
-        """`deps` are for callers without an environment of their own."""
+    def __init__(self, deps: SessionDeps, all_stores: Callable[[], Iterable[Stores]], spares: int = 0) -> None:
+        """`deps` are for callers without an environment of their own. `spares` is how many processes are kept ready for
+        new sessions."""
         self._deps = deps
         self._all_stores = all_stores
+        self._spares = Spares(spares, deps.settings.spare_max_age_ms / 1000, deps.start_task)
         self._known: dict[str, Session] = {}
         self._moved: dict[str, str] = {}
         """By a former id of a session, its current one."""
@@ -62,13 +65,25 @@ class Sessions:
         self._moved[old] = new
 
     async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
-        """A new session with an id of our choosing, in the environment of `deps`."""
+        """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
+        there is one just like it."""
         if options.hub_servers:
             await _check_hub_servers(options.hub_servers, deps)
-        cwd = _directory(options.cwd, deps)
-        session = self._new(str(uuid.uuid4()), options, cwd, owner, deps)
+        session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), owner, deps)
         check_debug_file(session.options, session.cwd)
+        spare = await self._spares.reserve(session)
+        if spare is not None:
+            session.begin_with(spare)
         return session
+
+    def prepare_spare(self, session: Session) -> None:
+        """Has a process started in the background for the next session like this one, where that is wanted."""
+        self._spares.prepare_for(session, session.process_ran_hooks)
+
+    @property
+    def spares(self) -> Spares:
+        """The processes that are kept ready for new sessions."""
+        return self._spares
 
     def _new(
         self, session_id: str, options: SessionOptions, cwd: str, owner: str, deps: SessionDeps, **more: Any
@@ -235,7 +250,7 @@ class Sessions:
         sessions = list(self._known.values())
         for session in sessions:
             session.release()
-        await asyncio.gather(*(session.closed() for session in sessions))
+        await asyncio.gather(self._spares.close(), *(session.closed() for session in sessions))
         for session in sessions:
             session.log.close()
 

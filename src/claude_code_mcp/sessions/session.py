@@ -33,6 +33,7 @@ from .record_writer import recordable_outcome, recordable_prompt
 from .session_costs import SessionCosts
 from .session_loader import OnDisk, restored_output
 from .session_questions import SessionQuestions
+from .spares import Spare
 from .state import StallTimer, StateTracker
 from .turn import SessionParts, TurnRunner
 
@@ -73,6 +74,8 @@ class Session:
         """What it uses in the environment that its next process runs in. Only what belongs to a client's environment
         and directory ever changes: its files stay where they are."""
         self._origin = origin
+        self._spare: Spare | None = None
+        """A process that is ready for its first message, until that comes."""
         self._revision = 0
         self._released = False
         self._state = StateTracker(self.log)
@@ -121,6 +124,16 @@ class Session:
     @property
     def pid(self) -> int | None:
         return self._process.pid
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """What its process uses with all that it started, as last measured; None if that is not known."""
+        return self.deps.slots.memory_of(self)
+
+    @property
+    def queued(self) -> str | None:
+        """The place of its process among those that wait to start, and what for; None if it does not wait."""
+        return self.deps.slots.wait_reason(self)
 
     @property
     def questions(self) -> list[Question]:
@@ -360,7 +373,22 @@ class Session:
 
     # -- the process and its conversation ---------------------------------------------------------------------
 
+    def begin_with(self, spare: Spare) -> None:
+        """Takes the id of a spare process, to begin in it. Only before anybody knows of the session."""
+        self.id = spare.id
+        self._spare = spare
+
+    async def process_ran_hooks(self) -> bool:
+        """Waits until the process has started, or will not; returns whether it ran hooks by then."""
+        live = self._process.live
+        await self.start_settled()
+        return live is None or live.ran_hooks
+
     def _new_process(self, at_message: str | None) -> LiveProcess:
+        spare, self._spare = self._spare, None
+        taken = spare.hand_over(self, self._turns, self.frames) if spare is not None else None
+        if taken is not None:
+            return taken
         find_start = partial(find_conversation_start, self.id, self.deps.stores.transcripts, self._origin, at_message)
         return LiveProcess(self, self._turns, self.frames, self.deps, find_start)
 

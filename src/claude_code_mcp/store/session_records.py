@@ -26,9 +26,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from ..errors import ProcessFailed, RecordUnreadable, SessionBusy
@@ -38,6 +37,9 @@ from ..model.states import State
 from ..model.usage import Usage
 from ..private_files import FILE, TEMPORARY, private_directory, replace_file
 from .transcripts import is_session_id
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 def shared_name(config_dir: str) -> str:
@@ -54,6 +56,8 @@ class Leases:
     def take(self, session_id: str) -> "Lease":
         """The lease on a session. SessionBusy if it is held, be it by another `Leases` of this process; ProcessFailed
         if the lock file cannot be used."""
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - takes a while, and a first call needs none
+
         lock = FileLock(self._directory / f"{session_id}.lock", timeout=0, mode=FILE, thread_local=False)
         try:
             private_directory(self._directory)
@@ -82,7 +86,7 @@ class Leases:
 class Lease:
     """Held until `release`, or until this process ends."""
 
-    def __init__(self, lock: FileLock) -> None:
+    def __init__(self, lock: "FileLock") -> None:
         self._lock = lock
 
     def release(self) -> None:
@@ -119,7 +123,7 @@ DirectoryName = Annotated[str, PlainValidator(_any_text)]
 class SessionRecord(BaseModel):
     """All that a session needs beside its transcript to be resumed as it was. Times are Unix seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     version: Literal[1] = VERSION
     revision: int = 0

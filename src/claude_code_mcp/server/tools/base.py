@@ -32,7 +32,9 @@ Text = Annotated[str, Field(min_length=1)]
 class Arguments(BaseModel):
     """Arguments of a tool: camelCase on the wire, nothing unknown, no silent conversions."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, alias_generator=to_camel)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, alias_generator=to_camel, defer_build=True
+    )
 
     written_as: ClassVar[Mapping[str, str]] = {}
     """Session options that have another name among these arguments, and that name."""
@@ -41,7 +43,7 @@ class Arguments(BaseModel):
 class ToolOutput(BaseModel):
     """The structured result of a tool: camelCase on the wire, absent fields left out."""
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, defer_build=True)
 
     @property
     def failed(self) -> bool:

@@ -70,6 +70,8 @@ class SessionReport(ToolOutput):
     has_more: bool | None = None
     stalled_seconds: int | None = None
     retrying: str | None = None
+    queued: str | None = None
+    memory_bytes: int | None = None
     structured_output: Any = None
     notice: str | None = None
     truncated: list[dict[str, Any]] | None = None
@@ -150,6 +152,8 @@ def report(
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
         retrying=_retrying(session),
+        queued=session.queued,
+        memory_bytes=session.memory_bytes,
         structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
         if outcome
         else None,
@@ -263,6 +267,8 @@ def render(report: SessionReport) -> str:
         parts.append(f"[nothing heard for {report.stalled_seconds} s]")
     if report.retrying:
         parts.append(f"[retrying: {report.retrying}]")
+    if report.queued:
+        parts.append(f"[not started yet: {report.queued}]")
     if report.notice:
         parts.append(f"[{report.notice}]")
     if report.error:

@@ -1,0 +1,293 @@
+"""Spare processes: started ahead for a session that nobody has asked for yet, so that the next one need not wait.
+
+A spare is a `LiveProcess` whose owner is no session. It is started for the launch that was used last, with a session id
+of its own, and is taken by the next new session that asks for exactly the same launch: equal arguments, files,
+environment, directory, hooks, budget and caller, and nothing changed of what Claude Code reads at its start. That
+session takes the id too. Until then it appears nowhere: it has no record, no lease and no transcript, its entry in the
+CLI's list of open sessions is put aside, and it is the first to go when a slot or memory is needed. It goes too when it
+gets old, when it is found to be out of date, and with the service.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from ..claude.command_line import ConversationStart
+from ..claude.frames import ControlRequest, Frame, Raw, Result, System
+from ..claude.user_config import Registration, config_directory, take_registration
+from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.options import SessionOptions
+from ..processes.child import Exit
+from .dependencies import SessionDeps, StartTask
+from .launcher import Launch
+from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
+
+log = logging.getLogger(__name__)
+
+_SETTLE = 0.5
+"""Seconds after the start of a session before a spare is started: the session goes first."""
+_RESERVED = 10.0
+"""Seconds within which a session must begin with the spare that was set apart for it."""
+_WARM_UPS = 3
+"""How often a spare is made to put a request to the model together, which is not sent: it gets faster at that."""
+_MOST_FRAMES = 1000
+_MOST_UNSUITED = 100
+
+
+class SparedSession(Protocol):
+    """A session that could begin with a spare, or that the next spare is to be like."""
+
+    id: str
+    options: SessionOptions
+    cwd: str
+    owner: str
+    grants: tuple[Mapping[str, Any], ...]
+    deps: SessionDeps
+
+    @property
+    def process_budget(self) -> float | None: ...
+
+
+async def launch_like(session: SparedSession) -> Launch:
+    """What a process of the session would be started with now."""
+    async with session.deps.hosted() as host:
+        servers = host.offered(session.options.hub_servers) if host is not None else ()
+    return launch_of(session, session.deps, servers)
+
+
+class Spare:
+    """The owner of a process that has no session yet; listens to it until it is taken."""
+
+    used_at = 0.0
+    """It makes room before any session does."""
+    spent_usd = 0.0
+
+    def __init__(self, like: SparedSession) -> None:
+        self.id = str(uuid.uuid4())
+        self.options, self.cwd, self.owner = like.options, like.cwd, like.owner
+        self.grants: tuple[Mapping[str, Any], ...] = ()
+        self.process_budget = like.process_budget
+        self.deps = like.deps
+        self.launch: Launch | None = None
+        """What it was started with."""
+        self.key: str | None = None
+        """The same, and what it has read; see `Launcher.key`."""
+        self.reserved = False
+        self.ran_hooks = False
+        self._frames: list[Frame] = []
+        self._registration = Registration()
+        self._warm: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._live: LiveProcess | None = None
+        self._left: LiveProcess | None = None
+
+    async def start(self, launch: Launch, key: str) -> bool:
+        """Starts the process and waits until it can be taken; returns whether it can."""
+        self.launch, self.key = launch, key
+        try:
+            self._live = LiveProcess(self, self, self, self.deps, lambda: ConversationStart(self.id), leased=False)
+        except ClaudeCodeError as error:
+            self.start_failed(error)
+        return await asyncio.shield(self._warm)
+
+    @property
+    def usable(self) -> bool:
+        return self._live is not None and self._live.ready and self._warm.done() and not self.ran_hooks
+
+    def hand_over(self, owner: ProcessOwner, lifecycle: LifecycleListener, frames: FrameReceiver) -> LiveProcess | None:
+        """Gives the process to a session, with all that it has said; None if it is gone or the launch has become
+        another one. Raises SessionBusy if the session's lease is not to be had."""
+        live = self._live
+        launch = None if live is None else launch_of(owner, self.deps, live.bridge.servers if live.bridge else ())
+        if not self.usable or live is None or launch != self.launch:
+            self.drop()
+            return None
+        live.hand_to(owner, lifecycle, frames, self._frames, self._registration.put_back)
+        self._live = None
+        return live
+
+    def drop(self) -> None:
+        """Ends the process, if nobody has taken it."""
+        live, self._live = self._live, None
+        if live is not None:
+            live.leave()
+            self._left = live
+        if not self._warm.done():
+            self._warm.set_result(False)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is left of its process, or a session has it."""
+        return self._live is None and (self._left is None or self._left.is_gone)
+
+    async def gone(self) -> None:
+        """Waits until nothing is left of a process that was dropped."""
+        if self._left is not None:
+            await self._left.gone()
+
+    # -- a holder of a slot -----------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int | None:
+        process = self._live.process if self._live is not None else None
+        return process.pid if process is not None else None
+
+    @property
+    def evictable(self) -> bool:
+        return not self.reserved and self._live is not None
+
+    def evict(self) -> None:
+        self.drop()
+
+    # -- the listener of its process --------------------------------------------------------------------------
+
+    def process_started(self, pid: int, api_ms: int) -> None: ...
+
+    def process_ready(self) -> None:
+        self.deps.start_task(self._warm_up())
+
+    async def _warm_up(self) -> None:
+        """Has the CLI prepare what a first message would wait for, and puts its entry among the open sessions aside."""
+        live = self._live
+        if live is None or live.process is None:
+            return
+        with contextlib.suppress(ProcessFailed):  # earlier versions do not know the request
+            for _ in range(_WARM_UPS):
+                await live.process.request("get_context_usage", timeout=self.deps.settings.start_timeout)
+        directory = config_directory({**self.deps.launcher.environment, **self.options.env})
+        self._registration = await asyncio.to_thread(take_registration, self.id, directory)
+        if self.ran_hooks:
+            self.drop()
+        elif not self._warm.done():
+            self._warm.set_result(True)
+
+    def start_failed(self, error: ClaudeCodeError) -> None:
+        log.debug("a spare process could not be started: %s", error.message)
+        self.drop()
+
+    def process_ended(self, exit_: Exit) -> None:
+        self.drop()
+
+    def late_result(self, frame: Result) -> None: ...
+
+    def frame_received(self, frame: Frame) -> None:
+        """Kept for the session; requests of the CLI are answered, as it waits for that."""
+        process = self._live.process if self._live is not None else None
+        if isinstance(frame, System) and frame.subtype.startswith("hook_"):
+            self.ran_hooks = True
+        if not isinstance(frame, ControlRequest):
+            if len(self._frames) < _MOST_FRAMES:
+                self._frames.append(frame)
+        elif process is not None and self._live is not None:
+            if frame.subtype == "mcp_message" and self._live.bridge is not None:
+                self._live.bridge.forward(process, frame)
+            else:
+                process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
+
+    def progress_reported(self, line: str) -> None: ...
+
+    async def form_requested(self, server: str, form: Raw) -> Raw:
+        return {"action": "cancel"}
+
+
+class Spares:
+    """At most `limit` spares, none older than `max_age` seconds."""
+
+    def __init__(self, limit: int, max_age: float, start_task: StartTask) -> None:
+        self._limit = limit
+        self._max_age = max_age
+        self._start_task = start_task
+        self._started: list[Spare] = []
+        """All of which a process may be left, those that are being closed too."""
+        self._ready: list[Spare] = []
+        self._reserved: list[Spare] = []
+        self._unsuited: list[str] = []
+        """Launches that run hooks at the start."""
+        self._filling: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def ready(self) -> int:
+        """How many can be taken now."""
+        return sum(spare.usable for spare in self._ready)
+
+    async def reserve(self, session: SparedSession) -> Spare | None:
+        """A spare that is just like the session, set apart for it; None if there is none. One that is out of date is
+        ended."""
+        if not self._ready:
+            return None
+        launch = await launch_like(session)
+        alike = [spare for spare in self._ready if spare.launch == launch]
+        if not alike:
+            return None
+        key = await session.deps.launcher.key(launch)
+        for spare in alike:
+            if spare not in self._ready:
+                continue  # somebody else was faster
+            if spare.key != key:
+                self._end(spare)
+            elif spare.usable:  # else it is still starting
+                self._set_apart(spare)
+                return spare
+        return None
+
+    def _set_apart(self, spare: Spare) -> None:
+        spare.reserved = True
+        self._ready.remove(spare)
+        self._reserved.append(spare)
+        asyncio.get_running_loop().call_later(_RESERVED, self._end, spare)
+
+    def _end(self, spare: Spare) -> None:
+        """Ends a spare unless a session has it."""
+        for kept in (self._ready, self._reserved):
+            if spare in kept:
+                kept.remove(spare)
+        spare.drop()
+
+    # -- filling ----------------------------------------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """Waits until no spare is being started."""
+        if self._filling is not None:
+            await asyncio.wait([self._filling])
+
+    def prepare_for(self, session: SparedSession, started: Callable[[], Awaitable[bool]]) -> None:
+        """Has a spare started for the next session like this one, when this one has started; `started` waits for that
+        and returns whether its process ran hooks at its start."""
+        if self._limit and not self._closed and (self._filling is None or self._filling.done()):
+            self._filling = self._start_task(self._fill(Spare(session), started))
+
+    async def _fill(self, spare: Spare, started: Callable[[], Awaitable[bool]]) -> None:
+        ran_hooks = await started()
+        await asyncio.sleep(_SETTLE)
+        launch = await launch_like(spare)
+        key = None if ran_hooks else await spare.deps.launcher.key(launch)
+        if key is None or key in self._unsuited:
+            return
+        for other in [other for other in self._ready if other.key == key and not other.usable]:
+            self._end(other)
+        if sum(other.key == key for other in self._ready) >= self._limit:
+            return
+        while len(self._ready) >= self._limit:
+            self._end(self._ready[0])
+        if not spare.deps.slots.has_room or self._closed:
+            return
+        self._started = [*(other for other in self._started if not other.is_gone), spare]
+        self._ready.append(spare)
+        if await spare.start(launch, key):
+            asyncio.get_running_loop().call_later(self._max_age, self._end, spare)
+            return
+        self._end(spare)
+        if spare.ran_hooks:
+            self._unsuited = [*self._unsuited, key][-_MOST_UNSUITED:]
+
+    async def close(self) -> None:
+        """Ends all of them and waits for that."""
+        self._closed = True
+        if self._filling is not None:
+            self._filling.cancel()
+        for spare in [*self._ready, *self._reserved]:
+            self._end(spare)
+        await asyncio.gather(*(spare.gone() for spare in self._started))
