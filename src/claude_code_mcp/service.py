@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .claude.user_config import config_directory
@@ -45,11 +46,15 @@ from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.record_writer import RecordWriter
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
+from .sessions.session_library import Costs, ExportFormat, ReadPage, SessionLibrary
 from .sessions.slots import Slots
-from .store.catalogue import Catalogue, CatalogueEntries
+from .store.catalogue import CatalogueEntries
+from .store.cost_report import Grouping
 from .store.event_log import Subscription
+from .store.session_marks import Mark
 from .store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from .store.spending import Spending
+from .store.transcript_text import Detail
 from .store.transcripts import Transcripts, is_session_id
 
 log = logging.getLogger(__name__)
@@ -90,6 +95,7 @@ class Service:
         self._recorder = RecordWriter(SessionRecords(settings.state_dir, config_dir), self.start_task)
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
         self._leases = Leases(settings.state_dir, config_dir)
+        self._aliases = Aliases(settings.state_dir, config_dir)
         deps = SessionDeps(
             settings=settings,
             launcher=Launcher(
@@ -102,7 +108,7 @@ class Service:
             broker=self._broker,
             leases=self._leases,
             transcripts=Transcripts(config_dir),
-            aliases=Aliases(settings.state_dir, config_dir),
+            aliases=self._aliases,
             recorder=self._recorder,
             slots=Slots(settings.max_sessions, settings.spawn_limit),
             gate=self._enforcer,
@@ -115,7 +121,14 @@ class Service:
         self._sessions = Sessions(deps)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
-        self._listing = SessionListing(self._sessions, Catalogue(config_dir), deps)
+        self._library = SessionLibrary(
+            config_dir,
+            settings.state_dir,
+            self._redactor.data,
+            records=self._recorder.records,
+            leases=self._leases,
+        )
+        self._listing = SessionListing(self._sessions, self._library.catalogue, deps)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaner = self.start_task(self._sessions.clean_up_regularly())
@@ -308,14 +321,107 @@ class Service:
         return self.session(session_id, owner=owner).events.subscribe(after)
 
     async def catalogue(
-        self, *, owner: str = LOCAL, project: str | None = None, limit: int = 50, text: str | None = None
+        self,
+        *,
+        owner: str = LOCAL,
+        project: str | None = None,
+        limit: int = 50,
+        offset: int = 0,
+        text: str | None = None,
+        whole: bool = False,
+        archived: bool = False,
     ) -> CatalogueEntries:
-        """Every session of the owner on this machine, newest first, those without a transcript yet included."""
-        return await self._listing.entries(owner, project, limit, text)
+        """Every session of the owner on this machine, pinned ones first, then the newest, those without a transcript
+        yet included. `text` is looked for in titles and prompts or, with `whole`, in all conversations."""
+        return await self._listing.entries(owner, project, limit, text, offset=offset, whole=whole, archived=archived)
 
     async def last_states(self, session_ids: Iterable[str], *, owner: str = LOCAL) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
         return await self._listing.last_states(session_ids, owner)
+
+    # -- sessions on disk -------------------------------------------------------------------------------------
+
+    async def read(
+        self,
+        session_id: str,
+        *,
+        owner: str = LOCAL,
+        cursor: str = "1",
+        size: int = 24_000,
+        detail: Detail | None = None,
+        agent: str | None = None,
+    ) -> ReadPage:
+        """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
+        own_id = await self._own_id(session_id, owner)
+        return await self._library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
+
+    async def follow(self, session_id: str, *, owner: str = LOCAL) -> AsyncIterator[list[str]]:
+        """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
+        second; without end."""
+        own_id = await self._own_id(session_id, owner)
+        async for lines in self._library.follow(own_id):
+            yield self._redactor.data(lines)
+
+    async def rename(self, session_id: str, title: str, *, owner: str = LOCAL) -> str:
+        """Names a session as Claude Code does, and returns the name; an empty one takes it away."""
+        async with self._caring(session_id, owner, "rename") as own_id:
+            return await self._library.rename(own_id, title)
+
+    async def tag(self, session_id: str, tag: str, *, owner: str = LOCAL) -> str:
+        """Tags a session; an empty tag takes it away."""
+        async with self._caring(session_id, owner, "tag") as own_id:
+            return await self._library.tag(own_id, tag)
+
+    async def mark(self, session_id: str, mark: Mark, on: bool, *, owner: str = LOCAL) -> None:
+        """Pins or archives a session, or no longer."""
+        async with self._caring(session_id, owner, f"{mark} {'on' if on else 'off'}") as own_id:
+            await self._library.mark(own_id, mark, on)
+
+    async def copy(self, session_id: str, *, owner: str = LOCAL, title: str | None = None) -> str:
+        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned."""
+        async with self._caring(session_id, owner, "fork") as own_id:
+            await self._recorder.saved(own_id)
+            return await self._library.copy(own_id, owner, title)
+
+    async def export(
+        self, session_id: str, form: ExportFormat, *, owner: str = LOCAL, detail: Detail | None = None
+    ) -> Path:
+        """Writes a conversation to a private file in the state directory and returns its path."""
+        async with self._caring(session_id, owner, f"export {form}") as own_id:
+            return await self._library.export(own_id, form, detail or Detail(full=True))
+
+    async def delete(self, session_id: str, *, owner: str = LOCAL) -> None:
+        """Removes a session for good. SessionBusy, with nothing removed, while anybody runs it or has it open."""
+        async with self._caring(session_id, owner, "delete") as own_id:
+            await self._sessions.release(own_id)
+            await self._recorder.saved(own_id)
+            await self._library.remove(own_id)
+
+    async def costs(
+        self, by: Grouping = "day", *, owner: str = LOCAL, since: str = "", project: str | None = None
+    ) -> Costs:
+        """What the owner's sessions on this machine have cost, over everything on disk; `since` is a day."""
+        return await self._library.costs(by, owner=owner, since=since, project=project)
+
+    async def _own_id(self, session_id: str, owner: str) -> str:
+        """The id under which a session goes on; SessionNotFound unless it is the owner's."""
+        known = self._sessions.known(session_id)
+        if known is not None:
+            return self.session(session_id, owner=owner).id
+        if not is_session_id(session_id):
+            raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
+        own_id = await asyncio.to_thread(self._aliases.resolve, session_id)
+        if not await asyncio.to_thread(self._recorder.records.owned_by, owner, own_id):
+            raise self._observers.foreign_session(session_id, owner)
+        return own_id
+
+    @contextlib.asynccontextmanager
+    async def _caring(self, session_id: str, owner: str, action: str) -> AsyncIterator[str]:
+        """Around a change to a session on disk: audited if it is made, and if it is refused."""
+        with self._observers.auditing_refusals(owner, action, session_id):
+            own_id = await self._own_id(session_id, owner)
+            yield own_id
+        self.audit(AuditEvent(AuditKind.SESSION_MANAGED, owner, own_id, {"action": action}))
 
     # -- questions --------------------------------------------------------------------------------------------
 
