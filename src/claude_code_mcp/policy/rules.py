@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
-from .shell import Words, read_loosely, read_strictly
+from .programs import may_hide, read_loosely
+from .shell import Words, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
@@ -168,9 +169,11 @@ def _concerns(rule: Rule, tool: str) -> bool:
 
 
 def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
-    """Whether some commands are refused and this one cannot be read well enough to rule out that it is one of them."""
-    refused = any(rule.tool == "Bash" and rule.specifier for rule in deny)
-    return refused and call.tool == "Bash" and read_strictly(_text(call.arguments, "command")) is None
+    """Whether some commands are refused and it cannot be ruled out that this one runs one of them."""
+    names = [
+        _expected(_without_directory(rule.specifier))[0] for rule in deny if rule.tool == "Bash" and rule.specifier
+    ]
+    return call.tool == "Bash" and may_hide(_text(call.arguments, "command"), names)
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
