@@ -15,6 +15,7 @@ _MODULES = (
     "permission",
     "events",
     "memory",
+    "catalogue",
     "crowd",
     "hub",
     "hub_sharing",

@@ -108,6 +108,7 @@ MAY_START_TASKS = {
     "sessions.dependencies",
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
+    "store.following",  # one: it is kept, and ends when its last file is no longer followed
     "testing.scripted_model",
 }
 

@@ -28,8 +28,12 @@ from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
 from claude_code_mcp.questions.presentation import describe
 from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
-from claude_code_mcp.store.transcript_reader import readable_lines
-from claude_code_mcp.store.transcript_summary import is_bare_command, read_heading, unwrapped
+from claude_code_mcp.store.conversation import read_outline, read_turn
+from claude_code_mcp.store.transcript_html import page
+from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped
+from claude_code_mcp.store.transcript_reader import first_mention, readable_lines
+from claude_code_mcp.store.transcript_summary import summarize
+from claude_code_mcp.store.transcript_text import Detail, markdown
 
 Handle = Callable[[str], object]
 
@@ -259,21 +263,32 @@ def test_text_is_handled_in_linear_time(name: str) -> None:
 
 
 def _transcripts(text: str) -> Iterator[str]:
-    """A text as the prompt of a transcript, as its beginning and as the end of its first lines."""
-    line = {"type": "user", "cwd": "/code", "message": {"role": "user", "content": text}}
+    """A text as the prompt of a transcript, as its beginning, as the end of its first lines, and as what is said,
+    called and changed in it."""
+    line = {"type": "user", "cwd": "/code", "uuid": "1", "message": {"role": "user", "content": text}}
     yield json.dumps(line)
     yield f'{{"type":"user","cwd":"/code"}}\n{text}'
     yield f'{text}\n{{"type":"user","cwd":"/code"}}'
+    call = {"type": "tool_use", "id": "t", "name": "Edit", "input": {"text": text}}
+    answer = {"type": "assistant", "uuid": "2", "message": {"content": [{"type": "text", "text": text}, call]}}
+    result = [{"type": "tool_result", "tool_use_id": "t", "content": text}]
+    details = {"structuredPatch": [{"lines": text.splitlines()}]}
+    changed = {"type": "user", "uuid": "3", "message": {"content": result}, "toolUseResult": details}
+    yield "\n".join(map(json.dumps, (line, answer, changed)))
 
 
-@pytest.mark.parametrize("end", ["", "x" * (1 << 18)], ids=["whole", "cut"])
-@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("end", ["\n", "x" * (1 << 18)], ids=["whole", "cut"])
+@pytest.mark.parametrize("place", range(4))
 def test_transcripts_are_read_in_linear_time(place: int, end: str, tmp_path: Path) -> None:
     path = tmp_path / "transcript.jsonl"
 
     def read(text: str) -> None:
         path.write_text(text)
-        read_heading(str(path), "-code")
+        summarize(str(path), path.stat().st_size)
+        first_mention(str(path), "nowhere in it")
+        turns = [read_turn(str(path), places) for places in read_outline(str(path)).turns]
+        "".join(page("", [], turns, Detail(full=True, thinking=True)))
+        "".join(markdown("", [], turns, Detail(full=True, thinking=True)))
         list(readable_lines(str(path)))
 
     pieces = {**PLAIN, **TRANSCRIPTS}

@@ -53,7 +53,7 @@ LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], Befor
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
-Toolset = Literal["sessions", "code", "query", "hub", "hub-tools"]
+Toolset = Literal["sessions", "code", "query", "care", "hub", "hub-tools"]
 ALL_TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 """Those that are offered by default."""
@@ -164,8 +164,9 @@ class Settings(BaseModel):
     metrics_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}METRICS_TOKEN")
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
-    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `hub` (the servers of
-    the hub) and `hub-tools` (the tools of those servers)."""
+    """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
+    pin, archive, fork, export and delete sessions, and what they cost), `hub` (the servers of the hub) and `hub-tools`
+    (the tools of those servers)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
     """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
     (`all`), or none (`off`)."""

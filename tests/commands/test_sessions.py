@@ -10,6 +10,7 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 
+from ..engine.support import parked
 from .test_commands import run
 
 
@@ -44,6 +45,38 @@ async def test_an_unknown_session_is_a_mistake_in_the_call(environment: dict[str
     assert shown.returncode == 2
     assert "No session begins with 'ffffffff'" in shown.stderr
     assert "Traceback" not in shown.stderr
+
+
+async def test_a_session_is_looked_after_from_the_shell(
+    service: Service, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    session_id = await a_session(service, sandbox)
+    await parked(service.session(session_id))
+    short = session_id[:8]
+    state = {**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state")}
+
+    async def shell(*arguments: str) -> str:
+        done = await asyncio.to_thread(run, state, *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert await shell("sessions", "rename", short, "My  kitchen") == "My kitchen\n"
+    await shell("sessions", "tag", short, "cooking")
+    await shell("sessions", "pin", short)
+    (entry,) = json.loads(await shell("sessions", "list", "--json"))
+    assert (entry["title"], entry["tag"], entry["pinned"]) == ("My kitchen", "cooking", True)
+    page = sandbox.root / "page.html"
+    assert await shell("sessions", "export", short, "--format", "html", "--output", str(page)) == f"{page}\n"
+    assert "hello there" in await asyncio.to_thread(page.read_text)
+    assert "hello there" in await shell("sessions", "show", short, "--full")
+    copy = (await shell("sessions", "fork", short, "--title", "Another")).strip()
+    costs = json.loads(await shell("costs", "--by", "session", "--json"))
+    assert [line["name"] for line in costs["lines"]] == [session_id]
+    assert "█" in await shell("costs", "--days", "2")
+    refused = await asyncio.to_thread(run, state, "sessions", "delete", copy)
+    assert (refused.returncode, "--yes" in refused.stderr) == (2, True)
+    await shell("sessions", "delete", copy, "--yes")
+    assert [row["session_id"] for row in json.loads(await shell("sessions", "list", "--json"))] == [session_id]
 
 
 async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbox, environment: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_mcp.store.catalogue import Catalogue
-from claude_code_mcp.store.transcript_summary import folder_of
+from claude_code_mcp.store.transcript_lines import folder_of
 
 
 class Disk:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.store.transcript_summary import folder_of
+from claude_code_mcp.store.transcript_lines import folder_of
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 

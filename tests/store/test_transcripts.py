@@ -118,7 +118,7 @@ def test_of_several_transcripts_of_one_session_the_newest_counts(transcripts: Tr
 
 def test_a_known_directory_leads_straight_to_the_transcript(transcripts: Transcripts, tmp_path: Path) -> None:
     own = write(tmp_path, USER)
-    foreign = write(tmp_path, folder="-elsewhere")
+    foreign = write(tmp_path, USER, folder="-elsewhere")
     os.utime(own, (1000, 1000))
     assert transcripts.path_of(SESSION) == foreign
     assert transcripts.path_of(SESSION, "/srv/app") == own

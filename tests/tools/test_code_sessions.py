@@ -99,12 +99,12 @@ async def test_a_person_confirms_the_bypass(
 
 
 async def test_toolsets_can_be_chosen(start_caller: StartCaller) -> None:
-    for chosen, expected in (("sessions", 6), ("code", 4), ("query", 1), ("sessions,query", 7)):
+    for chosen, expected in (("sessions", 7), ("code", 4), ("query", 1), ("care", 2), ("sessions,query", 8)):
         caller: Caller = await start_caller(toolsets=chosen)
         assert len((await caller.client.list_tools()).tools) == expected
 
 
-@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 8_200), ("sessions,code,query", 18_000)])
+@pytest.mark.parametrize(("toolsets", "limit"), [("sessions", 8_900), ("sessions,code,query", 18_000)])
 async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets: str, limit: int) -> None:
     caller: Caller = await start_caller(toolsets=toolsets)
     listing = await caller.client.list_tools()

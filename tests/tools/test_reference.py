@@ -12,7 +12,7 @@ from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
-TOOLS = tools_of(load_settings({}, allow_disk_resume=True))
+TOOLS = tools_of(load_settings({}, allow_disk_resume=True, toolsets=("sessions", "code", "query", "care")))
 
 
 def section(name: str) -> str:

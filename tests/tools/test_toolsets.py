@@ -15,7 +15,8 @@ from claude_code_mcp.testing.script import question as asking
 from .conftest import Caller, StartCaller
 
 OWN = frozenset(tools_of(load_settings({}, toolsets=ALL_TOOLSETS)))
-SETS = [chosen for size in range(1, 5) for chosen in itertools.combinations(("sessions", "code", "query", "hub"), size)]
+KINDS = ("sessions", "code", "query", "care", "hub")
+SETS = [chosen for size in range(1, 6) for chosen in itertools.combinations(KINDS, size)]
 
 
 def named(text: object) -> set[str]:

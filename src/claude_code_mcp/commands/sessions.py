@@ -1,48 +1,118 @@
-"""`sessions`: lists, shows and follows the Claude Code sessions on this machine, from their transcripts on disk."""
+"""`sessions`: lists, shows, follows and looks after the Claude Code sessions on this machine, by their files."""
 
 import argparse
+import asyncio
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from ..claude.user_config import config_directory
-from ..errors import SessionNotFound
+from ..config import load_settings
+from ..errors import InvalidArgument, SessionNotFound
 from ..model.text import clip_line
+from ..redaction import Redactor
+from ..sessions.session_library import SessionLibrary
 from ..store.catalogue import Catalogue, Entry
+from ..store.session_marks import Mark
+from ..store.session_records import LOCAL
+from ..store.transcript_text import Detail
 from .flags import add_json, positive, print_json
 
-_POLL_INTERVAL = 0.3
 _FIRST_LINES = 20
-_MOST_SESSIONS = 10_000
+_MOST_SESSIONS = 1_000_000
+_PAGE = 1 << 20
+_MARKS = {
+    "pin": (Mark.PINNED, True, "keep it at the top of the list"),
+    "unpin": (Mark.PINNED, False, "let it go down the list again"),
+    "archive": (Mark.ARCHIVED, True, "leave it out of the list"),
+    "unarchive": (Mark.ARCHIVED, False, "put it back on the list"),
+}
 
 
 def add_to(commands: Any) -> None:
-    parser = commands.add_parser("sessions", help="list, show or follow Claude Code sessions on this machine")
+    parser = commands.add_parser("sessions", help="list, read and look after Claude Code sessions on this machine")
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    listing = actions.add_parser("list", help="newest first")
+    _add_reading(actions)
+    _add_care(actions)
+
+
+def _add_reading(actions: Any) -> None:
+    listing = actions.add_parser("list", help="pinned ones first, then the newest")
     listing.add_argument("--project", metavar="DIR", help="only those of this directory")
-    listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompt, directory or branch")
+    listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompts, directory or branch")
+    listing.add_argument("--whole", action="store_true", help="look for the text in whole conversations")
+    listing.add_argument("--archived", action="store_true", help="those that were archived")
     listing.add_argument("--limit", type=positive, default=20, metavar="N", help="at most N (default 20)")
+    listing.add_argument("--offset", type=positive, default=0, metavar="N", help="without the first N")
     add_json(listing)
     listing.set_defaults(run=_list)
-    show = actions.add_parser("show", help="print the conversation of one session")
-    show.add_argument("session", help="its id, or the beginning of it")
+    show = _with_session(actions, "show", "print the conversation of one session", _show)
     show.add_argument("--lines", type=positive, default=200, metavar="N", help="the last N lines (default 200)")
+    show.add_argument("--full", action="store_true", help="all of it, with inputs, results and diffs")
+    show.add_argument("--thinking", action="store_true", help="with --full: what the model thought, too")
+    show.add_argument("--agent", metavar="ID", help="with --full: what this subagent did")
     add_json(show)
-    show.set_defaults(run=_show)
-    follow = actions.add_parser("follow", help="print what is new in a session as it happens, until Ctrl-C")
-    follow.add_argument("session", help="its id, or the beginning of it")
-    follow.set_defaults(run=_follow)
+    _with_session(actions, "follow", "print what is new in a session as it happens, until Ctrl-C", _follow)
 
 
-def _catalogue() -> Catalogue:
-    return Catalogue(config_directory(os.environ))
+def _add_care(actions: Any) -> None:
+    rename = _with_session(actions, "rename", "give it a title, as Claude Code does", _rename)
+    rename.add_argument("title", help="the title; empty to take it away")
+    tag = _with_session(actions, "tag", "give it a tag", _tag)
+    tag.add_argument("tag", help="the tag; empty to take it away")
+    for action, (_, _, description) in _MARKS.items():
+        _with_session(actions, action, description, _mark).set_defaults(action=action)
+    fork = _with_session(actions, "fork", "copy the conversation under a new id, and print that", _fork)
+    fork.add_argument("--title", help="the title of the copy")
+    export = _with_session(actions, "export", "write the conversation to a file, without secrets", _export)
+    export.add_argument("--format", choices=("markdown", "html"), default="markdown", help="default: markdown")
+    export.add_argument("--output", type=Path, metavar="FILE", help="where to; unset, a file in the state directory")
+    export.add_argument("--thinking", action="store_true", help="what the model thought, too")
+    delete = _with_session(actions, "delete", "remove it for good; refused while it is open", _delete)
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _with_session(actions: Any, name: str, description: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=description)
+    parser.add_argument("session", help="its id, or the beginning of it")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def library() -> SessionLibrary:
+    """The sessions of this user."""
+    redactor = Redactor()
+    redactor.learn(os.environ)
+    return SessionLibrary(config_directory(os.environ), load_settings().state_dir, redactor.data)
+
+
+def _full_id(catalogue: Catalogue, prefix: str) -> str:
+    """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
+    if catalogue.find(prefix) is not None:
+        return prefix
+    matching = [session_id for session_id in catalogue.ids() if session_id.startswith(prefix.lower())]
+    if len(matching) != 1:
+        problem = "No session begins" if not matching else f"{len(matching)} sessions begin"
+        raise SessionNotFound(f"{problem} with {prefix!r}; `claude-code-mcp sessions list` shows them.")
+    return matching[0]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    entries = _catalogue().list(project=arguments.project, text=arguments.text, limit=arguments.limit)
+    entries = library().catalogue.list(
+        project=arguments.project,
+        text=arguments.text,
+        whole=arguments.whole,
+        archived=arguments.archived,
+        limit=arguments.limit,
+        offset=arguments.offset,
+    )
     if arguments.json:
         print_json([asdict(entry) for entry in entries])
         return 0
@@ -56,28 +126,22 @@ def _list(arguments: argparse.Namespace) -> int:
 def _row(entry: Entry) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
+    tag = f" [{entry.tag}]" if entry.tag else ""
     title = clip_line(entry.title or entry.first_prompt or "", 80)
-    return f"{entry.session_id}  {when}  {entry.project}{branch}  {title}"
-
-
-def _full_id(catalogue: Catalogue, prefix: str) -> str:
-    """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
-    if catalogue.find(prefix) is not None:
-        return prefix
-    ids = [entry.session_id for entry in catalogue.list(limit=_MOST_SESSIONS)]
-    matching = [session_id for session_id in ids if session_id.startswith(prefix)]
-    if len(matching) != 1:
-        problem = "No session begins" if not matching else f"{len(matching)} sessions begin"
-        raise SessionNotFound(f"{problem} with {prefix!r}; `claude-code-mcp sessions list` shows them.")
-    return matching[0]
+    mention = f"\n    {entry.mention}" if entry.mention else ""
+    pin = "* " if entry.pinned else ""
+    return f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{title}{mention}"
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    catalogue = _catalogue()
-    session_id = _full_id(catalogue, arguments.session)
-    lines = catalogue.transcript_lines(session_id, arguments.lines)
+    sessions = library()
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    if arguments.full or arguments.agent:
+        asyncio.run(_print_all(sessions, session_id, arguments))
+        return 0
+    lines = sessions.catalogue.transcript_lines(session_id, arguments.lines)
     if arguments.json:
-        entry = catalogue.find(session_id)
+        entry = sessions.catalogue.find(session_id)
         print_json({**(asdict(entry) if entry else {"session_id": session_id}), "lines": list(lines)})
         return 0
     for line in lines:
@@ -85,21 +149,84 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
+async def _print_all(sessions: SessionLibrary, session_id: str, arguments: argparse.Namespace) -> None:
+    detail = Detail(full=arguments.full, thinking=arguments.thinking)
+    cursor: str | None = "1"
+    pages = []
+    while cursor is not None:
+        page = await sessions.read(session_id, cursor=cursor, size=_PAGE, detail=detail, agent=arguments.agent)
+        cursor = page.next_cursor
+        if arguments.json:
+            pages.append(asdict(page))
+        else:
+            print(page.text)
+    if arguments.json:
+        print_json(pages)
+
+
 def _follow(arguments: argparse.Namespace) -> int:
-    catalogue = _catalogue()
-    session_id = _full_id(catalogue, arguments.session)
-    for line in _followed_lines(catalogue, session_id):
-        print(line, flush=True)
+    sessions = library()
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    asyncio.run(_print_growth(sessions, session_id))
     return 0
 
 
-def _followed_lines(catalogue: Catalogue, session_id: str) -> Iterator[str]:
-    """The last lines, and then every new one, without end. Polls, because another process writes the transcript."""
+async def _print_growth(sessions: SessionLibrary, session_id: str) -> None:
+    """The last lines, and then every new one, without end."""
     # The size is read before the last lines are: a line that is written in between is shown twice rather than never.
-    entry = catalogue.find(session_id)
-    offset = entry.size if entry is not None else 0
-    yield from catalogue.transcript_lines(session_id, _FIRST_LINES)
-    while True:
-        lines, offset = catalogue.growth(session_id, offset)
-        yield from lines
-        time.sleep(_POLL_INTERVAL)
+    entry = sessions.catalogue.find(session_id)
+    for line in sessions.catalogue.transcript_lines(session_id, _FIRST_LINES):
+        print(line, flush=True)
+    async for lines in sessions.follow(session_id, offset=entry.size if entry is not None else 0):
+        print("\n".join(lines), flush=True)
+
+
+# -- care ---------------------------------------------------------------------------------------------------------
+
+
+def _rename(arguments: argparse.Namespace) -> int:
+    return _done(lambda sessions, session_id: sessions.rename(session_id, arguments.title), arguments)
+
+
+def _tag(arguments: argparse.Namespace) -> int:
+    return _done(lambda sessions, session_id: sessions.tag(session_id, arguments.tag), arguments)
+
+
+def _mark(arguments: argparse.Namespace) -> int:
+    mark, on, _ = _MARKS[arguments.action]
+    return _done(lambda sessions, session_id: sessions.mark(session_id, mark, on), arguments)
+
+
+def _fork(arguments: argparse.Namespace) -> int:
+    return _done(lambda sessions, session_id: sessions.copy(session_id, LOCAL, arguments.title), arguments)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    detail = Detail(full=True, thinking=arguments.thinking)
+    target = arguments.output.absolute() if arguments.output is not None else None
+    return _done(lambda sessions, session_id: sessions.export(session_id, arguments.format, detail, target), arguments)
+
+
+def _delete(arguments: argparse.Namespace) -> int:
+    sessions = library()
+    session_id = _full_id(sessions.catalogue, arguments.session)
+    if not arguments.yes:
+        entry = sessions.catalogue.find(session_id)
+        title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
+        if not sys.stdin.isatty():
+            raise InvalidArgument("Nobody can be asked here: --yes says that the session may be removed.")
+        if input(f"Delete {session_id} ({title}) for good? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("Nothing was deleted.")
+            return 1
+    asyncio.run(sessions.remove(session_id))
+    return 0
+
+
+def _done(work: Any, arguments: argparse.Namespace) -> int:
+    """Does one thing to the session and prints what comes of it, if anything."""
+    sessions = library()
+    made: Coroutine[Any, Any, object] = work(sessions, _full_id(sessions.catalogue, arguments.session))
+    result = asyncio.run(made)
+    if result is not None:
+        print(result)
+    return 0

@@ -229,6 +229,8 @@ class AuditKind(StrEnum):
     FAILED = "failed"
     """A call ended in an error, whatever the reason. For counting; a refusal has an event of its own besides."""
     BYPASS_SWITCHED = "bypass_switched"
+    SESSION_MANAGED = "session_managed"
+    """A session on disk was renamed, tagged, pinned, archived, forked, exported or deleted."""
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     AUTH_FAILED = "auth_failed"

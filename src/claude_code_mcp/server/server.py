@@ -38,6 +38,7 @@ from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
 from .tools.context import Call, Switches, can_be_asked, read_state
+from .tools.library import CARE_TOOLS
 from .tools.query import query_tools
 from .tools.query_buffer import HeldEvents
 from .tools.sessions import TOOLS as SESSION_TOOLS
@@ -306,6 +307,7 @@ def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
         "sessions": lambda: SESSION_TOOLS,
         "code": lambda: code_tools(settings),
         "query": query_tools,
+        "care": lambda: CARE_TOOLS,
         "hub": _hub_tools,
     }
     chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]

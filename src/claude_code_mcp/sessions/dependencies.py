@@ -18,6 +18,7 @@ from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .policy_enforcer import PolicyEnforcer
 from .record_writer import RecordWriter
+from .session_library import SessionLibrary
 from .slots import Slots
 
 log = logging.getLogger(__name__)
@@ -65,18 +66,25 @@ class Stores:
     transcripts: Transcripts
     aliases: Aliases
     recorder: RecordWriter
-    catalogue: Catalogue
+    library: SessionLibrary
 
     @classmethod
-    def below(cls, config_dir: str, settings: Settings, start_task: StartTask) -> "Stores":
+    def below(
+        cls, config_dir: str, settings: Settings, start_task: StartTask, redact: Callable[[Any], Any]
+    ) -> "Stores":
         state_dir = settings.state_dir
+        leases, records = Leases(state_dir, config_dir), SessionRecords(state_dir, config_dir)
         return cls(
-            Leases(state_dir, config_dir),
+            leases,
             Transcripts(config_dir),
             Aliases(state_dir, config_dir),
-            RecordWriter(SessionRecords(state_dir, config_dir), start_task),
-            Catalogue(config_dir),
+            RecordWriter(records, start_task),
+            SessionLibrary(config_dir, state_dir, redact, records=records, leases=leases),
         )
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return self.library.catalogue
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

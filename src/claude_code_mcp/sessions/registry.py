@@ -9,10 +9,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ..claude.option_checks import check_definitions
-from ..errors import Cancelled, InvalidArgument, SessionNotFound
+from ..errors import Cancelled, InvalidArgument, SessionBusy, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.states import State
@@ -237,6 +238,18 @@ class Sessions:
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
             session.log.close()
 
+    async def release(self, session_id: str) -> None:
+        """Forgets a session that is to be removed, once its process is gone; SessionBusy while it is at work."""
+        session = self.known(session_id)
+        if session is None:
+            return
+        if session.busy or session.background_work or self._senders[session.id]:
+            raise SessionBusy(f"Session {session.id} is at work.", session_id=session.id)
+        session.evict()
+        await session.closed()
+        if self._known.get(session.id) is session and session.dormant and not self._senders[session.id]:
+            self._forget(session)
+
     async def drop(self, session: Session) -> None:
         """Forgets a session whose options Claude Code has refused, once its process is gone."""
         await session.closed()
@@ -283,17 +296,43 @@ class SessionListing:
 
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
+        self._searching = asyncio.Lock()
 
     def in_memory(self, owner: str | None) -> list[Session]:
         """Most recently used first; of one owner, or of all."""
         return [session for session in self._sessions.all() if owner in (None, session.owner)]
 
     async def entries(
-        self, owner: str, stores: Stores, project: str | None, limit: int, text: str | None
+        self,
+        owner: str,
+        stores: Stores,
+        project: str | None,
+        limit: int,
+        text: str | None,
+        *,
+        offset: int = 0,
+        whole: bool = False,
+        archived: bool = False,
     ) -> CatalogueEntries:
-        """Newest first: those in these stores, and those in memory that have no transcript yet or are elsewhere."""
+        """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page."""
         only = None if owner == LOCAL else frozenset(await self._summaries(owner, stores))
-        listed = await asyncio.to_thread(stores.catalogue.list, project=project, limit=limit, text=text, only=only)
+        search = partial(
+            stores.catalogue.list,
+            project=project,
+            limit=limit,
+            offset=offset,
+            text=text,
+            whole=whole,
+            only=only,
+            archived=archived,
+        )
+        if text is None:
+            listed = await asyncio.to_thread(search)
+        else:
+            async with self._searching:  # one at a time: several could hold up all other work in threads
+                listed = await asyncio.to_thread(search)
+        if offset or archived:
+            return listed
         known = {entry.session_id for entry in listed}
         fresh = [
             session for session in self.in_memory(owner) if session.id not in known and _matches(session, project, text)
@@ -304,7 +343,8 @@ class SessionListing:
             for session, entry in zip(fresh, found, strict=True)
             if entry is None or session.deps.stores is not stores  # of those here, what is not listed was left out
         ]
-        return sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)[:limit]
+        newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
+        return sorted(newest, key=lambda entry: not entry.pinned)[:limit]
 
     async def last_states(self, session_ids: Iterable[str], owner: str, stores: Stores) -> dict[str, State]:
         """The states of sessions with a record that are only on disk."""

@@ -13,8 +13,8 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
 from ..store.session_records import SessionRecord
+from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent
-from ..store.transcript_summary import in_folder
 from ..store.transcripts import Transcript, Transcripts, read_lines
 from .dependencies import Stores
 from .event_writer import ReadableLines

@@ -103,7 +103,7 @@ class Workplaces:
         """One set for each directory, whatever it is called: two would not know of each other's writes."""
         real = _real(config_dir)
         if real not in self._stores:
-            self._stores[real] = Stores.below(config_dir, self._own.settings, self._own.start_task)
+            self._stores[real] = Stores.below(config_dir, self._own.settings, self._own.start_task, self._own.redact)
         return self._stores[real]
 
 

@@ -1,39 +1,38 @@
-"""All sessions on this machine, ours or not, for listings: what the transcripts and the CLI's prompt history say.
+"""All sessions on this machine, ours or not, for listings and searches: what transcripts and prompt history say.
 
-Read from files alone, without a running server. A transcript is opened only for an entry that is really listed, and
-what was read is kept until the file changes. `history.jsonl` holds what was typed into Claude Code by hand, in all
-projects (`-p` runs do not appear in it); a session that only the history knows has no transcript any more and is
-listed with size 0. Files that cannot be read, or hold something else, are passed over. All functions block on the
-disk.
+Read from files alone, without a running server. What was read of a transcript is kept in an index on disk until the
+file changes, and of one that has grown only the rest is read. A listing opens only the transcripts that it shows; the
+first search opens all. `history.jsonl` holds what was typed into Claude Code by hand, in all projects (`-p` runs do not
+appear in it); a session that only the history knows has no transcript any more and is listed with size 0. Files that
+cannot be read, or hold something else, are passed over. All functions block on the disk; any thread may call them.
 """
 
 import itertools
 import os
-import stat
+import threading
 import unicodedata
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ..model.text import clip_line
-from .transcript_reader import grown_lines, readable_lines
-from .transcript_summary import (
-    LONGEST_TITLE,
-    Heading,
-    clean,
-    in_folder,
-    is_bare_command,
-    last_lines,
-    parse_all,
-    read_heading,
-    unwrapped,
-)
-from .transcripts import is_session_id
+from .file_changes import File, FileTable, look_at
+from .index import FileIndex
+from .session_marks import MarkedSessions, Marks
+from .session_records import shared_name
+from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
+from .transcript_reader import first_mention, grown_lines, readable_lines
+from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
+from .transcripts import EXTENSION, is_session_id, is_transcript, locate
 
-_EXTENSION = ".jsonl"
-_CACHE_SIZE = 4096
+_EXTENSION = len(EXTENSION)
+_NAME = 36 + _EXTENSION
+_MOST_CACHED = 4096
+_WRITTEN_AT_ONCE = 200
 _HISTORY_BYTES = 1 << 20
 """So much of the end of the history is read."""
 _LATEST_MS = 10**14
@@ -54,6 +53,18 @@ class Entry:
     branch: str | None
     size: int
     """Bytes of the transcript; 0 if only the history knows the session, which then cannot be resumed."""
+    created: float | None = None
+    messages: int | None = None
+    """Prompts and answers; None where not all of a huge transcript was read."""
+    model: str | None = None
+    """The one that answered last."""
+    cost_usd: float | None = None
+    """What its processes said when they ended; None if none has."""
+    tag: str | None = None
+    pinned: bool = False
+    archived: bool = False
+    mention: str | None = None
+    """Where a searched text was found in the conversation."""
 
 
 # `Catalogue.list` hides the built-in within its class.
@@ -70,38 +81,52 @@ class HistoryEntry:
     last_used: float
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file as its directory shows it, unopened. Equal while the file is unchanged, which makes it a cache key."""
-
-    path: str
-    mtime_ns: int
-    size: int
-
-
 class Catalogue:
     """The sessions below one configuration directory of the CLI."""
 
-    def __init__(self, config_dir: str) -> None:
+    def __init__(self, config_dir: str, state_dir: Path | None = None) -> None:
+        """The index and the marks are below `state_dir`; without one, nothing is kept from one run to the next."""
         self._projects = os.path.join(config_dir, "projects")
         self._history_path = os.path.join(config_dir, "history.jsonl")
-        self._heading = lru_cache(maxsize=_CACHE_SIZE)(_read_heading)
+        name = f"{shared_name(config_dir)}.sqlite3"
+        self.index = FileIndex(state_dir / "index" / name if state_dir is not None else None)
+        self.marks = Marks(state_dir, config_dir)
+        self._table = FileTable(self._projects, is_transcript, below=True)
+        self._summaries: OrderedDict[str, tuple[File, TranscriptSummary]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._indexing = threading.Lock()
+        self._indexed: object = None
+        """The files as they were when all of them were last in the index."""
+        self._order: tuple[object, list[str]] = (None, [])
+        self._newest: tuple[object, dict[str, File]] = (None, {})
+        self._history_file: File | None = None
         self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
         """One session; None if neither a transcript nor the history knows it."""
         if not is_session_id(session_id):
             return None
-        return self._entry(session_id, self._locate(session_id), self._history().get(session_id))
+        path = self.path_of(session_id)
+        file = look_at(path) if path is not None else None
+        return self._entry(session_id, file, self._history().get(session_id), self.marks.read())
+
+    def path_of(self, session_id: str) -> str | None:
+        """Where its transcript lies; None if it has none."""
+        return locate(self._projects, session_id)
+
+    def ids(self) -> list[str]:
+        """Every session that has a transcript, in no particular order."""
+        return [*self._files()]
 
     def transcript_lines(self, session_id: str, limit: int = 1000) -> Iterator[str]:
         """The end of a session's conversation, readable; nothing if it has no transcript."""
-        file = self._locate(session_id) if is_session_id(session_id) else None
-        return iter(deque(readable_lines(file.path), max(0, limit)) if file else ())
+        path = self.path_of(session_id)
+        return iter(deque(readable_lines(path), max(0, limit)) if path else ())
 
     def growth(self, session_id: str, offset: int) -> tuple[TranscriptLines, int]:
         """The readable lines that were written behind `offset`, and the offset of the next ones."""
-        file = self._locate(session_id)
+        path = self.path_of(session_id)
+        file = look_at(path) if path is not None else None
         return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
 
     def list(
@@ -109,117 +134,176 @@ class Catalogue:
         *,
         project: str | None = None,
         limit: int = 50,
+        offset: int = 0,
         text: str | None = None,
+        whole: bool = False,
         only: frozenset[str] | None = None,
+        archived: bool = False,
     ) -> CatalogueEntries:
-        """At most `limit` sessions, newest first: those of the directory `project`, with `text` in title, first prompt,
-        directory, branch or id, and with an id in `only`. What is unset does not filter."""
+        """At most `limit` sessions behind the first `offset`, pinned ones first, then the newest: those of the
+        directory `project`, with an id in `only`, and with `text` in title, prompts, directory, branch, tag or id or,
+        with `whole`, anywhere in the conversation. What is unset does not filter. Archived ones are left out unless
+        they are asked for, and then come alone."""
+        found = self._found(project, text.casefold() if text else None, whole, only, archived)
+        return [*itertools.islice(found, max(0, offset), max(0, offset) + max(0, limit))]
+
+    def all_summaries(self) -> dict[str, tuple[File, TranscriptSummary]]:
+        """What is known of every session with a transcript, by id. Reads all that has changed."""
+        self._index_all()
+        facts = self.index.everything()
+        files = self._files()
+        known = {name: (file, load(facts.get(file.path, "")) or self._summary(file)) for name, file in files.items()}
+        return {name: (file, summary) for name, (file, summary) in known.items() if summary.is_session}
+
+    # -- listing --------------------------------------------------------------------------------------------------
+
+    def _found(
+        self, project: str | None, text: str | None, whole: bool, only: frozenset[str] | None, archived: bool
+    ) -> Iterator[Entry]:
+        """A generator, so that no more files are opened than the caller takes entries."""
         directory = _Directory(project) if project is not None else None
-        entries = self._entries(directory, only)
-        if directory is not None:
-            entries = (entry for entry in entries if directory.is_same(entry.project))
-        if text:
-            entries = (entry for entry in entries if _mentions(entry, text.casefold()))
-        return [*itertools.islice(entries, max(0, limit))]
+        files, history, marked = self._files(), self._history(), self.marks.read()
+        named = self._named(text, history) if text is not None else None
+        for session_id in self._ordered(files, history, marked):
+            if (only is not None and session_id not in only) or (session_id in marked.archived) is not archived:
+                continue
+            file, past = files.get(session_id), history.get(session_id)
+            if directory is not None and not directory.may_be(file, past):
+                continue
+            mention = None
+            if named is not None and session_id not in named:
+                mention = first_mention(file.path, text or "") if whole and file is not None else None
+                if mention is None:
+                    continue
+            entry = self._entry(session_id, file, past, marked)
+            if entry is not None and (directory is None or directory.is_same(entry.project)):
+                yield replace(entry, mention=mention) if mention is not None else entry
 
-    def _entries(self, directory: "_Directory | None", only: frozenset[str] | None) -> Iterator[Entry]:
-        """Sessions that may be of the directory, newest first. A generator, so that no more files are opened than the
-        caller takes entries."""
-        files = _newest_by_session(self._scan(directory))
-        history = self._history()
-        if directory is not None:
-            history = {session_id: entry for session_id, entry in history.items() if directory.is_same(entry.project)}
-        used = {session_id: past.last_used for session_id, past in history.items()}
-        for session_id, transcript in files.items():
-            used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
-        for session_id in sorted(used if only is None else used.keys() & only, key=used.__getitem__, reverse=True):
-            file = files.get(session_id)
-            if file is None and directory is not None:
-                file = self._locate(session_id)  # it may have moved: then its new place counts
-            entry = self._entry(session_id, file, history.get(session_id))
-            if entry is not None:
-                yield entry
+    def _named(self, text: str, history: dict[str, HistoryEntry]) -> set[str]:
+        """The sessions whose names or prompts contain a text."""
+        self._index_all()
+        named = {_session_of(path) for path in self.index.containing(text)}
+        for session_id, past in history.items():
+            if any(text in part.casefold() for part in (past.first_prompt, past.project, session_id) if part):
+                named.add(session_id)
+        return named
 
-    def _entry(self, session_id: str, file: _File | None, past: HistoryEntry | None) -> Entry | None:
+    def _ordered(
+        self, files: dict[str, File], history: dict[str, HistoryEntry], marked: MarkedSessions
+    ) -> Iterable[str]:
+        """Pinned ones first, then the newest; kept until something changes."""
+        state = (self._table.version, self._history_file, marked)
+        with self._lock:
+            if self._order[0] == state:
+                return self._order[1]
+            used = {session_id: past.last_used for session_id, past in history.items()}
+            for session_id, transcript in files.items():
+                used[session_id] = max(transcript.mtime_ns / 1e9, used.get(session_id, 0))
+            ids = [session_id for session_id in used if session_id not in marked.deleted]
+            ids.sort(key=used.__getitem__, reverse=True)
+            pinned = marked.pinned
+            self._order = state, [*filter(pinned.__contains__, ids), *(other for other in ids if other not in pinned)]
+            return self._order[1]
+
+    def _entry(
+        self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
+    ) -> Entry | None:
         """From the transcript, from the history alone if that cannot be read, or None if neither knows it."""
-        heading = self._heading(file) if file is not None else None
-        if heading is None or file is None:
-            if past is None:
+        summary = self._summary(file) if file is not None else None
+        pinned, archived = session_id in marked.pinned, session_id in marked.archived
+        if summary is None or file is None or not summary.is_session:
+            if past is None or session_id in marked.deleted:
                 return None
-            return Entry(session_id, past.project, None, past.first_prompt, past.last_used, None, 0)
+            entry = Entry(session_id, past.project, None, past.first_prompt, past.last_used, None, 0)
+            return replace(entry, pinned=pinned, archived=archived)
         return Entry(
             session_id=session_id,
-            project=heading.cwd,
-            title=heading.title,
-            first_prompt=heading.first_prompt or (past.first_prompt if past else None),
+            project=summary.cwd or "",
+            title=summary.title,
+            first_prompt=summary.first_prompt or (past.first_prompt if past else None),
             last_used=max(file.mtime_ns / 1e9, past.last_used if past else 0),
-            branch=heading.branch,
+            branch=summary.branch,
             size=file.size,
+            created=_time(summary.first_at),
+            messages=summary.messages if summary.whole else None,
+            model=summary.model,
+            cost_usd=summary.cost_usd,
+            tag=summary.tag,
+            pinned=pinned,
+            archived=archived,
         )
 
-    def _scan(self, directory: "_Directory | None") -> Iterator[tuple[str, _File]]:
-        for folder in _scandir(self._projects):
-            if directory is None or directory.may_have(folder.name):
-                yield from _transcripts_in(folder.path)
-
-    def _locate(self, session_id: str) -> _File | None:
-        """The newest transcript of a session: one that was moved may have left another behind."""
-        name = session_id + _EXTENSION
-        paths = (os.path.join(folder.path, name) for folder in _scandir(self._projects))
-        files = [file for path in paths if (file := _file(path)) is not None]
-        return max(files, key=lambda file: file.mtime_ns, default=None)
+    def _files(self) -> dict[str, File]:
+        """By session; of one that was moved and has left another transcript behind, the newest."""
+        with self._lock:
+            files = self._table.files()
+            if self._newest[0] is not files:
+                newest: dict[str, File] = {}
+                for file in files.values():
+                    session_id = _session_of(file.path)
+                    if session_id not in newest or file.mtime_ns > newest[session_id].mtime_ns:
+                        newest[session_id] = file
+                self._newest = files, newest
+            return self._newest[1]
 
     def _history(self) -> dict[str, HistoryEntry]:
-        file = _file(self._history_path)
+        self._history_file = file = look_at(self._history_path)
         return self._history_as_of(file) if file is not None else {}
 
+    # -- what is known of transcripts -----------------------------------------------------------------------------
 
-# -- files and directories ----------------------------------------------------------------------------------------
+    def _summary(self, file: File) -> TranscriptSummary:
+        """From memory, from the index, or else from the file, of which no more is read than has changed."""
+        with self._lock:
+            cached = self._summaries.get(file.path)
+            if cached is not None and cached[0] == file:
+                self._summaries.move_to_end(file.path)
+                return cached[1]
+        summary = load(self.index.known((file,)).get(file.path, ""))
+        if summary is None:
+            summary = self._read(file)
+            self.index.note([_row(file, summary)])
+        with self._lock:
+            self._summaries[file.path] = file, summary
+            if len(self._summaries) > _MOST_CACHED:
+                self._summaries.popitem(last=False)
+        return summary
+
+    def _read(self, file: File) -> TranscriptSummary:
+        size, facts = self.index.earlier((file,)).get(file.path, (0, ""))
+        earlier = load(facts)
+        return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
+
+    def _index_all(self) -> None:
+        """Brings the index up to date with every transcript, some hundreds at a time."""
+        with self._indexing:
+            files = self._table.files()
+            if self._indexed is files:
+                return
+            current = self.index.current(files)
+            missing = [file for file in files.values() if file.path not in current]
+            for start in range(0, len(missing), _WRITTEN_AT_ONCE):
+                some = missing[start : start + _WRITTEN_AT_ONCE]
+                self.index.note([_row(file, self._read(file)) for file in some])
+            self.index.forget(self.index.paths() - files.keys())
+            self._indexed = files
 
 
-def _read_heading(file: _File) -> Heading | None:
-    return read_heading(file.path, os.path.basename(os.path.dirname(file.path)))
+def _session_of(path: str) -> str:
+    return path[-_NAME:-_EXTENSION]
 
 
-def _scandir(path: str) -> list[os.DirEntry[str]]:
+def _row(file: File, summary: TranscriptSummary) -> tuple[File, str, str]:
+    parts = (summary.title, summary.prompts, summary.cwd, summary.branch, summary.tag, os.path.basename(file.path))
+    searched = "\n".join(part for part in parts if part) if summary.is_session else ""
+    return file, dump(summary), searched.casefold()
+
+
+def _time(timestamp: str | None) -> float | None:
     try:
-        with os.scandir(path) as found:
-            return [*found]
-    except OSError:
-        return []
-
-
-def _transcripts_in(folder: str) -> Iterator[tuple[str, _File]]:
-    for found in _scandir(folder):
-        session_id, extension = os.path.splitext(found.name)
-        if extension == _EXTENSION and is_session_id(session_id):
-            file = _file(found.path)
-            if file is not None:
-                yield session_id, file
-
-
-def _file(path: str) -> _File | None:
-    """None for what is missing, empty or no regular file."""
-    try:
-        status = os.stat(path)
-    except OSError:
+        return datetime.fromisoformat(timestamp or "").timestamp()
+    except (ValueError, OverflowError):
         return None
-    if not stat.S_ISREG(status.st_mode) or not status.st_size:
-        return None
-    return _File(path, status.st_mtime_ns, status.st_size)
-
-
-def _newest_by_session(found: Iterable[tuple[str, _File]]) -> dict[str, _File]:
-    newest: dict[str, _File] = {}
-    for session_id, file in found:
-        if session_id not in newest or file.mtime_ns > newest[session_id].mtime_ns:
-            newest[session_id] = file
-    return newest
-
-
-def _mentions(entry: Entry, text: str) -> bool:
-    searched = (entry.title, entry.first_prompt, entry.project, entry.branch, entry.session_id)
-    return any(text in part.casefold() for part in searched if part)
 
 
 class _Directory:
@@ -227,12 +311,18 @@ class _Directory:
 
     def __init__(self, path: str) -> None:
         self._spellings = (_resolved(path), os.path.abspath(path))
-        self._identity_of = lru_cache(maxsize=_CACHE_SIZE)(_identity)
+        self._identity_of = lru_cache(maxsize=_MOST_CACHED)(_identity)
+        self._may_have: Callable[[str], bool] = lru_cache(maxsize=_MOST_CACHED)(
+            lambda folder: any(in_folder(spelling, folder) for spelling in self._spellings)
+        )
         self._identity = _identity(path)
 
-    def may_have(self, folder: str) -> bool:
-        """Whether its transcripts can lie in a folder of this name. Those of other directories may lie there, too."""
-        return any(in_folder(spelling, folder) for spelling in self._spellings)
+    def may_be(self, file: File | None, past: HistoryEntry | None) -> bool:
+        """Whether a session can be one of this directory: by the folder that its transcript lies in, which others may
+        share, or by the history if it has none."""
+        if file is not None:
+            return self._may_have(os.path.basename(os.path.dirname(file.path)))
+        return past is not None and self.is_same(past.project)
 
     def is_same(self, path: str) -> bool:
         return self._identity_of(path) == self._identity

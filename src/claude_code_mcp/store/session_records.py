@@ -23,8 +23,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -36,6 +36,8 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
 from ..private_files import FILE, TEMPORARY, private_directory, replace_file
+from .file_changes import File, FileTable
+from .index import FileIndex
 from .transcripts import is_session_id
 
 if TYPE_CHECKING:
@@ -101,8 +103,6 @@ LONGEST_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
 _LARGEST_FILE = 16 << 20
 _SUFFIX = ".json"
-_SETTLED_AFTER = 2.0
-"""Seconds after which a directory's modification time is sure to change with the next change in it."""
 _CHECKED_AT_ONCE = 100
 _LEFT_BY_CRASH_AFTER = 3600.0
 _MOST_HOPS = 1000
@@ -162,6 +162,8 @@ class Summary:
     running: bool
     state: State
     """The state in which the last turn that ended left the session."""
+    usage: Mapping[str, Sequence[float]]
+    """By model: input, output, cache read and cache creation tokens, and dollars."""
 
 
 class SessionRecords:
@@ -170,8 +172,12 @@ class SessionRecords:
     def __init__(self, state_dir: Path, config_dir: str) -> None:
         self._directory = state_dir / "sessions" / shared_name(config_dir)
         self._lock = threading.Lock()
-        self._index: dict[str, tuple[tuple[int, int], Summary | None]] = {}
-        self._indexed_at: int | None = None
+        self._table = FileTable(str(self._directory), _is_record)
+        self._index = FileIndex(state_dir / "index" / f"{shared_name(config_dir)}-records.sqlite3")
+        self._known: dict[str, tuple[File, Summary | None]] = {}
+        self._summaries: dict[str, Summary] = {}
+        self._summarized: object = None
+        """The files as they were when `_summaries` was made."""
         self._checked = ""
 
     def read(self, session_id: str) -> SessionRecord | None:
@@ -209,30 +215,28 @@ class SessionRecords:
         return record is not None and record.owner == caller
 
     def summaries(self) -> dict[str, Summary]:
-        """Every record in short, by session id. Reads only the files that have changed since the last call."""
+        """Every record in short, by session id; not to be changed. Reads only the files that have changed since the
+        last call, or since an earlier process noted what is in them."""
         with self._lock:
-            try:
-                changed = os.stat(self._directory).st_mtime_ns
-            except OSError:
-                return {}
-            if changed != self._indexed_at:
-                self._index = dict(self._scan())
-                settled = time.time() - changed / 1e9 > _SETTLED_AFTER
-                self._indexed_at = changed if settled else None
-            return {session_id: summary for session_id, (_, summary) in self._index.items() if summary is not None}
+            files = self._table.files()
+            if files is not self._summarized:
+                self._summaries = self._summarize(files)
+                self._summarized = files
+            return self._summaries
 
-    def _scan(self) -> list[tuple[str, tuple[tuple[int, int], Summary | None]]]:
-        found = []
-        for session_id, entry in _files(self._directory, _SUFFIX):
-            try:
-                status = entry.stat()
-            except OSError:
-                continue
-            version = (status.st_mtime_ns, status.st_size)
-            known = self._index.get(session_id)
-            summary = known[1] if known is not None and known[0] == version else _summary(entry.path)
-            found.append((session_id, (version, summary)))
-        return found
+    def _summarize(self, files: Mapping[str, File]) -> dict[str, Summary]:
+        changed = [file for file in files.values() if self._known.get(file.path, (None,))[0] != file]
+        noted = self._index.known(changed)
+        read = [(file, _summary(file.path)) for file in changed if file.path not in noted]
+        self._index.note([(file, _noted(summary), "") for file, summary in read])
+        self._known.update({file.path: (file, summary) for file, summary in read})
+        self._known.update({file.path: (file, _from_note(noted[file.path])) for file in changed if file.path in noted})
+        gone = self._known.keys() - files.keys()
+        for path in gone:
+            del self._known[path]
+        self._index.forget(gone)
+        named = ((os.path.basename(path).removesuffix(_SUFFIX), known[1]) for path, known in self._known.items())
+        return {session_id: summary for session_id, summary in named if summary is not None}
 
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
         """Removes records that nobody has written for `grace` seconds and whose transcript is gone; returns how many.
@@ -275,6 +279,10 @@ class Aliases:
                 break
             session_id = following
         return session_id
+
+    def all(self) -> dict[str, str]:
+        """Every id that moved, and the id that it leads to."""
+        return {old: self.resolve(old) for old, _ in _files(self._directory)}
 
     def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
         """Removes pointers older than `grace` seconds that lead from nowhere to nowhere; returns how many.
@@ -332,6 +340,22 @@ def _unreadable(session_id: str, why: str) -> RecordUnreadable:
     )
 
 
+def _is_record(name: str) -> bool:
+    return name.endswith(_SUFFIX) and is_session_id(name.removesuffix(_SUFFIX))
+
+
+def _noted(summary: Summary | None) -> str:
+    return json.dumps(None if summary is None else astuple(summary))
+
+
+def _from_note(note: str) -> Summary | None:
+    values = json.loads(note)
+    if values is None:
+        return None
+    owner, cancelled, running, state, usage = values
+    return Summary(owner, cancelled, running, State(state), usage)
+
+
 def _summary(path: str) -> Summary | None:
     try:
         with open(path, "rb") as file:
@@ -341,7 +365,8 @@ def _summary(path: str) -> Summary | None:
         ended = Outcome(OutcomeCode(raw["outcome"]["code"])).state if raw["outcome"] is not None else State.IDLE
         cancelled = raw["cancelled"] is True
         state = State.CANCELLED if cancelled else ended
-        return Summary(raw["owner"], cancelled, raw["running_since"] is not None, state)
+        usage = {model: [*used.values()] for model, used in raw["usage"]["models"].items()}
+        return Summary(raw["owner"], cancelled, raw["running_since"] is not None, state, usage)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.text import clip_line
-from .transcript_summary import clean, last_lines, parse, typed
+from .transcript_lines import clean, last_lines, lines_from, open_nonblocking, parse, typed
+from .transcript_text import arguments
 
 _READABLE_BYTES = 1 << 24
 _LONGEST_LINE = 160
@@ -32,7 +33,7 @@ def readable_lines(path: str) -> Iterator[str]:
 
 def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
     """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then."""
-    with open(path, "rb") as file:
+    with open(path, "rb", opener=open_nonblocking) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
     whole = written[: written.rfind(b"\n") + 1]
@@ -66,7 +67,7 @@ def _block(block: Mapping[str, Any], *, by_assistant: bool) -> Iterator[str]:
         case "text" if by_assistant:
             yield from clean(str(block.get("text", ""))).splitlines()
         case "tool_use":
-            yield _clipped(f"[{block.get('name', 'tool')}] {_arguments(block.get('input'))}")
+            yield _clipped(f"[{block.get('name', 'tool')}] {arguments(block.get('input'))}")
         case "tool_result":
             yield _clipped(f"[{'error' if block.get('is_error') else 'ok'}] {_result(block.get('content'))}")
 
@@ -75,24 +76,54 @@ def _clipped(text: str) -> str:
     return clip_line(clean(text), _LONGEST_LINE)
 
 
-def _arguments(tool_input: Any) -> str:
-    """The value alone where there is only one, such as a command or a path; else all with their names."""
-    fields = tool_input if isinstance(tool_input, Mapping) else {}
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in fields.items()
-        if name != "description"
-    }
-    if len(texts) == 1:
-        return next(iter(texts.values()))
-    return ", ".join(f"{name}={text}" for name, text in texts.items())
-
-
 def _result(content: Any) -> str:
     if isinstance(content, str):
         return content
     blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
     return " ".join(str(block.get("text") or f"[{block.get('type')}]") for block in blocks)
+
+
+def first_mention(path: str, text: str) -> str | None:
+    """A piece of the conversation around the first place where it contains a text, which must be casefolded; None if it
+    is nowhere in what was said, called or returned. Reads the whole transcript, a line at a time."""
+    needle = json.dumps(text, ensure_ascii=False)[1:-1]
+    raw = needle.encode("utf-8", "replace")
+    for line, _ in lines_from(path):
+        # Most lines are ruled out as bytes; what is left is looked at as it would be read.
+        if raw in line.lower() if needle.isascii() else _may_contain(line, needle):
+            parsed = parse(line)
+            piece = _piece_with(parsed, text) if parsed is not None and _is_message(parsed) else None
+            if piece is not None:
+                return piece
+    return None
+
+
+def _may_contain(line: bytes, needle: str) -> bool:
+    """Letters beyond ASCII may also be written as escapes."""
+    return b"\\u" in line or needle in line.decode("utf-8", "replace").casefold()
+
+
+def _piece_with(line: Mapping[str, Any], text: str) -> str | None:
+    for text_of_block in _texts_of(line["message"].get("content")):
+        at = text_of_block.casefold().find(text)
+        if at >= 0:
+            start = max(0, at - _LONGEST_LINE // 3)
+            return _clipped(("…" if start else "") + text_of_block[start : start + 2 * _LONGEST_LINE])
+    return None
+
+
+def _texts_of(content: Any) -> Iterator[str]:
+    """The texts of a message: said, given to a tool, or returned by one."""
+    if isinstance(content, str):
+        yield content
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, Mapping):
+            if isinstance(block.get("text"), str):
+                yield block["text"]
+            if block.get("type") == "tool_use":
+                yield f"[{block.get('name')}] {arguments(block.get('input'))}"
+            if block.get("type") == "tool_result":
+                yield _result(block.get("content"))
 
 
 # -- for a session that is resumed ------------------------------------------------------------------------------

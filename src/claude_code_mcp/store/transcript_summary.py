@@ -1,283 +1,290 @@
-"""What a listing shows of one transcript, read from a bounded part of its beginning and of its end.
+"""What is known of one transcript without reading it again: names, prompts, times, size and what it cost by day.
 
-The first functions read any file of JSON lines that others write, which may be unfinished, damaged or huge: what cannot
-be opened or parsed counts as empty, and nothing raises for what is in a file. They block on the disk.
+`TranscriptSummary` is fed a transcript's lines in order and can be written down and taken up again at the offset that
+it has reached: transcripts only grow. Takes time linear in what is fed. Lines that tell nothing here, such as results
+of tools, are recognised by their beginning and not parsed.
 
-Claude Code writes the first prompt at the beginning, and repeats titles at the end when it exits. Prompts are shown
-as the person typed them (`typed`, `unwrapped`), without what the CLI wraps around them. Takes time linear in what is
-read, whatever is in it; most lines are looked at by patterns alone, since parsing them would take far longer.
+The CLI writes what a session cost when a process of it ends (`cost-state`), as totals. What is new in them is laid on
+the days on which that process had answers of the model, in proportion to their tokens. Answers that no such line
+followed yet are counted in tokens alone.
 """
 
 import json
 import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from ..model.text import clip_line
-
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def parse(line: bytes) -> dict[str, Any] | None:
-    """The object in a line; None if there is none."""
-    try:
-        parsed = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return parsed if isinstance(parsed, dict) else None
-
-
-def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
-    """The objects in many lines. Parsing all at once takes a third of the time, so that is tried first."""
-    try:
-        parsed = json.loads(b"[" + b",".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        parsed = []
-    if len(parsed) != len(lines):
-        parsed = [parse(line) for line in lines]
-    return [value for value in parsed if isinstance(value, dict)]
-
-
-def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
-    """The first and the last bytes of a file; the second part is empty if the first is the whole file.
-
-    None if it cannot be read or is not a regular file. It is opened without blocking: a pipe would wait for its writer.
-    """
-    try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if status.st_size <= head + tail:
-                return file.read(head + tail), b""
-            first = file.read(head)
-            file.seek(-tail, os.SEEK_END)
-            return first, file.read(tail)
-    except (OSError, ValueError):
-        return None
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
-    """The lines in the last bytes of a file, and whether something before them was left out."""
-    ends = ends_of(path, 0, at_most)
-    if ends is None:
-        return [], False
-    first, rest = ends
-    if not rest:
-        return first.split(b"\n"), False
-    return rest.split(b"\n")[1:], True
-
-
-def clean(text: str) -> str:
-    """The text without control characters that would steer a terminal, and without lone surrogates."""
-    return _SURROGATE.sub("�", _UNPRINTABLE.sub("", text))
-
+from ..model.usage import ModelUsage, Totals, read_number, read_usage
+from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, open_nonblocking, parse, typed
 
 LONGEST_TITLE = 200
 """Characters of a title or first prompt."""
-_HEAD = 1 << 17
-_TAIL = 1 << 16
-_STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
-_CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
-_BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
-_SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
-_USER = re.compile(rb'"type": ?"user"')
-_PROMPT_LINE = re.compile(rb'"type": ?"(?:user|queue-operation)"')
-_CUT_PROMPT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL)
-_UUID = re.compile(rb'"uuid": ?"([^"\\]{1,200})"')
-_TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
-_LONGEST_FOLDER = 200
-_MACHINE_TAGS = (
-    "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
-    "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
-    "task-notification", "tick", "goal",
-)  # fmt: skip
-_MACHINE_TAG = re.compile(rf"<({'|'.join(_MACHINE_TAGS)})\b")
-_INTERRUPTED = "[Request interrupted by user"
-_NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
+_LONGEST_PROMPT = 400
+_SEARCHED_PROMPTS = 16_000
+"""Characters of all prompts together that are kept to be searched."""
+_WHOLE_UP_TO = 256 << 20
+_END = 4 << 20
+"""Of a transcript that is larger than `_WHOLE_UP_TO`, so much of its beginning and of its end is read."""
+_CHECKED = 1024
+_MOST_SUMMARIES = 100
+_LEADING_TYPE = re.compile(rb'\{"type": ?"([a-z-]+)"')
+_READ_TYPES = {
+    b"user", b"assistant", b"custom-title", b"ai-title", b"summary", b"cost-state", b"tag", b"relocated",
+    b"queue-operation",
+}  # fmt: skip
+_SYNTHETIC = "<synthetic>"
+"""The model of an answer that the CLI made up itself."""
+
+_IS_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
+NO_DAY = "0000-00-00"
+"""Stands for a day that is not known."""
+
+Row = list[float]
+"""Input, output, cache read and cache creation tokens, and dollars."""
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The part of a listing entry that comes from the transcript itself."""
+@dataclass
+class TranscriptSummary:
+    """Plain values only, so that it can be written as JSON. `usage` is by day and model, joined by a space."""
 
-    cwd: str
-    title: str | None
-    first_prompt: str | None
-    branch: str | None
+    folder: str
+    offset: int = 0
+    before_offset: int = 0
+    """A checksum of the bytes before the offset: a file in which they differ was not just added to."""
+    whole: bool = True
+    """Whether every line was fed."""
+    sidechain: bool | None = None
+    cwd: str | None = None
+    own_cwd: bool = False
+    """Whether `cwd` is the directory that the folder is named after: a fork has lines of other ones too."""
+    branch: str | None = None
+    custom_title: str | None = None
+    ai_title: str | None = None
+    summary: str | None = None
+    others: dict[str, str] = field(default_factory=dict)
+    """Summaries by the message that they end with, which is not in this transcript so far."""
+    tag: str | None = None
+    first_prompt: str | None = None
+    prompts: str = ""
+    messages: int = 0
+    first_at: str | None = None
+    last_at: str | None = None
+    model: str | None = None
+    begun: str | None = None
+    """When the first message was taken up. A fork has older answers in it, which another session has paid for."""
+    answer: str | None = None
+    """The id of the answer that was read last: one answer is several lines."""
+    usage: dict[str, Row] = field(default_factory=dict)
+    pending: dict[str, Row] = field(default_factory=dict)
+    """Answers since the last line about costs."""
+    totals: dict[str, Any] = field(default_factory=dict)
+    """What that line said."""
+
+    @property
+    def is_session(self) -> bool:
+        """False for a damaged file, one without a message, and a subagent's own transcript."""
+        return self.cwd is not None and not self.sidechain
+
+    @property
+    def title(self) -> str | None:
+        """The last title that the person set, else the last one that the model made, else a summary of old versions."""
+        return self.custom_title or self.ai_title or self.summary
+
+    @property
+    def cost_usd(self) -> float | None:
+        """None if no process of it has said what it cost."""
+        return sum(row[4] for row in self.usage.values()) if self.totals else None
+
+    def feed(self, lines: Iterable[bytes]) -> None:
+        for raw in lines:
+            line = parse(raw) if _is_read(raw) else None
+            if line is not None:
+                self._take(line)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        match line.get("type"):
+            case "custom-title":
+                self.custom_title = _title(line.get("customTitle"))
+            case "ai-title":
+                self.ai_title = _title(line.get("aiTitle")) or self.ai_title
+            case "tag":
+                self.tag = _title(line.get("tag"))
+            case "summary":
+                self._take_summary(line)
+            case "queue-operation":
+                self.begun = self.begun or str(line.get("timestamp") or "")[:40]
+            case "relocated":
+                self._take_cwd(line.get("relocatedCwd"))
+            case "cost-state":
+                self._take_costs(line)
+            case "user" | "assistant":
+                self._take_message(line)
+
+    def _take_summary(self, line: Mapping[str, Any]) -> None:
+        """Old versions wrote summaries of other conversations too; ours is one whose last message is in this file."""
+        title, leaf = _title(line.get("summary")), line.get("leafUuid")
+        if title and isinstance(leaf, str) and len(self.others) < _MOST_SUMMARIES:
+            self.others[leaf] = title
+
+    def _take_message(self, line: dict[str, Any]) -> None:
+        if self.sidechain is None and isinstance(line.get("isSidechain"), bool):
+            self.sidechain = line["isSidechain"]
+        self._take_cwd(line.get("cwd"))
+        if line.get("uuid") in self.others:
+            self.summary = self.others.pop(line["uuid"])
+        branch, at = line.get("gitBranch"), line.get("timestamp")
+        if isinstance(branch, str):
+            self.branch = clean(branch) or None if branch != "HEAD" else None
+        if isinstance(at, str) and len(at) <= 40:
+            self.first_at, self.last_at = self.first_at or at, at
+        if line["type"] == "assistant":
+            self._take_answer(line)
+            return
+        prompt = typed(line)
+        if prompt is not None:
+            self._take_prompt(prompt)
+
+    def _take_cwd(self, cwd: object) -> None:
+        if isinstance(cwd, str) and cwd and not self.own_cwd:
+            own = in_folder(cwd, self.folder)
+            if own or self.cwd is None:
+                self.cwd, self.own_cwd = clean(cwd), own
+
+    def _take_prompt(self, prompt: str) -> None:
+        """The first prompt is the first that is more than a bare command, or such a command if there is no other."""
+        self.messages += 1
+        if self.first_prompt is None or (is_bare_command(self.first_prompt) and not is_bare_command(prompt)):
+            self.first_prompt = clip_line(prompt, LONGEST_TITLE)
+        if len(self.prompts) < _SEARCHED_PROMPTS:
+            self.prompts += f"{clip_line(prompt, _LONGEST_PROMPT)}\n"
+
+    def _take_answer(self, line: Mapping[str, Any]) -> None:
+        message = line.get("message")
+        if not isinstance(message, dict):
+            return
+        model, answer, usage = message.get("model"), str(message.get("id")), message.get("usage")
+        if answer != self.answer:
+            self.messages += 1
+        if not isinstance(model, str) or model == _SYNTHETIC:
+            return
+        self.model = clip_line(clean(model), LONGEST_TITLE)
+        copied = "forkedFrom" in line or str(line.get("timestamp")) < (self.begun or "")
+        if isinstance(usage, dict) and answer != self.answer and not copied:
+            _add(self.pending, f"{_day(line.get('timestamp'))} {self.model}", _tokens(usage))
+        self.answer = answer
+
+    def _take_costs(self, line: Mapping[str, Any]) -> None:
+        totals = line.get("modelUsage")
+        if not isinstance(totals, dict):
+            return
+        new = Totals(read_usage(self.totals)).used_by({"modelUsage": totals})
+        began = read_number(line, "startTime")
+        first = datetime.fromtimestamp(began / 1000, UTC).date().isoformat() if 0 < began < 1e14 else ""
+        answers = {key: row for key, row in self.pending.items() if key[:10] >= first}
+        for model, used in new.models.items():
+            for key, share in _shares(answers, model, first or _day(self.last_at)):
+                _add(self.usage, key, [part * share for part in _row(used)])
+        self.totals, self.pending = totals, {}
 
 
-def read_heading(path: str, folder: str) -> Heading | None:
-    """None for what is not a session: a damaged file, one without a message, a subagent's own transcript."""
-    ends = ends_of(path, _HEAD, _TAIL)
-    if ends is None:
-        return None
-    head, tail = ends
-    everything = head + b"\n" + tail
-    cwd = _cwd(everything, folder)
-    sidechain = _SIDECHAIN.search(head)
-    if cwd is None or (sidechain and sidechain[1] == b"true"):
-        return None
-    return Heading(cwd, _title(everything), _first_prompt(head, is_cut=bool(tail)), _branch(everything))
+def _is_read(line: bytes) -> bool:
+    """Whether a line may tell anything here."""
+    kind = _LEADING_TYPE.match(line)
+    if kind is not None and kind[1] not in _READ_TYPES:
+        return False
+    if b'"attachment":' in line[:200]:
+        return False
+    return b'"tool_use_id"' not in line or b'"assistant"' in line
 
 
-def folder_of(directory: str) -> str:
-    """The folder in which Claude Code keeps the transcripts of a directory.
-
-    Different directories may share one. Longer names end in a hash, which is left out here.
-    """
-    name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
-    return name[:_LONGEST_FOLDER]
+def _title(title: object) -> str | None:
+    return (clip_line(clean(title), LONGEST_TITLE) or None) if isinstance(title, str) else None
 
 
-def in_folder(directory: str, folder: str) -> bool:
-    """Whether the transcripts of a directory would lie in a folder of this name."""
-    return folder_of(directory).casefold() == folder[:_LONGEST_FOLDER].casefold()
+def _day(timestamp: object) -> str:
+    day = timestamp[:10] if isinstance(timestamp, str) else ""
+    return day if _IS_DAY.fullmatch(day) else NO_DAY
 
 
-def _cwd(everything: bytes, folder: str) -> str | None:
-    """The directory that the folder is named after: a forked or moved session has lines of other ones too."""
-    first, seen = None, set()
-    for found in _CWD.finditer(everything):
-        if found[1] in seen:  # nearly every line has one, and nearly always the same
-            continue
-        seen.add(found[1])
-        cwd = _string(found[1])
-        if cwd and in_folder(cwd, folder):
-            return cwd
-        first = first or cwd
-    return first
+def _tokens(usage: Mapping[str, Any]) -> Row:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return [*(read_number(usage, name) for name in names), 0.0]
 
 
-def _string(raw: bytes) -> str | None:
+def _row(used: ModelUsage) -> Row:
+    return [
+        used.input_tokens,
+        used.output_tokens,
+        used.cache_read_tokens,
+        used.cache_creation_tokens,
+        used.cost_usd,
+    ]
+
+
+def _add(rows: dict[str, Row], key: str, more: Row) -> None:
+    rows[key] = [old + new for old, new in zip(rows.get(key, [0.0] * 5), more, strict=True)]
+
+
+def _shares(answers: Mapping[str, Row], model: str, otherwise: str) -> list[tuple[str, float]]:
+    """On which days a model was used, and how much of it on each. Subagents may use models that had no answer here."""
+    weights = {key[:10]: sum(row) for key, row in answers.items() if key[11:] == model and key[:10] != NO_DAY}
+    total = sum(weights.values())
+    if not total:
+        return [(f"{otherwise} {model}", 1.0)]
+    return [(f"{day} {model}", weight / total) for day, weight in weights.items()]
+
+
+def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> TranscriptSummary:
+    """The summary of a transcript of this size; `before` is what was known of a shorter version, and is taken up."""
+    if size > _WHOLE_UP_TO:
+        return _summary_of_ends(path)
+    summary = before if before is not None and _goes_on(path, before) else TranscriptSummary(_folder_of_file(path))
+    for line, offset in lines_from(path, summary.offset):
+        summary.feed((line,))
+        summary.offset = offset
+    summary.before_offset = _checksum(path, summary.offset)
+    return summary
+
+
+def _goes_on(path: str, before: TranscriptSummary) -> bool:
+    return before.whole and before.before_offset == _checksum(path, before.offset)
+
+
+def _checksum(path: str, offset: int) -> int:
+    """Of the last bytes before an offset."""
+    start = max(0, offset - _CHECKED)
     try:
-        return clean(json.loads(f'"{raw.decode(errors="replace")}"', strict=False)) or None
-    except ValueError:
+        with open(path, "rb", opener=open_nonblocking) as file:
+            file.seek(start)
+            return zlib.crc32(file.read(offset - start))
+    except (OSError, ValueError):
+        return -1
+
+
+def _summary_of_ends(path: str) -> TranscriptSummary:
+    first, last = ends_of(path, _END, _END) or (b"", b"")
+    summary = TranscriptSummary(_folder_of_file(path), whole=False)
+    summary.feed(first.split(b"\n")[:-1])
+    summary.feed(last.split(b"\n")[1:])
+    return summary
+
+
+def _folder_of_file(path: str) -> str:
+    return os.path.basename(os.path.dirname(path))
+
+
+def dump(summary: TranscriptSummary) -> str:
+    return json.dumps(vars(summary), ensure_ascii=False, separators=(",", ":"))
+
+
+def load(text: str) -> TranscriptSummary | None:
+    """None for what is no summary, such as one that another version wrote."""
+    try:
+        return TranscriptSummary(**json.loads(text))
+    except (ValueError, TypeError, RecursionError):
         return None
-
-
-def _branch(everything: bytes) -> str | None:
-    """The latest; a detached HEAD, and no repository at all, are no branch."""
-    found = _BRANCH.match(everything, max(0, everything.rfind(b'"gitBranch":')))
-    branch = _string(found[1]) if found else None
-    return branch if branch != "HEAD" else None
-
-
-def _title(everything: bytes) -> str | None:
-    """The last title that the person set, else the last one that the model made, else a summary of older versions."""
-    for kind, field in _TITLES:
-        title = next(_lines_of(everything, kind), {}).get(field)
-        if isinstance(title, str) and title.strip():
-            return clip_line(clean(title), LONGEST_TITLE)
-    summary = next(_own_summaries(everything), {}).get("summary")
-    return clip_line(clean(summary), LONGEST_TITLE) if isinstance(summary, str) and summary.strip() else None
-
-
-def _own_summaries(everything: bytes) -> Iterator[dict[str, Any]]:
-    """Old versions wrote summaries of other conversations too; ours is one whose last message is in this file."""
-    message_ids: set[str] | None = None
-    for line in _lines_of(everything, "summary"):
-        if message_ids is None:
-            message_ids = {uuid.decode(errors="replace") for uuid in _UUID.findall(everything)}
-        leaf = line.get("leafUuid")
-        if isinstance(leaf, str) and leaf in message_ids:
-            yield line
-
-
-def _lines_of(everything: bytes, kind: str) -> Iterator[dict[str, Any]]:
-    """The lines of one type, last first."""
-    mark = f'"{kind}"'.encode()
-    end = len(everything)
-    while (at := everything.rfind(mark, 0, end)) >= 0:
-        start = everything.rfind(b"\n", 0, at) + 1
-        stop = everything.find(b"\n", at)
-        line = parse(everything[start : stop if stop >= 0 else len(everything)])
-        if line is not None and line.get("type") == kind:
-            yield line
-        end = start
-
-
-def _first_prompt(head: bytes, *, is_cut: bool) -> str | None:
-    """The first prompt that is more than a bare command; such a command if there is nothing else."""
-    lines = head.split(b"\n")
-    last = lines.pop() if is_cut else b""
-    command = None
-    for line in lines:
-        prompt = typed(parse(line) or {}) if _USER.search(line) else None
-        if prompt and not is_bare_command(prompt):
-            return clip_line(prompt, LONGEST_TITLE)
-        command = command or prompt
-    return command or _cut_prompt(last)
-
-
-def _cut_prompt(line: bytes) -> str | None:
-    """The prompt in a line that goes on behind the part that was read."""
-    kind = _PROMPT_LINE.search(line)
-    found = _CUT_PROMPT.search(line, kind.end()) if kind else None
-    if not found or b'"tool_result"' in line[: found.start(1)]:
-        return None
-    whole = re.sub(rb"\\u[0-9a-fA-F]{0,3}$", b"", found[1])
-    prompt = unwrapped(_string(whole) or "")
-    return clip_line(prompt, LONGEST_TITLE) if prompt else None
-
-
-def typed(line: Mapping[str, Any]) -> str | None:
-    """What a person typed in a line of a transcript; None if the line is not a prompt of theirs."""
-    message = line.get("message")
-    if line.get("type") != "user" or not isinstance(message, Mapping) or any(line.get(key) for key in _NOT_TYPED):
-        return None
-    return unwrapped(_text_of(message.get("content")))
-
-
-def _text_of(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
-    texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
-    has_image = any(block.get("type") == "image" for block in blocks)
-    return "\n".join(texts) or ("[image]" if has_image else "")
-
-
-def unwrapped(text: str) -> str | None:
-    """A message without what was wrapped around it; a command as it was typed."""
-    command, shell = _inside(text, "command-name"), _inside(text, "bash-input")
-    if command is not None:
-        text = f"{command} {_inside(text, 'command-args') or ''}"
-    elif shell is not None:
-        text = f"! {shell}"
-    plain = clean(_without_machine_tags(text)).strip()
-    return plain if plain and not plain.startswith(_INTERRUPTED) else None
-
-
-def _inside(text: str, tag: str) -> str | None:
-    """What the first element of this name holds; None if it is not closed, since then no later one can be."""
-    _, opening, rest = text.partition(f"<{tag}>")
-    inside, closing, _ = rest.partition(f"</{tag}>")
-    return inside if opening and closing else None
-
-
-def _without_machine_tags(text: str) -> str:
-    """The text without the elements that the CLI adds; one that is not closed reaches to the end."""
-    kept, reached = [], 0
-    while (found := _MACHINE_TAG.search(text, reached)) is not None:
-        opened = text.find(">", found.end())
-        if opened < 0:
-            break
-        kept.append(text[reached : found.start()])
-        closing = f"</{found[1]}>"
-        closed = text.find(closing, opened)
-        reached = len(text) if closed < 0 else closed + len(closing)
-    return "".join((*kept, text[reached:]))
-
-
-def is_bare_command(text: str) -> bool:
-    """Such as `/clear`, which does not say what the conversation is about."""
-    return text.startswith("/") and len(text.split()) == 1

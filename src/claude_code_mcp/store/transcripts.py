@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ..model.usage import Usage, read_number, read_usage
-from .transcript_summary import folder_of, in_folder, parse
+from .file_changes import look_at, scandir
+from .transcript_lines import folder_of, in_folder, open_nonblocking, parse
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
@@ -39,6 +40,24 @@ def is_session_id(text: str) -> bool:
     return _SESSION_ID.fullmatch(text) is not None
 
 
+EXTENSION = ".jsonl"
+
+
+def is_transcript(name: str) -> bool:
+    """Whether a file of this name is the transcript of a session."""
+    return name.endswith(EXTENSION) and is_session_id(name[: -len(EXTENSION)])
+
+
+def locate(projects: str, session_id: str) -> str | None:
+    """Where the transcript of a session lies; None if there is none. A session that was moved to another directory may
+    have left one behind: the newest counts."""
+    if not is_session_id(session_id):
+        return None
+    paths = (os.path.join(folder.path, session_id + EXTENSION) for folder in scandir(projects))
+    found = [file for path in paths if (file := look_at(path)) is not None]
+    return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path if found else None
+
+
 class Transcripts:
     """The transcripts below one configuration directory of the CLI."""
 
@@ -51,17 +70,13 @@ class Transcripts:
         return self._projects.is_dir()
 
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
-        """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search.
-
-        A session that was moved to another directory may have left one behind: the newest counts.
-        """
-        if not is_session_id(session_id):
-            return None
-        name = f"{session_id}.jsonl"
-        if cwd is not None and (expected := self._projects / folder_of(cwd) / name).is_file():
-            return expected
-        found = (path for path in self._projects.glob(f"*/{name}") if path.is_file())
-        return max(found, key=_modified_at, default=None)
+        """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search."""
+        if cwd is not None and is_session_id(session_id):
+            expected = self._projects / folder_of(cwd) / (session_id + EXTENSION)
+            if look_at(str(expected)) is not None:
+                return expected
+        found = locate(str(self._projects), session_id)
+        return Path(found) if found is not None else None
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
@@ -151,7 +166,7 @@ def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             for line in file:
                 parsed = parse(line) if containing in line else None
                 if parsed is not None:
@@ -162,13 +177,6 @@ def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
 
 def _has_message(path: Path) -> bool:
     return any(line.get("type") in ("user", "assistant") for line in read_lines(path))
-
-
-def _modified_at(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _cwd(path: Path) -> str | None:

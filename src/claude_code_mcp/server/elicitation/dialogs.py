@@ -27,7 +27,7 @@ from ...model.question import Closure, Question, Resolution
 from ...questions.presentation import as_offered, without_secrets
 from ...service import Service
 from ..transports.wire import log_pushed
-from .forms import CONFIRM, answer_of, confirmation, form_of, next_offset, wants_next_page
+from .forms import answer_of, form_of, next_offset, wants_next_page
 
 log = logging.getLogger(__name__)
 
@@ -230,12 +230,6 @@ class Dialogs:
             input_requests=dict(requests),
             request_state=json.dumps({"session": session_id, "offsets": dict(offsets), **state}),
         )
-
-    def confirmation_result(self) -> types.InputRequiredResult:
-        """The question whether permission checks may be switched off, as the result of a call."""
-        message, schema = confirmation()
-        request = types.ElicitRequest(params=types.ElicitRequestFormParams(message=message, requested_schema=schema))
-        return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=json.dumps({}))
 
     def accept_forms(self, session_id: str, responses: Mapping[str, Any], offsets: dict[str, int]) -> str:
         """Accepts the forms that a repeated call brought, by question; returns what had become of a question that was

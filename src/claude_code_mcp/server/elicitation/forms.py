@@ -19,7 +19,6 @@ _APPROVE_EDITS, _EDITS = "Approve the plan and accept edits", "acceptEdits"
 _NEXT = "Show the next part"
 _REASON = FormField("reason", "Reason", "Told to Claude if you deny")
 _FEEDBACK_TEXT = FormField("feedback", "Feedback", "What should change, if you send feedback")
-_CONFIRMATION = FormField(CONFIRM, "Switch permission checks off", kind=FieldKind.BOOLEAN)
 
 
 def form_of(question: Question, *, arrays: bool = True, offset: int = 0) -> tuple[str, dict[str, Any]]:
@@ -93,13 +92,10 @@ def answer_of(
             return _question_answer(question, filled)
 
 
-def confirmation() -> tuple[str, dict[str, Any]]:
-    """The form that asks whether permission checks may be switched off."""
-    message = (
-        "A caller wants to switch permission checks off: Claude Code sessions could then run every command and change "
-        "every file without asking. Allow that?"
-    )
-    return message, form_schema(_CONFIRMATION, required=(_CONFIRMATION,))
+def confirmation(question: str, title: str) -> tuple[str, dict[str, Any]]:
+    """The form that asks for a plain yes; `title` says in short what it would allow."""
+    field = FormField(CONFIRM, title, kind=FieldKind.BOOLEAN)
+    return visible(question), form_schema(field, required=(field,))
 
 
 def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:

@@ -11,7 +11,6 @@ from ...errors import InvalidArgument, PermissionDenied
 from ...sessions.messages import WhenBusy
 from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
-from ..elicitation.forms import CONFIRM, confirmation, confirmed
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
 from .base import Arguments, Milliseconds, Name, Offset, Reply, Text, Tool
 from .code_options import SessionArguments, resume_options, session_options
@@ -222,29 +221,24 @@ async def claude_code_configure(call: Call, arguments: Configure) -> Reply:
     return Configuration(allow_bypass=call.switches.bypass, message=f"bypassPermissions is switched {state}.")
 
 
+_BYPASS_QUESTION = (
+    "A caller wants to switch permission checks off: Claude Code sessions could then run every command and change "
+    "every file without asking. Allow that?"
+)
+
+
 async def _enable_bypass(call: Call) -> Reply:
     if not call.service.bypass_possible(call.principal):
         raise PermissionDenied("The operator's policy never allows bypassPermissions.")
-    if call.returns_questions and CONFIRM not in call.responses:
-        return call.dialogs.confirmation_result()
-    if not await _is_confirmed(call):
+    answer = await call.confirmed(_BYPASS_QUESTION, "Switch permission checks off")
+    if isinstance(answer, types.InputRequiredResult):
+        return answer
+    if answer is False:  # where nobody can be asked, the policy alone decides, which has allowed it
         raise PermissionDenied("The person at the client did not confirm it; bypassPermissions stays off.")
     call.switches.set_bypass(True, by=call.principal)
     return Configuration(
         allow_bypass=True, message="bypassPermissions is switched on: sessions may run every tool without asking."
     )
-
-
-async def _is_confirmed(call: Call) -> bool:
-    """Asks the person through the client. Where that is not possible the policy alone decides, which has allowed it."""
-    if call.returns_questions:
-        response = call.responses[CONFIRM]
-        return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)
-    if not call.can_ask:
-        return True
-    message, schema = confirmation()
-    result = await call.context.session.elicit_form(message, schema, related_request_id=call.context.request_id)
-    return confirmed(result.action, result.content)
 
 
 _WORKS = types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)

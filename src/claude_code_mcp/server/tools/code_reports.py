@@ -1,9 +1,9 @@
 """The results of the `claude_code` tools: their models, and how they are made from sessions and outcomes."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from ...config import Settings
 from ...errors import ClaudeCodeError, SessionBusy
@@ -34,6 +34,10 @@ _DETAILS = {
 """The fields of a session tool's report that `claude_code_session` adds to a single session."""
 
 
+_PendingInputs = Annotated[list[PendingInput], WithJsonSchema({"items": {"type": "object"}, "type": "array"})]
+"""The schema of an entry is that of `claude_get_status`; it is told once, not with every tool."""
+
+
 class TurnReport(ToolOutput):
     """What a turn came to; totals are the session's, the rest this call's."""
 
@@ -54,7 +58,7 @@ class TurnReport(ToolOutput):
     model_usage: dict[str, Any] | None = None
     permission_denials: list[dict[str, Any]] | None = None
     status: str | None = Field(None, description="Only while not finished: running or waiting_for_input")
-    pending_inputs: list[PendingInput] | None = None
+    pending_inputs: _PendingInputs | None = None
     truncated: list[dict[str, Any]] | None = None
     notice: str | None = None
     error: ErrorInfo | None = None

@@ -17,6 +17,7 @@ from ...model.origin import ClientOrigin
 from ...service import Service
 from ...sessions.pending_turn import PendingTurn
 from ..elicitation.dialogs import Dialogs, is_modern
+from ..elicitation.forms import CONFIRM, confirmation, confirmed
 from ..sdk import Context
 from .answering import ENABLE_BYPASS
 from .query_buffer import HeldEvents
@@ -141,6 +142,25 @@ class Call:
     def returns_questions(self) -> bool:
         """Whether questions go back as the result of the call, which the client then repeats with answers."""
         return is_modern(self.context.protocol_version) and can_be_asked(self.context)
+
+    async def confirmed(self, question: str, title: str) -> bool | types.InputRequiredResult | None:
+        """Asks the person at the client for a plain yes. The answer; or the question, as the result of this call, which
+        the client repeats with the answer; or None if nobody can be asked."""
+        message, schema = confirmation(question, title)
+        if self.returns_questions:
+            response = self.responses.get(CONFIRM)
+            # An answer counts for the question that it was given to.
+            if response is None or self.state.get("confirming") != message:
+                request = types.ElicitRequest(
+                    params=types.ElicitRequestFormParams(message=message, requested_schema=schema)
+                )
+                state = json.dumps({"confirming": message})
+                return types.InputRequiredResult(input_requests={CONFIRM: request}, request_state=state)
+            return isinstance(response, types.ElicitResult) and confirmed(response.action, response.content)
+        if not self.can_ask:
+            return None
+        result = await self.context.session.elicit_form(message, schema, related_request_id=self.context.request_id)
+        return confirmed(result.action, result.content)
 
 
 def can_be_asked(context: Context) -> bool:

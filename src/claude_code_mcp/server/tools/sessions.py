@@ -1,4 +1,4 @@
-"""The six session tools: start, message, watch, answer, interrupt, list."""
+"""The session tools: start, message, watch, answer, interrupt, list, and read (`library.py`)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -15,6 +15,7 @@ from ...store.catalogue import Entry
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
 from .base import Arguments, Count, Name, Offset, Path, Reply, Rules, SessionId, Text, Tool, ToolOutput
 from .context import Call
+from .library import READ_SESSION
 from .paging import PENDING, ResultParts, read_part
 from .status import (
     Acknowledgement,
@@ -88,7 +89,10 @@ class Interrupt(Arguments):
 class ListSessions(Arguments):
     project_directory: Path | None = None
     limit: int | None = Field(None, gt=0, le=500, description="Default 50")
-    text: Name | None = Field(None, description="Only sessions that contain this in title, prompt or path")
+    offset: Offset | None = None
+    text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
+    whole: bool | None = Field(None, description="Look for text in whole conversations (slow)")
+    archived: bool | None = None
 
 
 class ListedSession(ToolOutput):
@@ -101,10 +105,19 @@ class ListedSession(ToolOutput):
     active_status: Status | None = None
     last_status: str | None = None
     """The status in which it was left, where it is not in memory."""
+    created: str | None = None
+    messages: int | None = None
+    model: str | None = None
+    cost_usd: float | None = None
+    tag: str | None = None
+    pinned: bool | None = None
+    mention: str | None = None
+    """Where the text was found."""
 
 
 class SessionList(ToolOutput):
     sessions: list[ListedSession] | None = None
+    next_offset: int | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
@@ -118,8 +131,11 @@ class SessionList(ToolOutput):
                     row.display_text,
                 )
             )
+            + (f"\n    {row.mention}" if row.mention else "")
             for row in self.sessions or []
         ]
+        if self.next_offset is not None:
+            lines.append(f"[more: offset {self.next_offset}]")
         return "\n".join(lines) or "No sessions."
 
 
@@ -210,22 +226,28 @@ async def interrupt(call: Call, arguments: Interrupt) -> Reply:
 
 
 async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
+    limit, offset = arguments.limit or 50, arguments.offset or 0
     entries = await call.service.catalogue(
         owner=call.principal,
         project=arguments.project_directory,
-        limit=arguments.limit or 50,
+        limit=limit + 1,
+        offset=offset,
         text=arguments.text,
+        whole=bool(arguments.whole),
+        archived=bool(arguments.archived),
         origin=call.origin,
     )
+    shown = entries[:limit]
     in_memory = {session.id: session for session in call.service.sessions(owner=call.principal)}
     last_states = await call.service.last_states(
-        (entry.session_id for entry in entries), owner=call.principal, origin=call.origin
+        (entry.session_id for entry in shown), owner=call.principal, origin=call.origin
     )
     return SessionList(
         sessions=[
             _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id))
-            for entry in entries
-        ]
+            for entry in shown
+        ],
+        next_offset=offset + limit if len(entries) > limit else None,
     )
 
 
@@ -239,6 +261,13 @@ def _listed_session(entry: Entry, session: Session | None, last_state: State | N
         is_active=session is not None and session.live,
         active_status=SESSION_TOOL_STATUS[session.state] if session else None,
         last_status=SESSION_TOOL_STATUS[last_state] if last_state and not session else None,
+        created=iso(entry.created) if entry.created is not None else None,
+        messages=entry.messages,
+        model=entry.model,
+        cost_usd=round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
+        tag=entry.tag,
+        pinned=entry.pinned or None,
+        mention=entry.mention,
     )
 
 
@@ -352,11 +381,12 @@ TOOLS: Mapping[str, Tool[Any]] = {
         ),
         Tool(
             "claude_list_sessions",
-            "Claude Code sessions on this machine, newest first, interactive ones too.",
+            "Claude Code sessions on this machine, pinned ones first, then the newest, interactive ones too.",
             ListSessions,
             SessionList,
             list_sessions,
             _READS,
         ),
+        READ_SESSION,
     )
 }

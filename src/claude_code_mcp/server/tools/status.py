@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from ...errors import InvalidArgument
 from ...model.events import Event, Gap, Output, Stalled
@@ -48,7 +48,16 @@ class PendingInput(ToolOutput):
     expires_at: str | None = None
 
 
+def _object_alone(schema: dict[str, Any]) -> None:
+    schema.clear()
+    schema["type"] = "object"
+
+
 class ErrorInfo(ToolOutput):
+    """In every output; its schema is kept short for that reason."""
+
+    model_config = ConfigDict(json_schema_extra=_object_alone)
+
     code: str
     message: str
 

@@ -1,0 +1,219 @@
+"""Sessions as things: `claude_read_session`, `claude_manage_session` and `claude_session_costs`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import mcp_types as types
+from pydantic import Field, StringConstraints
+
+from ...errors import InvalidArgument, PermissionDenied
+from ...store.session_marks import Mark
+from ...store.transcript_text import Detail
+from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
+from .context import Call
+from .status import ErrorInfo
+
+_PAGE = 24_000
+"""Characters of a page."""
+_MOST_LINES = 500
+
+Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete"]
+_MARKS: Mapping[str, tuple[Mark, bool]] = {
+    "pin": (Mark.PINNED, True),
+    "unpin": (Mark.PINNED, False),
+    "archive": (Mark.ARCHIVED, True),
+    "unarchive": (Mark.ARCHIVED, False),
+}
+Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+class ReadSession(Arguments):
+    session_id: SessionId
+    cursor: Name | None = Field(None, description="First turn (default 1; -1: the last), or nextCursor")
+    full: bool | None = Field(None, description="Whole inputs, results and diffs")
+    thinking: bool | None = None
+    agent: Name | None = Field(None, description="Read this one of agents")
+
+
+class SessionText(ToolOutput):
+    session_id: str | None = None
+    title: str | None = None
+    transcript: str | None = None
+    turns: int | None = None
+    next_cursor: str | None = None
+    agents: list[str] | None = None
+    """Subagents, whose transcripts can be read too."""
+    left_behind: int | None = None
+    """Messages on branches that were given up."""
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        more = f"\n[more: cursor {self.next_cursor}]" if self.next_cursor else ""
+        return f"{self.title or ''}\n\n{self.transcript or ''}{more}".strip()
+
+
+async def read_session(call: Call, arguments: ReadSession) -> Reply:
+    page = await call.service.read(
+        arguments.session_id,
+        owner=call.principal,
+        origin=call.origin,
+        cursor=arguments.cursor or "1",
+        size=_PAGE,
+        detail=Detail(full=bool(arguments.full), thinking=bool(arguments.thinking)),
+        agent=arguments.agent,
+    )
+    return SessionText(
+        session_id=page.session_id,
+        title=page.title,
+        transcript=page.text,
+        turns=page.turns,
+        next_cursor=page.next_cursor,
+        agents=[*page.agents] or None,
+        left_behind=page.left_behind or None,
+    )
+
+
+READ_SESSION: Tool[Any] = Tool(
+    "claude_read_session",
+    "What was said and done in a session, turn by turn, in pages; also one that runs in a terminal.",
+    ReadSession,
+    SessionText,
+    read_session,
+    types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+)
+
+
+# -- care ---------------------------------------------------------------------------------------------------------
+
+
+class ManageSession(Arguments):
+    session_id: SessionId
+    action: Action
+    text: str | None = Field(None, description="rename, fork: the title; tag: the tag. Empty: none")
+    format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
+    confirm: bool | None = Field(None, description="delete: the person has agreed; else they are asked")
+
+
+class Managed(ToolOutput):
+    session_id: str | None = None
+    message: str | None = None
+    path: str | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        return self.message or ""
+
+
+async def manage_session(call: Call, arguments: ManageSession) -> Reply:
+    service, owner, session_id, text = call.service, call.principal, arguments.session_id, arguments.text
+    match arguments.action:
+        case "rename":
+            title = await service.rename(session_id, _needed(text), owner=owner, origin=call.origin)
+            return Managed(session_id=session_id, message=f"Its title is {title!r}." if title else "It has no title.")
+        case "tag":
+            tag = await service.tag(session_id, _needed(text), owner=owner, origin=call.origin)
+            return Managed(session_id=session_id, message=f"Its tag is {tag!r}." if tag else "It has no tag.")
+        case "fork":
+            copy = await service.copy(session_id, owner=owner, origin=call.origin, title=text)
+            return Managed(session_id=copy, message=f"Session {copy} begins with the same conversation.")
+        case "export":
+            path = await service.export(session_id, arguments.format or "markdown", owner=owner, origin=call.origin)
+            return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
+        case "delete":
+            return await _delete(call, arguments)
+    mark, on = _MARKS[arguments.action]
+    await service.mark(session_id, mark, on, owner=owner, origin=call.origin)
+    return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+
+
+def _needed(text: str | None) -> str:
+    if text is None:
+        raise InvalidArgument("text: required for this action.", field="text")
+    return text
+
+
+async def _delete(call: Call, arguments: ManageSession) -> Reply:
+    """Only with the yes of a person, or of a caller that says to have it."""
+    if not arguments.confirm:
+        page = await call.service.read(arguments.session_id, owner=call.principal, origin=call.origin, size=1)
+        question = f"Delete the session {page.title[:200]!r} ({page.session_id}) for good? It has {page.turns} turns."
+        answer = await call.confirmed(question, "Delete it")
+        if isinstance(answer, types.InputRequiredResult):
+            return answer
+        if answer is None:
+            raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
+        if not answer:
+            raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
+    await call.service.delete(arguments.session_id, owner=call.principal, origin=call.origin)
+    return Managed(session_id=arguments.session_id, message="It is deleted.")
+
+
+# -- costs --------------------------------------------------------------------------------------------------------
+
+
+class CostArguments(Arguments):
+    by: Literal["session", "project", "model", "day"] | None = Field(None, description="Default day")
+    since: Day | None = Field(None, description="First day, such as 2026-11-01")
+    project_directory: Path | None = None
+
+
+class CostReport(ToolOutput):
+    by: str | None = None
+    lines: list[dict[str, Any]] | None = None
+    total: dict[str, Any] | None = None
+    left_out: int | None = None
+    error: ErrorInfo | None = None
+
+    def text(self) -> str:
+        rows = [f"{line['name']}  ${line['usd']:.4f}  {line.get('title') or ''}".rstrip() for line in self.lines or []]
+        whole = f"total  ${self.total['usd']:.4f} in {self.total['sessions']} sessions" if self.total else ""
+        return "\n".join((*rows, whole))
+
+
+async def session_costs(call: Call, arguments: CostArguments) -> Reply:
+    by = arguments.by or "day"
+    costs = await call.service.costs(
+        by, owner=call.principal, origin=call.origin, since=arguments.since or "", project=arguments.project_directory
+    )
+    shown = costs.lines[-_MOST_LINES:] if by == "day" else costs.lines[:_MOST_LINES]
+    return CostReport(
+        by=by,
+        lines=[cost_fields(line) for line in shown],
+        total=cost_fields(costs.total),
+        left_out=len(costs.lines) - len(shown) or None,
+    )
+
+
+def cost_fields(line: Any) -> dict[str, Any]:
+    """A line of costs as it goes on the wire."""
+    fields = {**asdict(line), "usd": round(line.usd, 6)}
+    names = {"input_tokens": "inputTokens", "output_tokens": "outputTokens", "unpriced_tokens": "unpricedTokens"}
+    return {names.get(name, name): value for name, value in fields.items() if value is not None}
+
+
+CARE_TOOLS: Mapping[str, Tool[Any]] = {
+    tool.name: tool
+    for tool in (
+        Tool(
+            "claude_manage_session",
+            "Rename, tag, pin, archive, fork, export or delete a session. fork copies the conversation under a new id; "
+            "export writes a file and returns its path; delete is for good, and refused while the session is open.",
+            ManageSession,
+            Managed,
+            manage_session,
+            types.ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False),
+        ),
+        Tool(
+            "claude_session_costs",
+            "What the sessions on this machine have cost, by day, project, model or session.",
+            CostArguments,
+            CostReport,
+            session_costs,
+            types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+        ),
+    )
+}

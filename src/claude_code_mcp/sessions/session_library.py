@@ -1,0 +1,270 @@
+"""The sessions on disk as things: read, named, marked, copied, exported, removed, and what they cost.
+
+Whose a session is has been checked by whoever calls. The disk is read in threads. A session is removed under its lease
+and never while a process has it open, be it ours, another server's or one in a terminal.
+"""
+
+import asyncio
+import os
+import uuid
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ..claude.user_config import process_with
+from ..errors import InvalidArgument, SessionBusy, SessionNotFound
+from ..model.text import iso
+from ..private_files import TEMPORARY, open_private, private_directory
+from ..store.catalogue import Catalogue, Entry
+from ..store.conversation import ConversationTurn, Outline, read_outline, read_turn, subagents
+from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
+from ..store.file_changes import File, look_at
+from ..store.following import FileFollower
+from ..store.session_care import SessionFiles
+from ..store.session_marks import Mark
+from ..store.session_records import LOCAL, Aliases, Leases, SessionRecords
+from ..store.transcript_html import page
+from ..store.transcript_reader import grown_lines
+from ..store.transcript_text import Detail, markdown, read_page, without_secrets
+
+ExportFormat = Literal["markdown", "html"]
+_SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
+_MOST_OUTLINES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPage:
+    """A page of a conversation, and how to go on."""
+
+    session_id: str
+    title: str
+    text: str
+    turns: int
+    next_cursor: str | None
+    agents: tuple[str, ...]
+    """The subagents whose transcripts can be read."""
+    left_behind: int
+    """Messages on branches that were given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What sessions cost, in groups and together."""
+
+    by: Grouping
+    lines: list[CostLine]
+    total: CostLine
+
+
+class SessionLibrary:
+    """The sessions below one configuration directory of the CLI."""
+
+    def __init__(
+        self,
+        config_dir: str,
+        state_dir: Path,
+        redact: Callable[[Any], Any],
+        *,
+        records: SessionRecords | None = None,
+        leases: Leases | None = None,
+    ) -> None:
+        """`redact` takes secrets out of texts and data; records and leases are those of the server, if there is one."""
+        self.catalogue = Catalogue(config_dir, state_dir)
+        self._config_dir = config_dir
+        self._state_dir = state_dir
+        self._redact = redact
+        self._records = records or SessionRecords(state_dir, config_dir)
+        self._leases = leases or Leases(state_dir, config_dir)
+        self._aliases = Aliases(state_dir, config_dir)
+        self._files = SessionFiles(config_dir)
+        self._follower = FileFollower()
+        self._counting = asyncio.Lock()
+        self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def read(
+        self, session_id: str, *, cursor: str, size: int, detail: Detail, agent: str | None = None
+    ) -> ReadPage:
+        """One page of a conversation, or of a subagent's. SessionNotFound if it has no transcript."""
+        return await asyncio.to_thread(self._read, session_id, cursor, size, detail, agent)
+
+    def _read(self, session_id: str, cursor: str, size: int, detail: Detail, agent: str | None) -> ReadPage:
+        entry, path = self._found(session_id)
+        agents = subagents(path)
+        if agent is not None and agent not in agents:
+            raise InvalidArgument(f"agent: session {session_id} has no subagent {agent[:100]!r}.", field="agent")
+        read_from = path if agent is None else agents[agent]
+        outline = self._outline(read_from, of_subagent=agent is not None)
+        try:
+            shown = read_page(read_from, outline, cursor, size, detail, self._redact)
+        except ValueError:
+            raise InvalidArgument("cursor: must be the number of a turn, or nextCursor.", field="cursor") from None
+        title = str(self._redact(entry.title or entry.first_prompt or ""))
+        return ReadPage(
+            session_id, title, shown.text, len(outline.turns), shown.next_cursor, (*agents,), outline.left_behind
+        )
+
+    def _found(self, session_id: str) -> tuple[Entry, str]:
+        entry, path = self.catalogue.find(session_id), self.catalogue.path_of(session_id)
+        if entry is None or path is None:
+            raise SessionNotFound(f"Session {session_id} has no transcript.", session_id=session_id)
+        return entry, path
+
+    def _outline(self, path: str, *, of_subagent: bool = False) -> Outline:
+        """Those that were read last are kept: pages of one conversation are asked for one after the other."""
+        file = look_at(path)
+        if file is None:
+            return Outline()
+        key = (file, of_subagent)
+        known = self._outlines.get(key)
+        if known is None:
+            known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
+            while len(self._outlines) > _MOST_OUTLINES:
+                self._outlines.popitem(last=False)
+        return known
+
+    async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
+        """What is written to a transcript behind an offset, or from now on, as readable lines, at most twice a second;
+        without end."""
+        _, path = await asyncio.to_thread(self._found, session_id)
+        file = look_at(path)
+        reached = offset if offset is not None else file.size if file is not None else 0
+        async with self._follower.follow(path) as following:
+            while True:
+                lines, reached = await asyncio.to_thread(grown_lines, path, reached)
+                if lines:
+                    yield lines
+                await following.changed()
+
+    # -- care -----------------------------------------------------------------------------------------------------
+
+    async def rename(self, session_id: str, title: str) -> str:
+        return await asyncio.to_thread(self._files.set_title, session_id, title)
+
+    async def tag(self, session_id: str, tag: str) -> str:
+        return await asyncio.to_thread(self._files.set_tag, session_id, tag)
+
+    async def mark(self, session_id: str, mark: Mark, on: bool) -> None:
+        await asyncio.to_thread(self._found, session_id)
+        await asyncio.to_thread(self.catalogue.marks.set, session_id, mark, on)
+
+    async def copy(self, session_id: str, owner: str, title: str | None) -> str:
+        """A session with the same conversation and the same options, which goes on by itself; returns its id."""
+        new_id = str(uuid.uuid4())
+        await asyncio.to_thread(self._copy, session_id, new_id, owner, title)
+        return new_id
+
+    def _copy(self, session_id: str, new_id: str, owner: str, title: str | None) -> None:
+        """The record is there before the transcript: without it, the copy would have no limits."""
+        entry, _ = self._found(session_id)
+        record = self._records.read(session_id)
+        if record is not None:
+            changes = {"session_id": new_id, "revision": 0, "running_since": None, "usage": type(record.usage)()}
+            self._records.write(record.model_copy(update=changes))
+        elif owner != LOCAL:
+            raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+        try:
+            name = title or f"{entry.title or entry.first_prompt or 'Session'} (fork)"
+            self._files.copy(session_id, new_id, name[:200])
+        except BaseException:
+            self._records.remove(new_id)
+            raise
+
+    async def remove(self, session_id: str) -> None:
+        """Removes a session for good. SessionBusy while anybody runs it; then nothing is removed."""
+        await asyncio.to_thread(self._remove, session_id)
+
+    def _remove(self, session_id: str) -> None:
+        lease = self._leases.take(session_id)
+        try:
+            pid = process_with(session_id, self._config_dir)
+            if pid is not None:
+                raise SessionBusy(
+                    f"Session {session_id} is open in another Claude Code process ({pid}).", session_id=session_id
+                )
+            if self.catalogue.find(session_id) is None:
+                raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
+            self._files.remove(session_id)
+            self._records.remove(session_id)
+            for mark in (Mark.PINNED, Mark.ARCHIVED):
+                self.catalogue.marks.set(session_id, mark, False)
+            if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
+                self.catalogue.marks.set(session_id, Mark.DELETED, True)
+        finally:
+            lease.release()
+
+    # -- export ---------------------------------------------------------------------------------------------------
+
+    async def export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None = None) -> Path:
+        """Writes a conversation to a file, without secrets, for its owner alone; by default one in the state
+        directory. An older one is replaced."""
+        return await asyncio.to_thread(self._export, session_id, form, detail, target)
+
+    def _export(self, session_id: str, form: ExportFormat, detail: Detail, target: Path | None) -> Path:
+        entry, path = self._found(session_id)
+        if target is None:
+            exports = private_directory(self._state_dir / "exports")
+            target = exports / f"{session_id}{_SUFFIX[form]}"
+        redact = self._redact
+        title = str(redact(entry.title or entry.first_prompt or session_id))
+        write = page if form == "html" else markdown
+        unfinished = target.with_name(f".{target.name}.{uuid.uuid4().hex}{TEMPORARY}")
+        try:
+            with open(open_private(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8") as file:
+                facts = [(name, str(redact(value))) for name, value in _facts(entry)]
+                for piece in write(title, facts, self._all_turns(path), detail):
+                    file.write(piece.encode("utf-8", "replace").decode())
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        return target
+
+    def _all_turns(self, path: str) -> Iterator[ConversationTurn]:
+        for places in self._outline(path).turns:
+            yield without_secrets(read_turn(path, places), self._redact)
+
+    # -- costs ----------------------------------------------------------------------------------------------------
+
+    async def costs(self, by: Grouping, *, owner: str, since: str = "", project: str | None = None) -> Costs:
+        """Of everything on disk; of an owner other than the local user, of their own sessions alone."""
+        async with self._counting:  # one at a time: the first one may read every transcript
+            return await asyncio.to_thread(self._costs, by, owner, since, project)
+
+    def _costs(self, by: Grouping, owner: str, since: str, project: str | None) -> Costs:
+        sessions = [*self._spent_sessions(owner)]
+        if project is not None:
+            wanted = os.path.realpath(project)
+            sessions = [session for session in sessions if os.path.realpath(session.project) == wanted]
+        lines = cost_lines(sessions, by, since)
+        counted = len(cost_lines(sessions, "session", since))
+        return Costs(by, lines, total(lines, counted))
+
+    def _spent_sessions(self, owner: str) -> Iterator[SpentSession]:
+        records = self._records.summaries()
+        known = self.catalogue.all_summaries()
+        former: defaultdict[str, list[str]] = defaultdict(list)
+        for old, new in self._aliases.all().items():
+            former[new].append(old)
+        for session_id, (file, summary) in known.items():
+            record = records.get(session_id)
+            if owner == LOCAL or (record is not None and record.owner == owner):
+                recorded = {model: [*row] for model, row in record.usage.items()} if record is not None else {}
+                before = [known[old][1] for old in former[session_id] if old in known]
+                yield spent_session(session_id, summary, file.mtime_ns / 1e9, recorded, before)
+
+
+def _facts(entry: Entry) -> Iterable[tuple[str, str]]:
+    facts = {
+        "Session": entry.session_id,
+        "Project": entry.project,
+        "Branch": entry.branch,
+        "Model": entry.model,
+        "Begun": iso(entry.created)[:19].replace("T", " ") if entry.created else None,
+        "Last used": iso(entry.last_used)[:19].replace("T", " "),
+        "Cost": f"${entry.cost_usd:.4f}" if entry.cost_usd is not None else None,
+        "Tag": entry.tag,
+    }
+    return [(name, value) for name, value in facts.items() if value]

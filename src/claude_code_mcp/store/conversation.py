@@ -1,0 +1,310 @@
+"""A transcript as a conversation: its turns, each with what was said, called and returned.
+
+A transcript is a tree: every line names the one before it, and a conversation that was taken back to an earlier message
+goes on in another branch. What counts is the branch of the last message. Calls that ran at the same time lie on side
+branches of their own and belong to it all the same; a summary (`/compact`) leads on to what it summarizes; behind a
+damaged line, the line above it in the file is taken. `read_outline` reads a transcript once, a line at a time, and
+keeps only where the lines of each turn lie; `read_turn` reads the lines of one turn. Both take time linear in what they
+read, raise nothing for what is in it, and block on the disk.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .transcript_lines import LONGEST_LINE, clean, interrupted_by, lines_from, open_nonblocking, parse, typed, unwrapped
+
+_SUMMARY_NOTE = "The conversation so far was summarized."
+_INTERRUPTED_NOTE = "Interrupted by the person."
+_SUBAGENTS = "subagents"
+_AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
+
+
+class Place(NamedTuple):
+    """Where a line lies in its file."""
+
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class _Node:
+    """A line that is part of the tree."""
+
+    place: Place
+    parent: str | None
+    begins_turn: bool = False
+    calls: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    """The calls that it has the results of."""
+    is_message: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Where the turns of a conversation lie."""
+
+    turns: tuple[tuple[Place, ...], ...] = ()
+    left_behind: int = 0
+    """Messages on other branches."""
+
+
+@dataclass(slots=True)
+class Item:
+    """One thing that happened in a turn."""
+
+    kind: str
+    """`text` and `thinking` of the model, a `tool` call, a `message` that came while the turn ran, or a `note`."""
+    text: str = ""
+    name: str = ""
+    """Of the tool."""
+    input: Any = None
+    status: str = ""
+    """Of a tool call: `ok`, `error`, or empty if nothing came back."""
+    result: str = ""
+    diff: str = ""
+    """What the call changed in a file."""
+    agent: str | None = None
+    """The subagent that the call started, whose transcript can be read too."""
+
+
+@dataclass(slots=True)
+class ConversationTurn:
+    """From one prompt to the next."""
+
+    prompt: str | None = None
+    """None if the conversation begins without one."""
+    at: str | None = None
+    """When it began, as the transcript has it."""
+    message_id: str | None = None
+    model: str | None = None
+    items: list[Item] = field(default_factory=list)
+
+
+# -- the tree -----------------------------------------------------------------------------------------------------
+
+
+def read_outline(path: str, *, of_subagent: bool = False) -> Outline:
+    """The outline of the transcript at a path; an empty one if it cannot be read."""
+    return outline(lines_from(path), of_subagent=of_subagent)
+
+
+def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) -> Outline:
+    """The outline of lines, each given with the offset behind it."""
+    nodes: dict[str, _Node] = {}
+    start = 0
+    for raw, end in lines:
+        line = parse(raw) if b'"uuid"' in raw else None
+        if line is not None and bool(line.get("isSidechain")) is of_subagent:
+            uuid = line.get("uuid")
+            if isinstance(uuid, str) and uuid not in nodes:
+                nodes[uuid] = _node(line, Place(start, end))
+        start = end
+    chain = _chain(nodes)
+    places = _with_results(chain, nodes)
+    spoken = sum(node.is_message for node in nodes.values())
+    kept = sum(node.is_message for node, _ in places)
+    return Outline(tuple(_turns(places)), spoken - kept)
+
+
+def _node(line: Mapping[str, Any], place: Place) -> _Node:
+    parent = line.get("parentUuid") or line.get("logicalParentUuid")
+    blocks = _blocks(line)
+    return _Node(
+        place,
+        parent if isinstance(parent, str) else None,
+        begins_turn=typed(line, of_subagent=bool(line.get("isSidechain"))) is not None,
+        calls=tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use"),
+        answers=tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"),
+        is_message=line.get("type") in ("user", "assistant") and not line.get("isMeta"),
+    )
+
+
+def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
+    """The branch of the last message, from its beginning on."""
+    order = list(nodes)
+    position = {uuid: number for number, uuid in enumerate(order)}
+    last = next((uuid for uuid in reversed(order) if nodes[uuid].is_message), None)
+    chain: list[_Node] = []
+    reached = len(order)
+    seen: set[str] = set()
+    while last is not None and last not in seen:
+        seen.add(last)
+        node = nodes[last]
+        chain.append(node)
+        reached = min(reached, position[last])
+        parent = node.parent
+        # A parent that is missing, or lies on a circle, is replaced by the line above everything that was taken.
+        last = parent if parent in nodes and parent not in seen else order[reached - 1] if reached else None
+    return chain[::-1]
+
+
+def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tuple[_Node, int]]:
+    """The lines of the branch and the results of its calls that lie on others, in order, each with its turn."""
+    turn, begun = 0, False
+    turn_of_call: dict[str, int] = {}
+    taken: dict[int, tuple[_Node, int]] = {}
+    for node in chain:
+        turn += node.begins_turn and begun
+        begun = begun or node.is_message
+        taken[node.place.start] = (node, turn)
+        turn_of_call.update(dict.fromkeys(node.calls, turn))
+    for node in nodes.values():
+        turns = [turn_of_call[call] for call in node.answers if call in turn_of_call]
+        if turns and node.place.start not in taken:
+            taken[node.place.start] = (node, turns[0])
+    return list(taken.values())
+
+
+def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[Place, ...]]:
+    by_turn: dict[int, list[Place]] = {}
+    for node, turn in places:
+        by_turn.setdefault(turn, []).append(node.place)
+    for turn in sorted(by_turn):
+        yield tuple(by_turn[turn])
+
+
+def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    message = line.get("message")
+    content = message.get("content") if isinstance(message, Mapping) else None
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+
+
+# -- one turn -----------------------------------------------------------------------------------------------------
+
+
+def read_turn(path: str, places: Iterable[Place]) -> ConversationTurn:
+    """The turn whose lines lie there; what cannot be read any more is left out."""
+    return turn_of(_read_lines(path, places))
+
+
+def _read_lines(path: str, places: Iterable[Place]) -> Iterator[dict[str, Any]]:
+    try:
+        with open(path, "rb", opener=open_nonblocking) as file:
+            for place in places:
+                file.seek(place.start)
+                line = parse(file.read(min(place.end - place.start, LONGEST_LINE)))
+                if line is not None:
+                    yield line
+    except (OSError, ValueError):
+        return
+
+
+def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
+    """The turn that these lines are."""
+    turn = ConversationTurn()
+    calls: dict[str, Item] = {}
+    waiting: list[Mapping[str, Any]] = []
+    for line in lines:
+        at = line.get("timestamp")
+        turn.at = turn.at or (at if isinstance(at, str) else None)
+        match line.get("type"):
+            case "assistant":
+                _add_answer(turn, line, calls)
+            case "user":
+                _add_user_line(turn, line)
+                waiting.append(line)
+            case "system" if line.get("subtype") == "compact_boundary":
+                turn.items.append(Item("note", _SUMMARY_NOTE))
+            case "attachment":
+                _add_message(turn, line.get("attachment"))
+    for line in waiting:  # at the end, since a result may lie before its call where several ran at once
+        _add_results(line, calls)
+    return turn
+
+
+def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str, Item]) -> None:
+    message = line.get("message")
+    model = message.get("model") if isinstance(message, Mapping) else None
+    turn.model = model if isinstance(model, str) and not model.startswith("<") else turn.model
+    for block in _blocks(line):
+        match block.get("type"):
+            case "text" if str(block.get("text", "")).strip():
+                turn.items.append(Item("text", clean(str(block["text"]))))
+            case "thinking":
+                turn.items.append(Item("thinking", clean(str(block.get("thinking", "")))))
+            case "tool_use":
+                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"))
+                calls[str(block.get("id"))] = item
+                turn.items.append(item)
+
+
+def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
+    """A prompt, or a note on what the line stands for."""
+    prompt = typed(line, of_subagent=bool(line.get("isSidechain")))
+    if prompt is not None and turn.prompt is None and not turn.items:
+        turn.prompt = prompt
+        turn.message_id = line.get("uuid") if isinstance(line.get("uuid"), str) else None
+    elif prompt is not None:
+        turn.items.append(Item("message", prompt))
+    elif interrupted_by(line):
+        turn.items.append(Item("note", _INTERRUPTED_NOTE))
+    elif line.get("isCompactSummary"):
+        turn.items.append(Item("thinking", "\n".join(str(block.get("text", "")) for block in _blocks(line))))
+
+
+def _add_message(turn: ConversationTurn, attachment: object) -> None:
+    """A message that was sent while the turn ran."""
+    if isinstance(attachment, Mapping) and attachment.get("type") == "queued_command":
+        prompt = attachment.get("prompt")
+        text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
+        if (message := unwrapped(text)) is not None:
+            turn.items.append(Item("message", message))
+
+
+def _texts(content: object) -> Iterator[str]:
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, Mapping):
+            yield str(block.get("text") or f"[{block.get('type')}]")
+
+
+def _add_results(line: Mapping[str, Any], calls: Mapping[str, Item]) -> None:
+    for block in _blocks(line):
+        item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
+        if item is not None:
+            content = block.get("content")
+            item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
+            item.status = "error" if block.get("is_error") else "ok"
+            details = line.get("toolUseResult")
+            if isinstance(details, Mapping):
+                item.diff = _diff(details)
+                agent = details.get("agentId")
+                item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
+
+
+def _diff(details: Mapping[str, Any]) -> str:
+    """What the CLI noted of a change to a file, as a unified diff."""
+    hunks = details.get("structuredPatch")
+    lines: list[str] = []
+    for hunk in hunks if isinstance(hunks, list) else ():
+        body = hunk.get("lines") if isinstance(hunk, Mapping) else None
+        if isinstance(body, list):
+            numbers = [hunk.get(name) for name in ("oldStart", "oldLines", "newStart", "newLines")]
+            lines.append("@@ -{},{} +{},{} @@".format(*numbers))
+            lines.extend(str(part) for part in body)
+    return clean("\n".join(lines))
+
+
+# -- subagents ----------------------------------------------------------------------------------------------------
+
+
+def is_agent_id(text: str) -> bool:
+    """Whether this can name a subagent. Nothing else may be made part of a path."""
+    return 0 < len(text) <= 100 and text.replace("-", "").replace("_", "").isalnum() and text.isascii()
+
+
+def subagents(path: str) -> dict[str, str]:
+    """The transcripts of a session's subagents, by their ids, below the one at `path`; oldest first."""
+    below = Path(path).with_suffix("") / _SUBAGENTS
+    found: list[tuple[float, str, str]] = []
+    for folder, _, names in os.walk(below):
+        for name in names:
+            agent = name.removeprefix(_AGENT_PREFIX).removesuffix(_AGENT_SUFFIX)
+            if name.startswith(_AGENT_PREFIX) and name.endswith(_AGENT_SUFFIX) and is_agent_id(agent):
+                file = os.path.join(folder, name)
+                found.append((os.path.getmtime(file), agent, file))
+    return {agent: file for _, agent, file in sorted(found)}

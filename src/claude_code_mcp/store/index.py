@@ -1,0 +1,178 @@
+"""What is known of files, kept in an SQLite file between runs: by path, with the time and the size it was known at.
+
+It is a cache and nothing else. One that is damaged or of another version is removed and built anew; where none can be
+written, everything is known for this process alone; a row that another process is writing at the same moment is left
+for the next time. Several threads and several processes may use one file. It has the beginnings of prompts in it, so it
+is for its owner alone. All functions block on the disk.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..private_files import open_private, private_directory
+from .file_changes import File
+
+if TYPE_CHECKING:
+    import sqlite3
+
+log = logging.getLogger(__name__)
+_VERSION = 1
+_BUSY_SECONDS = 2.0
+_AT_ONCE = 500
+"""Values in one statement: SQLite takes no more than 999 everywhere."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (
+    path TEXT PRIMARY KEY, mtime_ns INTEGER NOT NULL, size INTEGER NOT NULL, facts TEXT NOT NULL, searched TEXT NOT NULL
+) WITHOUT ROWID
+"""
+
+
+def _storable(text: str) -> str:
+    """Without what no database takes: parts of a name that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class FileIndex:
+    """Facts about files, as texts. `path` is None for an index that is kept in memory alone."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+
+    def known(self, files: Iterable[File]) -> dict[str, str]:
+        """The facts of those files that are still as they were when the facts were noted, by path."""
+        by_path = {file.path: file for file in files}
+        return {
+            path: facts
+            for path, mtime_ns, size, facts in self._rows("path, mtime_ns, size, facts", by_path)
+            if (by_path[path].mtime_ns, by_path[path].size) == (mtime_ns, size)
+        }
+
+    def earlier(self, files: Iterable[File]) -> dict[str, tuple[int, str]]:
+        """Size and facts as they were last noted, by path, whatever has become of the files since."""
+        paths = [file.path for file in files]
+        return {path: (size, facts) for path, size, facts in self._rows("path, size, facts", paths)}
+
+    def current(self, files: Mapping[str, File]) -> set[str]:
+        """The paths of those files that need not be read again."""
+        rows = self._run("SELECT path, mtime_ns, size FROM files", ())
+        return {
+            path
+            for path, mtime_ns, size in rows
+            if (file := files.get(path)) is not None and (file.mtime_ns, file.size) == (mtime_ns, size)
+        }
+
+    def containing(self, text: str) -> set[str]:
+        """The paths whose searched text contains this, which must be casefolded."""
+        return {
+            path for (path,) in self._run("SELECT path FROM files WHERE instr(searched, ?) > 0", (_storable(text),))
+        }
+
+    def everything(self) -> dict[str, str]:
+        """All facts, by path."""
+        return dict(self._run("SELECT path, facts FROM files", ()))
+
+    def note(self, known: Iterable[tuple[File, str, str]]) -> None:
+        """Notes facts and the text to be searched, all or none of them."""
+        rows = [
+            (file.path, file.mtime_ns, file.size, facts, _storable(searched))
+            for file, facts, searched in known
+            if _storable(file.path) == file.path
+        ]
+        if rows:
+            self._run("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows, many=True)
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Removes what is known of files that are gone."""
+        self._run("DELETE FROM files WHERE path = ?", [(path,) for path in paths], many=True)
+
+    def paths(self) -> set[str]:
+        return {path for (path,) in self._run("SELECT path FROM files", ())}
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def _rows(self, columns: str, paths: Iterable[str]) -> list[tuple]:  # type: ignore[type-arg]  # as SQLite has them
+        wanted, rows = [path for path in paths if _storable(path) == path], []
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            marks = ",".join("?" * len(some))
+            rows += self._run(f"SELECT {columns} FROM files WHERE path IN ({marks})", some)  # noqa: S608 - no values
+        return rows
+
+    def _run(self, statement: str, values: object, *, many: bool = False) -> list[tuple]:  # type: ignore[type-arg]
+        import sqlite3  # noqa: PLC0415 - not before an index is used
+
+        with self._lock:
+            for _ in range(2):
+                try:
+                    return self._try(statement, values, many=many)
+                except sqlite3.OperationalError as error:  # locked by another process, or a disk that is full
+                    log.debug("the index is not used: %s", error)
+                    self._drop()
+                    return []
+                except sqlite3.DatabaseError as error:
+                    log.warning("the index is damaged and built anew: %s", error)
+                    self._remove()
+            return []
+
+    def _try(self, statement: str, values: object, *, many: bool) -> list[tuple]:  # type: ignore[type-arg]
+        connection = self._connection = self._connection or self._open()
+        with connection:
+            if many:
+                connection.executemany(statement, values)  # type: ignore[arg-type]
+                return []
+            return connection.execute(statement, values).fetchall()  # type: ignore[arg-type]
+
+    def _open(self) -> "sqlite3.Connection":
+        try:
+            connection = self._connect(str(self._prepared())) if self._path is not None else None
+        except OSError as error:
+            log.warning("the index is kept in memory: %s", error)
+            connection = None
+        return connection or self._connect(":memory:")
+
+    def _prepared(self) -> Path:
+        """The file, made for its owner alone: SQLite gives those beside it the same mode."""
+        assert self._path is not None
+        private_directory(self._path.parent)
+        os.close(open_private(self._path, os.O_RDWR | os.O_CREAT))
+        return self._path
+
+    def _connect(self, path: str) -> "sqlite3.Connection":
+        import sqlite3  # noqa: PLC0415 - not before an index is used
+
+        connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = OFF")  # what a crash costs is read again
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version not in (0, _VERSION):
+                connection.execute("DROP TABLE IF EXISTS files")
+            connection.execute(_SCHEMA)
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
+            connection.commit()
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(Exception):  # it is given up, whatever is wrong with it
+                connection.close()
+
+    def _remove(self) -> None:
+        self._drop()
+        for beside in ("", "-wal", "-shm"):
+            if self._path is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._path}{beside}")

@@ -1,0 +1,179 @@
+"""A conversation as one page that needs nothing else: no script, no address outside of it, light and dark. Pure.
+
+Everything from the transcript is escaped, invisible characters included, and the page forbids itself to load or run
+anything. Of Markdown, paragraphs, headings, lists, code and emphasis are shown as such; the rest stays text. Takes time
+linear in what is written.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from ..model.text import clip_line, visible
+from .conversation import ConversationTurn, Item
+from .transcript_text import Detail, arguments, full_input
+
+_LONGEST_LINE = 160
+_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+_HEADING = re.compile(r"(#{1,6}) (.*)")
+_LIST_ITEM = re.compile(r"\s{0,12}(?:[-*+]|\d{1,9}[.)]) (.*)")
+_STYLE = """
+:root{color-scheme:light dark;--bg:#fbfaf7;--card:#fff;--ink:#23211d;--soft:#6d685e;--line:#e4dfd5;--accent:#b4552d;
+--code:#f3f0e9;--plus:#1d6f3c;--plusbg:#e6f4ea;--minus:#a12622;--minusbg:#fbe9e7}
+@media(prefers-color-scheme:dark){:root{--bg:#191816;--card:#211f1c;--ink:#e9e5dc;--soft:#a09a8d;--line:#37332d;
+--accent:#e08a5f;--code:#2a2723;--plus:#8fd3a5;--plusbg:#1c3324;--minus:#f0a29c;--minusbg:#3c2220}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.6 system-ui,-apple-system,"Segoe UI",sans-serif}
+main{max-width:52rem;margin:0 auto;padding:2.5rem 1.25rem 5rem}
+h1{font-size:1.7rem;line-height:1.25;margin:0 0 .75rem;overflow-wrap:anywhere}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:0 0 2rem;color:var(--soft);font-size:.9rem}
+dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}
+section{margin:0 0 2rem;padding-top:1.25rem;border-top:1px solid var(--line)}
+section>h2{font-size:.8rem;font-weight:600;letter-spacing:.04em;color:var(--soft);margin:0 0 .75rem}
+section>h2 a{color:inherit;text-decoration:none}
+.prompt{background:var(--card);border:1px solid var(--line);border-left:4px solid var(--accent);border-radius:.5rem;
+padding:.75rem 1rem;margin:0 0 1rem;white-space:pre-wrap;overflow-wrap:anywhere}
+.text{overflow-wrap:anywhere}.text>*{margin:0 0 .8rem}.text h3{font-size:1.08rem;margin-top:1.2rem}
+.text ul{padding-left:1.4rem}.text li{margin:.15rem 0}
+details+.text{margin-top:1rem}
+.note{color:var(--soft);font-style:italic;margin:0 0 .8rem}
+details{background:var(--card);border:1px solid var(--line);border-radius:.5rem;margin:0 0 .6rem}
+summary{cursor:pointer;padding:.45rem .8rem;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow:hidden;
+text-overflow:ellipsis;white-space:nowrap}
+summary b{color:var(--accent)}summary .error{color:var(--minus)}
+details>div{padding:0 .8rem .6rem}
+pre{background:var(--code);border-radius:.4rem;padding:.7rem .85rem;margin:.4rem 0;overflow-x:auto;max-height:32rem;
+font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;overflow-wrap:anywhere}
+code{font:.88em ui-monospace,Menlo,Consolas,monospace;background:var(--code);border-radius:.25rem;padding:.1em .3em}
+pre .plus,pre .minus,pre .at{display:block}.plus{color:var(--plus);background:var(--plusbg)}
+.minus{color:var(--minus);background:var(--minusbg)}.at{color:var(--soft)}
+@media print{details{break-inside:avoid}pre{max-height:none}}
+"""
+
+
+def page(
+    title: str, facts: Iterable[tuple[str, str]], turns: Iterable[ConversationTurn], detail: Detail
+) -> Iterator[str]:
+    """The page, a piece at a time."""
+    name = _safe(" ".join(title.split()))
+    yield (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="referrer" content="no-referrer"><title>{name}</title><style>{_STYLE}</style></head>\n'
+        f"<body><main><h1>{name}</h1><dl>"
+    )
+    yield "".join(f"<dt>{_safe(fact)}</dt><dd>{_safe(value)}</dd>" for fact, value in facts) + "</dl>\n"
+    for number, turn in enumerate(turns, 1):
+        yield from _turn(number, turn, detail)
+    yield "</main></body></html>\n"
+
+
+def _safe(text: str) -> str:
+    return escape(visible(text))
+
+
+def _turn(number: int, turn: ConversationTurn, detail: Detail) -> Iterator[str]:
+    when = _safe((turn.at or "")[:19].replace("T", " "))
+    yield f'<section id="turn-{number}"><h2><a href="#turn-{number}">{number}</a> {when}</h2>\n'
+    if turn.prompt is not None:
+        yield f'<div class="prompt">{_safe(turn.prompt)}</div>\n'
+    for item in turn.items:
+        yield _item(item, detail)
+    yield "</section>\n"
+
+
+def _item(item: Item, detail: Detail) -> str:
+    match item.kind:
+        case "text":
+            return f'<div class="text">{"".join(_blocks(item.text))}</div>\n'
+        case "message":
+            return f'<div class="prompt">{_safe(item.text)}</div>\n'
+        case "thinking" if detail.thinking and item.text.strip():
+            return _folded("<b>thinking</b>", f'<p class="note">{_safe(item.text)}</p>')
+        case "note":
+            return f'<p class="note">{_safe(item.text)}</p>\n'
+        case "tool":
+            return _call(item, detail)
+    return ""
+
+
+def _call(item: Item, detail: Detail) -> str:
+    file = item.input.get("file_path") if isinstance(item.input, dict) else None
+    line = _safe(clip_line(file if isinstance(file, str) else arguments(item.input), _LONGEST_LINE))
+    mark = {"ok": "", "error": ' <span class="error">failed</span>'}.get(item.status, " (no result)")
+    agent = f" → subagent {_safe(item.agent)}" if item.agent else ""
+    summary = f"<b>{_safe(item.name)}</b> {line}{mark}{agent}"
+    shown = item.result if detail.full else clip_line(item.result, 20 * _LONGEST_LINE)
+    body = f"<pre>{_safe(full_input(item.input))}</pre>" if not item.diff else ""
+    body += f"<pre>{_diff(item.diff)}</pre>" if item.diff else f"<pre>{_safe(shown)}</pre>" if shown else ""
+    return _folded(summary, body, opened=bool(item.diff))
+
+
+def _folded(summary: str, body: str, *, opened: bool = False) -> str:
+    return f"<details{' open' if opened else ''}><summary>{summary}</summary><div>{body}</div></details>\n"
+
+
+def _diff(diff: str) -> str:
+    kinds = {"+": "plus", "-": "minus", "@": "at"}
+    return "".join(
+        f'<span class="{kinds[line[:1]]}">{_safe(line)}</span>' if line[:1] in kinds else f"{_safe(line)}\n"
+        for line in diff.splitlines()
+    )
+
+
+# -- Markdown -----------------------------------------------------------------------------------------------------
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The blocks of a Markdown text, one line after the other."""
+    paragraph: list[str] = []
+    items: list[str] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        fence, heading, listed = _FENCE.match(line), _HEADING.match(line), _LIST_ITEM.match(line)
+        if items and not listed:
+            yield f"<ul>{''.join(items)}</ul>"
+            items = []
+        if paragraph and (fence or heading or listed or not line.strip()):
+            yield f"<p>{'<br>'.join(map(_inline, paragraph))}</p>"
+            paragraph = []
+        if fence:
+            yield f"<pre>{_safe(_code(lines, fence[1]))}</pre>"
+        elif heading:
+            yield f"<h3>{_inline(heading[2])}</h3>"
+        elif listed:
+            items.append(f"<li>{_inline(listed[1])}</li>")
+        elif line.strip():
+            paragraph.append(line)
+    if items:
+        yield f"<ul>{''.join(items)}</ul>"
+    if paragraph:
+        yield f"<p>{'<br>'.join(map(_inline, paragraph))}</p>"
+
+
+def _code(lines: Iterator[str], fence: str) -> str:
+    """The lines up to the closing fence, or to the end if there is none."""
+    code: list[str] = []
+    for line in lines:
+        if line.strip() and not line.strip().strip(fence[0]) and len(line.strip()) >= len(fence):
+            break
+        code.append(line)
+    return "\n".join(code)
+
+
+def _inline(line: str) -> str:
+    """Code and emphasis within a line; a mark without its counterpart stays as it is."""
+    parts = line.split("`")
+    if len(parts) % 2 == 0:
+        parts[-2:] = ["`".join(parts[-2:])]
+    return "".join(
+        f"<code>{_safe(part)}</code>" if number % 2 else _emphasis(part) for number, part in enumerate(parts)
+    )
+
+
+def _emphasis(text: str) -> str:
+    parts = text.split("**")
+    if len(parts) % 2 == 0:
+        parts[-2:] = ["**".join(parts[-2:])]
+    return "".join(f"<strong>{_safe(part)}</strong>" if n % 2 else _safe(part) for n, part in enumerate(parts))

@@ -1,0 +1,202 @@
+"""Files of JSON lines that others write, Claude Code's transcripts above all: how they are read, and what was typed.
+
+They may be unfinished, damaged or huge: what cannot be opened or parsed counts as empty, and nothing raises for what is
+in a file. Prompts are shown as the person typed them (`typed`, `unwrapped`), without what the CLI wraps around them.
+Everything takes time linear in what is read, whatever is in it. Functions that take a path block on the disk.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """The object in a line; None if there is none."""
+    try:
+        parsed = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
+    """The objects in many lines. Parsing all at once takes a third of the time, so that is tried first."""
+    try:
+        parsed = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        parsed = []
+    if len(parsed) != len(lines):
+        parsed = [parse(line) for line in lines]
+    return [value for value in parsed if isinstance(value, dict)]
+
+
+def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
+    """The first and the last bytes of a file; the second part is empty if the first is the whole file.
+
+    None if it cannot be read or is not a regular file. It is opened without blocking: a pipe would wait for its writer.
+    """
+    try:
+        with open(path, "rb", opener=open_nonblocking) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            if status.st_size <= head + tail:
+                return file.read(head + tail), b""
+            first = file.read(head)
+            file.seek(-tail, os.SEEK_END)
+            return first, file.read(tail)
+    except (OSError, ValueError):
+        return None
+
+
+def open_nonblocking(path: str, flags: int) -> int:
+    """For `open`: a pipe in the place of a file would wait for its writer, and a link would lead to what its maker may
+    not read but this server may."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
+
+
+def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
+    """The lines in the last bytes of a file, and whether something before them was left out."""
+    ends = ends_of(path, 0, at_most)
+    if ends is None:
+        return [], False
+    first, rest = ends
+    if not rest:
+        return first.split(b"\n"), False
+    return rest.split(b"\n")[1:], True
+
+
+def clean(text: str) -> str:
+    """The text without control characters that would steer a terminal, and without lone surrogates."""
+    return _SURROGATE.sub("�", _UNPRINTABLE.sub("", text))
+
+
+_BLOCK = 1 << 20
+LONGEST_LINE = 64 << 20
+"""Bytes; the CLI writes lines of many megabytes, and a longer one is passed over."""
+
+
+def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    """The whole lines from an offset on, each with the offset behind it. What follows the last line break is left.
+
+    Holds one line at a time in memory. Ends early if the file cannot be read.
+    """
+    try:
+        with open(path, "rb", opener=open_nonblocking) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return
+            file.seek(offset)
+            yield from _whole_lines(file, offset)
+    except (OSError, ValueError):
+        return
+
+
+def _whole_lines(file: Any, offset: int) -> Iterator[tuple[bytes, int]]:
+    parts: list[bytes] = []
+    held = 0
+    while block := file.read(_BLOCK):
+        *whole, rest = block.split(b"\n")
+        for line in whole:
+            offset += held + len(line) + 1
+            if held <= LONGEST_LINE:
+                yield (b"".join((*parts, line)) if parts else line), offset
+            parts, held = [], 0
+        held += len(rest)
+        if held <= LONGEST_LINE:
+            parts.append(rest)
+        else:
+            parts = []
+
+
+_LONGEST_FOLDER = 200
+_MACHINE_TAGS = (
+    "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
+    "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
+    "task-notification", "tick", "goal",
+)  # fmt: skip
+_MACHINE_TAG = re.compile(rf"<({'|'.join(_MACHINE_TAGS)})\b")
+_INTERRUPTED = "[Request interrupted by user"
+_NOT_TYPED = ("isMeta", "isCompactSummary", "isVisibleInTranscriptOnly")
+
+
+def folder_of(directory: str) -> str:
+    """The folder in which Claude Code keeps the transcripts of a directory.
+
+    Different directories may share one. Longer names end in a hash, which is left out here.
+    """
+    name = re.sub("[^a-zA-Z0-9]", lambda found: "--" if ord(found[0]) > 0xFFFF else "-", directory)
+    return name[:_LONGEST_FOLDER]
+
+
+def in_folder(directory: str, folder: str) -> bool:
+    """Whether the transcripts of a directory would lie in a folder of this name."""
+    return folder_of(directory).casefold() == folder[:_LONGEST_FOLDER].casefold()
+
+
+def typed(line: Mapping[str, Any], *, of_subagent: bool = False) -> str | None:
+    """What a person typed in a line of a transcript; None if the line is not a prompt of theirs. With `of_subagent`,
+    what the model told a subagent."""
+    message = line.get("message")
+    if line.get("type") != "user" or not isinstance(message, Mapping) or any(line.get(key) for key in _NOT_TYPED):
+        return None
+    if bool(line.get("isSidechain")) is not of_subagent:
+        return None
+    return unwrapped(_text_of(message.get("content")))
+
+
+def interrupted_by(line: Mapping[str, Any]) -> bool:
+    """Whether a line says that the person has ended the turn."""
+    message = line.get("message")
+    return isinstance(message, Mapping) and _text_of(message.get("content")).startswith(_INTERRUPTED)
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    texts = [block["text"] for block in blocks if isinstance(block.get("text"), str)]
+    has_image = any(block.get("type") == "image" for block in blocks)
+    return "\n".join(texts) or ("[image]" if has_image else "")
+
+
+def unwrapped(text: str) -> str | None:
+    """A message without what was wrapped around it; a command as it was typed."""
+    command, shell = _inside(text, "command-name"), _inside(text, "bash-input")
+    if command is not None:
+        text = f"{command} {_inside(text, 'command-args') or ''}"
+    elif shell is not None:
+        text = f"! {shell}"
+    plain = clean(_without_machine_tags(text)).strip()
+    return plain if plain and not plain.startswith(_INTERRUPTED) else None
+
+
+def _inside(text: str, tag: str) -> str | None:
+    """What the first element of this name holds; None if it is not closed, since then no later one can be."""
+    _, opening, rest = text.partition(f"<{tag}>")
+    inside, closing, _ = rest.partition(f"</{tag}>")
+    return inside if opening and closing else None
+
+
+def _without_machine_tags(text: str) -> str:
+    """The text without the elements that the CLI adds; one that is not closed reaches to the end."""
+    kept, reached = [], 0
+    while (found := _MACHINE_TAG.search(text, reached)) is not None:
+        opened = text.find(">", found.end())
+        if opened < 0:
+            break
+        kept.append(text[reached : found.start()])
+        closing = f"</{found[1]}>"
+        closed = text.find(closing, opened)
+        reached = len(text) if closed < 0 else closed + len(closing)
+    return "".join((*kept, text[reached:]))
+
+
+def is_bare_command(text: str) -> bool:
+    """Such as `/clear`, which does not say what the conversation is about."""
+    return text.startswith("/") and len(text.split()) == 1

@@ -1,0 +1,304 @@
+"""A transcript is a tree of lines: which are the conversation, and what can be read of it, whatever is damaged."""
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from claude_code_mcp.store.conversation import ConversationTurn, outline, read_outline, read_turn, turn_of
+from claude_code_mcp.store.transcript_html import page
+from claude_code_mcp.store.transcript_text import Detail, markdown, read_page, turn_text
+
+
+def line(uuid: str, parent: str | None, role: str, content: Any, **more: Any) -> dict[str, Any]:
+    return {"uuid": uuid, "parentUuid": parent, "type": role, "message": {"role": role, "content": content}, **more}
+
+
+def prompt(uuid: str, parent: str | None, text: str, **more: Any) -> dict[str, Any]:
+    return line(uuid, parent, "user", text, **more)
+
+
+def answer(uuid: str, parent: str | None, *blocks: Any) -> dict[str, Any]:
+    texts = [{"type": "text", "text": block} if isinstance(block, str) else block for block in blocks]
+    return line(uuid, parent, "assistant", texts)
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": name, "name": name, "input": arguments}
+
+
+def result(uuid: str, parent: str, name: str, text: str, **more: Any) -> dict[str, Any]:
+    content = [{"type": "tool_result", "tool_use_id": name, "content": text, **more}]
+    return line(uuid, parent, "user", content)
+
+
+def written(tmp_path: Path, *lines: Any) -> str:
+    path = tmp_path / "transcript.jsonl"
+    raw = (one if isinstance(one, bytes) else json.dumps(one).encode() for one in lines)
+    path.write_bytes(b"".join(one + b"\n" for one in raw))
+    return str(path)
+
+
+def turns(path: str) -> list[ConversationTurn]:
+    return [read_turn(path, places) for places in read_outline(path).turns]
+
+
+def told(path: str) -> list[tuple[str | None, list[str]]]:
+    return [(turn.prompt, [item.text or item.name for item in turn.items]) for turn in turns(path)]
+
+
+# -- which lines count --------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_that_was_taken_back_goes_on_in_its_last_branch(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        prompt("1", None, "first"),
+        answer("2", "1", "one"),
+        prompt("3", "2", "given up"),
+        answer("4", "3", "in vain"),
+        prompt("5", "2", "instead"),
+        answer("6", "5", "two"),
+    )
+    assert told(path) == [("first", ["one"]), ("instead", ["two"])]
+    assert read_outline(path).left_behind == 2
+
+
+def test_results_of_calls_that_ran_at_once_are_found_on_their_side_branches(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        prompt("1", None, "go"),
+        answer("2", "1", call("a")),
+        answer("3", "2", call("b")),
+        result("4", "2", "a", "of a", is_error=True),
+        result("5", "3", "b", "of b"),
+        answer("6", "5", "done"),
+    )
+    (turn,) = turns(path)
+    assert [(item.name, item.result, item.status) for item in turn.items[:2]] == [
+        ("a", "of a", "error"),
+        ("b", "of b", "ok"),
+    ]
+    assert read_outline(path).left_behind == 0
+
+
+def test_behind_a_damaged_line_the_conversation_goes_on_above_it(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        prompt("1", None, "first"),
+        answer("2", "1", "one"),
+        b'{"uuid": "3", "parentUuid": "2", "type": "user", "mess',
+        answer("4", "3", "two"),
+        b"\xff\xfe rubbish",
+        prompt("5", "4", "last"),
+    )
+    assert told(path) == [("first", ["one", "two"]), ("last", [])]
+
+
+def test_a_summary_leads_on_to_what_it_summarizes(tmp_path: Path) -> None:
+    boundary = {"uuid": "3", "parentUuid": None, "logicalParentUuid": "2", "type": "system"}
+    path = written(
+        tmp_path,
+        prompt("1", None, "first"),
+        answer("2", "1", "one"),
+        {**boundary, "subtype": "compact_boundary"},
+        prompt("4", "3", "This session is being continued", isCompactSummary=True),
+        prompt("5", "4", "second"),
+    )
+    assert [turn.prompt for turn in turns(path)] == ["first", "second"]
+    assert "summarized" in turns(path)[0].items[1].text
+    assert "continued" not in turn_text(1, turns(path)[0], Detail(full=True))
+
+
+def test_lines_in_a_circle_end_somewhere(tmp_path: Path) -> None:
+    path = written(tmp_path, prompt("1", "3", "first"), answer("2", "1", "one"), prompt("3", "2", "second"))
+    assert told(path) == [("first", ["one"]), ("second", [])]
+
+
+def test_a_message_into_a_running_turn_and_an_interruption_are_part_of_it(tmp_path: Path) -> None:
+    queued = {"uuid": "3", "parentUuid": "2", "type": "attachment"}
+    path = written(
+        tmp_path,
+        prompt("1", None, "go"),
+        answer("2", "1", "well"),
+        {**queued, "attachment": {"type": "queued_command", "prompt": "faster"}},
+        answer("4", "3", "yes"),
+        prompt("5", "4", "[Request interrupted by user]"),
+    )
+    (turn,) = turns(path)
+    assert [(item.kind, item.text) for item in turn.items] == [
+        ("text", "well"),
+        ("message", "faster"),
+        ("text", "yes"),
+        ("note", "Interrupted by the person."),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_any_tree_the_branch_of_the_last_message_is_read(seed: int) -> None:
+    """The lines on the way from the last message to the root, no more and no fewer, in their order."""
+    chance = random.Random(seed)
+    parents: dict[str, str | None] = {"0": None}
+    for number in range(1, chance.randrange(2, 60)):
+        parents[str(number)] = str(chance.randrange(number))
+    lines = [
+        prompt(uuid, parent, uuid) if chance.random() < 0.4 else answer(uuid, parent, uuid)
+        for uuid, parent in parents.items()
+    ]
+    raw = [json.dumps(one).encode() for one in lines]
+    ends = [sum(len(one) + 1 for one in raw[: number + 1]) for number in range(len(raw))]
+    expected: list[str] = []
+    at: str | None = str(len(lines) - 1)
+    while at is not None:
+        expected.append(at)
+        at = parents[at]
+    found = outline(zip(raw, ends, strict=True))
+    starts = {end - len(one) - 1: number for number, (one, end) in enumerate(zip(raw, ends, strict=True))}
+    assert [str(starts[place.start]) for turn in found.turns for place in turn] == expected[::-1]
+    assert found.left_behind == len(lines) - len(expected)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+BLOCKS = st.lists(
+    st.fixed_dictionaries(
+        {"type": st.sampled_from(["text", "thinking", "tool_use", "tool_result", "image", "?"])},
+        optional={
+            "text": JSON, "thinking": JSON, "id": JSON, "name": JSON, "input": JSON, "content": JSON,
+            "tool_use_id": JSON, "is_error": JSON,
+        },
+    ),
+    max_size=3,
+)  # fmt: skip
+LINES = st.fixed_dictionaries(
+    {"type": st.sampled_from(["user", "assistant", "system", "attachment"]), "uuid": st.sampled_from("abcdef")},
+    optional={
+        "parentUuid": st.sampled_from("abcdefg") | JSON,
+        "logicalParentUuid": JSON,
+        "message": JSON | st.fixed_dictionaries({"content": JSON | BLOCKS}, optional={"model": JSON, "usage": JSON}),
+        "attachment": JSON | st.fixed_dictionaries({"type": st.just("queued_command"), "prompt": JSON | BLOCKS}),
+        "toolUseResult": JSON | st.fixed_dictionaries({}, optional={"structuredPatch": JSON, "agentId": JSON}),
+        "subtype": st.just("compact_boundary"),
+        "timestamp": JSON,
+        "isMeta": JSON,
+    },
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(LINES | st.binary(max_size=30), max_size=5))
+def test_nothing_in_a_transcript_breaks_the_reader(lines: list[Any]) -> None:
+    raw = [one.replace(b"\n", b"") if isinstance(one, bytes) else json.dumps(one).encode() for one in lines]
+    ends = [sum(len(one) + 1 for one in raw[: number + 1]) for number in range(len(raw))]
+    found = outline(zip(raw, ends, strict=True))
+    content = b"".join(one + b"\n" for one in raw)
+    shown = [
+        turn_of(parsed for place in places if isinstance(parsed := json.loads(content[place.start : place.end]), dict))
+        for places in found.turns
+    ]
+    for detail in (Detail(), Detail(full=True, thinking=True)):
+        "".join(markdown("title", [], shown, detail)).encode("utf-8", "replace")
+        "".join(page("title", [], shown, detail)).encode("utf-8", "replace")
+
+
+# -- pages --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 50, 333, 5000, 10**6])
+def test_pages_one_after_the_other_are_the_whole(tmp_path: Path, size: int) -> None:
+    lines = []
+    for number in range(12):
+        parent = f"a{number - 1}" if number else None
+        lines += [prompt(f"p{number}", parent, f"prompt {number}")]
+        lines += [answer(f"a{number}", f"p{number}", f"{number} " * 40 * number, call("Bash", command="ls"))]
+    path = written(tmp_path, *lines)
+    found = read_outline(path)
+    whole = [turn_text(n, turn, Detail()) for n, turn in enumerate(turns(path), 1)]
+    read, cursor = "", "1"
+    for _ in range(100_000):
+        shown = read_page(path, found, cursor, size, Detail(), lambda value: value)
+        read += shown.text + ("\n" if shown.next_cursor is None or "." not in shown.next_cursor else "")
+        if shown.next_cursor is None:
+            break
+        cursor = shown.next_cursor
+    assert read.rstrip("\n") == "\n".join(whole).rstrip("\n")
+    last = read_page(path, found, "-1", 10**6, Detail(), lambda value: value)
+    assert last.text == whole[-1]
+    assert read_page(path, found, "99", 10, Detail(), lambda value: value).text == ""
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1.", ".5", "1.5.7", "1e3", "٣", "1 ", "9" * 40])
+def test_what_is_no_cursor_is_refused(tmp_path: Path, cursor: str) -> None:
+    path = written(tmp_path, prompt("1", None, "first"))
+    with pytest.raises(ValueError, match="cursor"):
+        read_page(path, read_outline(path), cursor, 10, Detail(), lambda value: value)
+
+
+def test_a_secret_is_taken_out_before_a_page_could_tear_it(tmp_path: Path) -> None:
+    path = written(tmp_path, prompt("1", None, "first"), answer("2", "1", "x" * 40 + "SECRET" + "y" * 40))
+    found = read_outline(path)
+    for size in range(1, 120):
+        shown = read_page(path, found, "1", size, Detail(), lambda value: json.loads(
+            json.dumps(value).replace("SECRET", "[redacted]")))  # fmt: skip
+        assert "SEC" not in shown.text
+
+
+# -- what is written ----------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    '</pre></details><script>alert(1)</script><img src="http://evil.example/x.png" onerror=alert(1)>"\'&\u202e\x1b[31m'
+)
+
+
+def test_hostile_text_stays_text_on_the_page() -> None:
+    text = f"# {HOSTILE}\n- {HOSTILE}\n**{HOSTILE}** `{HOSTILE}`\n```{HOSTILE}\n{HOSTILE}\n```"
+    changed = {"structuredPatch": [{"lines": [f"+{HOSTILE}"]}]}
+    lines = [
+        prompt("1", None, HOSTILE),
+        answer("2", "1", text, call(HOSTILE, **{HOSTILE: HOSTILE}), call("b", command=HOSTILE)),
+        {**result("3", "2", HOSTILE, HOSTILE), "toolUseResult": changed},
+        result("4", "2", "b", HOSTILE),
+    ]
+    html = "".join(page(HOSTILE, [(HOSTILE, HOSTILE)], [turn_of(lines)], Detail(full=True)))
+    assert html.count("<script") == html.count("<img") == 0
+    assert "\u202e" not in html
+    assert "\x1b" not in html
+    body = html.split("</style>", 1)[1]
+    assert "http://evil.example" in body
+    assert 'src="http' not in body
+    assert "default-src 'none'" in html.split("<style>", 1)[0]
+
+
+def test_text_cannot_leave_its_block_in_markdown() -> None:
+    lines = [prompt("1", None, "x"), answer("2", "1", call("Bash", command="echo\n````\n# no heading\n`````")),
+             result("3", "2", "Bash", "```\nout\n```")]  # fmt: skip
+    text = turn_text(1, turn_of(lines), Detail(full=True))
+    assert "``````\necho\n````\n# no heading\n`````\n``````" in text
+    assert "````\n```\nout\n```\n````" in text
+
+
+def test_thinking_is_left_out_unless_it_is_asked_for() -> None:
+    turn = turn_of([prompt("1", None, "x"), answer("2", "1", {"type": "thinking", "thinking": "hm"}, "said")])
+    for detail, shown in ((Detail(), False), (Detail(full=True), False), (Detail(thinking=True), True)):
+        assert ("hm" in turn_text(1, turn, detail)) is shown
+        assert ("hm" in "".join(page("", [], [turn], detail)).split("</h2>")[1]) is shown
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo"])
+def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, kind: str) -> None:
+    target = Path(written(tmp_path, prompt("1", None, "of somebody else")))
+    path = tmp_path / "agent-a1.jsonl"
+    if kind == "symlink":
+        path.symlink_to(target)
+    else:
+        os.mkfifo(path)
+    assert read_outline(str(path)).turns == ()
+    assert read_turn(str(path), read_outline(str(target)).turns[0]).prompt is None

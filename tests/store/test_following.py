@@ -1,0 +1,65 @@
+"""Who follows a file is woken when it changes, not more than twice a second, by the kernel or by a library."""
+
+import asyncio
+import itertools
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.store.following import INTERVAL, FileFollower, KernelReports, LibraryReports
+
+kernel = pytest.param(KernelReports, marks=pytest.mark.skipif(sys.platform != "linux", reason="inotify"))
+
+
+def append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("more\n")
+
+
+@pytest.mark.parametrize("reports", [kernel, LibraryReports])
+async def test_a_change_wakes_who_follows_the_file_and_nobody_else(tmp_path: Path, reports: Any) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    follower = FileFollower(reports)
+    async with follower.follow(str(mine)) as following, follower.follow(str(other)) as elsewhere, asyncio.timeout(40):
+        if reports is LibraryReports:  # it looks once when it has begun to watch
+            await following.changed()
+            await elsewhere.changed()
+        waiting = asyncio.create_task(elsewhere.changed())
+        for _ in range(2):
+            append(mine)
+            await following.changed()
+        assert not waiting.done()
+        append(other)
+        await waiting
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_many_changes_are_one_update_and_none_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    loop = asyncio.get_running_loop()
+    times = []
+    async with FileFollower().follow(str(path)) as following, asyncio.timeout(40):
+        for _ in range(3):
+            for _ in range(1000):
+                append(path)
+            await following.changed()
+            times.append(loop.time())
+    assert all(later - earlier >= INTERVAL * 0.99 for earlier, later in itertools.pairwise(times))
+
+
+async def test_where_a_directory_cannot_be_watched_the_follower_looks_for_itself(tmp_path: Path) -> None:
+    async with FileFollower().follow(str(tmp_path / "gone" / "file")) as following, asyncio.timeout(40):
+        assert following.blind
+        await following.changed()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_nothing_is_left_open_when_nobody_follows(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    follower = FileFollower()
+    async with follower.follow(str(tmp_path / "a")), follower.follow(str(tmp_path / "b")):
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(os.listdir("/proc/self/fd")) == before
