@@ -37,7 +37,7 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps
 from .sessions.launcher import Launcher, default_directory
-from .sessions.mcp_bridge import McpServerHost
+from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
@@ -159,11 +159,17 @@ class Service:
         with self._observers.auditing_refusals(owner, "create"):
             made = self._sessions.create(options or SessionOptions(), owner)
             async with self._acceptance.admitted(made, owner) as session, self._acceptance.recorded(session):
-                message = await session.send(prompt)
+                message = await session.send(await self._expanded(session, prompt))
                 await self._acceptance.confirm(session, new=True)
         await self._recorder.saved(session.id)
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
         return PendingTurn(session, message)
+
+    async def _expanded(self, session: Session, text: str) -> str:
+        """The message, or the prompt of a hub's server that it names."""
+        if self._host is None:
+            return text
+        return await expand_prompt(self._host, text, session.options.hub_servers, f"session:{session.id}", session.cwd)
 
     async def send(
         self,
@@ -195,7 +201,8 @@ class Service:
                 kind = AuditKind.MESSAGE_SENT if session.live else AuditKind.SESSION_RESUMED
                 new = not session.turns
                 before = await asyncio.to_thread(self._recorder.records.read, session.id) if new else None
-                message = await session.send(text, when_busy=when_busy, timeout=timeout, at_message=at_message)
+                expanded = await self._expanded(session, text)
+                message = await session.send(expanded, when_busy=when_busy, timeout=timeout, at_message=at_message)
                 await self._acceptance.confirm(session, new=new, before=before)
         await self._recorder.saved(session.id)
         self._audit_message(kind, session, text)

@@ -125,6 +125,7 @@ class LiveProcess:
             host,
             servers,
             f"session:{owner.id}",
+            owner.cwd,
             self._deps.start_task,
             self._deps.redact,
             self._frames.progress_reported,
