@@ -24,13 +24,14 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
+from ..model.mcp_servers import UPDATED
 from ..model.text import cut
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
-from .subscriptions import TOOLS_CHANGED, Subscriptions
+from .subscriptions import PROMPTS_CHANGED, RESOURCES_CHANGED, TOOLS_CHANGED, Subscriptions
 from .tasks import Tasks, declares_tasks
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
@@ -45,6 +46,7 @@ from .transports.wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
+    from .tools.hub_contents import HubContents
     from .tools.hub_proxy import HubProxy
 from ..errors import InvalidArgument
 
@@ -56,7 +58,8 @@ NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
 _ANNOUNCE_DELAY = 0.5
-"""Seconds in which changes of the tools are gathered into one announcement."""
+"""Seconds in which changes of one kind are gathered into one announcement."""
+_LIST_EVENTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROMPTS_CHANGED}
 
 
 class McpServer:
@@ -77,13 +80,14 @@ class McpServer:
         self._hub_proxy = _hub_proxy(service, hub)
         self._subscriptions = Subscriptions(principal)
         self._tasks = Tasks(service, principal, self._subscriptions.task_changed)
+        self._contents = _hub_contents(service, hub, self._subscriptions)
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
         self._tools = tools_of(service.settings) if tools is None else tools
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
         self._held_events = HeldEvents()
-        self._announcing = False
+        self._announcing: set[str] = set()
         if hub is not None and self._hub_proxy is not None:
             hub.watch_all(self._hub_changed)
 
@@ -97,7 +101,7 @@ class McpServer:
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=self._subscriptions.listen,
+            **{"on_subscriptions_listen": self._subscriptions.listen, **self._content_handlers()},
         )
         self._tasks.register(server)
         # A person may take as long as a question stays open to answer the form that a call returned.
@@ -113,21 +117,58 @@ class McpServer:
         if self._hub_proxy is None:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await self._hub_proxy.listing()])
+        return types.ListToolsResult(tools=[*self._listing.tools, *await self._hub_proxy.listing(principal())])
 
-    def _hub_changed(self, kind: str) -> None:
-        if kind == "tools" and not self._announcing:
-            self._announcing = True
-            self.service.start_task(self._announce_tools())
+    def _content_handlers(self) -> dict[str, Any]:
+        """The handlers for what the hub's servers have besides tools; none without them."""
+        contents = self._contents
+        if contents is None:
+            return {}
 
-    async def _announce_tools(self) -> None:
-        """Notifies every client that the list of tools has changed: once for all changes within a short time, so that
-        an upstream which comes and goes cannot flood the clients."""
+        async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+            return await contents.subscribe(principal(), str(params.uri), self._dialogs(context))
+
+        async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+            return await contents.unsubscribe(str(params.uri), self._dialogs(context))
+
+        def listed(fetch: Callable[[str], Awaitable[Any]]) -> Any:
+            async def handle(context: Context, _: types.PaginatedRequestParams | None) -> Any:
+                self._dialogs(context)  # from now on this connection is notified of changes
+                return await fetch(principal())
+
+            return handle
+
+        return {
+            "on_list_resources": listed(contents.resources),
+            "on_list_resource_templates": listed(contents.templates),
+            "on_list_prompts": listed(contents.prompts),
+            "on_read_resource": lambda _, params: contents.read(principal(), str(params.uri)),
+            "on_get_prompt": lambda _, params: contents.prompt(principal(), params.name, params.arguments),
+            "on_completion": lambda _, params: contents.complete(principal(), params),
+            "on_subscribe_resource": subscribe,
+            "on_unsubscribe_resource": unsubscribe,
+            "on_subscriptions_listen": lambda context, params: contents.listen(context, principal(), params),
+        }
+
+    def _hub_changed(self, what: str) -> None:
+        if what not in self._announcing and (what in _LIST_EVENTS or what.startswith(UPDATED)):
+            self._announcing.add(what)
+            self.service.start_task(self._announce(what))
+
+    async def _announce(self, what: str) -> None:
+        """Notifies every client that a list or a resource has changed: once for all changes within a short time, so
+        that an upstream which comes and goes cannot flood the clients."""
         await asyncio.sleep(_ANNOUNCE_DELAY)
-        self._announcing = False
-        self._subscriptions.list_changed(TOOLS_CHANGED)
-        for dialogs in list(self._connections):
-            await dialogs.notify_tools_changed()
+        self._announcing.discard(what)
+        if what in _LIST_EVENTS:
+            self._subscriptions.list_changed(_LIST_EVENTS[what])
+            for dialogs in list(self._connections):
+                await dialogs.notify_changed(what)
+        elif self._contents is not None:
+            uri = what.removeprefix(UPDATED)
+            self._subscriptions.resource_updated(uri)
+            for dialogs in self._contents.followers(uri):
+                await dialogs.notify_updated(uri)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -237,6 +278,8 @@ class McpServer:
         that another connection uses too."""
         dialogs.close()
         self._connections.discard(dialogs)
+        if self._contents is not None:
+            self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
             unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"
@@ -267,6 +310,14 @@ def _hub_proxy(service: Service, hub: "Hub | None") -> "HubProxy | None":
     from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
 
     return HubProxy(hub, service)
+
+
+def _hub_contents(service: Service, hub: "Hub | None", subscriptions: Subscriptions) -> "HubContents | None":
+    if hub is None or "hub-tools" not in service.settings.toolsets:
+        return None
+    from .tools.hub_contents import HubContents  # noqa: PLC0415 - a server without a hub does not pay for one
+
+    return HubContents(hub, service, subscriptions.listen)
 
 
 def principal() -> str:
