@@ -9,6 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from ..npm import BUILD
+
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "hub-parity.md"
 _HEAD = "| what | Claude Code's own client | through the hub |"
 
@@ -17,7 +19,8 @@ def check(what: str, native: str, hub: str) -> None:
     """Fails unless the table has this very row."""
     row = f"| {what} | {native} | {hub} |"
     if os.environ.get("PARITY") == "write":
-        with FileLock(f"{DOCUMENT}.lock"):
+        BUILD.mkdir(exist_ok=True)
+        with FileLock(BUILD / "parity.lock"):
             _write(what, row)
     rows = DOCUMENT.read_text(encoding="utf-8").splitlines()
     assert row in rows, f"docs/hub-parity.md has not the row that was seen: {row}"
