@@ -42,6 +42,7 @@ class ServerPool:
         self.server = server
         self._context = context
         self._start = start
+        self._names_directory = depends_on_directory(server.config)
         self._watchers: set[Watcher] = set()
         self._users: dict[Upstream, int] = {}
         self._connections: dict[Sharing, Upstream] = {}
@@ -98,7 +99,7 @@ class ServerPool:
 
     @property
     def depends_on_directory(self) -> bool:
-        return self.traits.asks_for_roots or depends_on_directory(self.server.config)
+        return self._names_directory or self.traits.asks_for_roots
 
     def _add(self, sharing: Sharing, directory: str) -> Upstream:
         upstream = self._connections[sharing] = self._new(directory)
