@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
-.PHONY: setup help demo test check format bench conformance soak manifest clean
+.PHONY: setup help demo test check format bench conformance soak parity manifest clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -47,6 +47,9 @@ soak: setup  ## 200 random trials, 300 rounds of containment, 150 sessions at on
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
+
+parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
+	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -q
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build

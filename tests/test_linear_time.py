@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import mcp_types as types
 import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
 from claude_code_mcp.hub.config_entry import expand
-from claude_code_mcp.hub.trimming import trim_result
+from claude_code_mcp.hub.trimming import with_long_parts_saved
 from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.policy import programs, shell
@@ -204,7 +205,12 @@ HANDLERS: dict[str, Handle] = {
     "frame": lambda text: parse_frame(text.encode()),
     "frame with text": lambda text: parse_frame(json.dumps({"type": "assistant", "message": text}).encode()),
     "lines": _lines,
-    "result of a server": lambda text: trim_result({"content": [{"type": "text", "text": text}] * 2}),
+    "result of a server": lambda text: with_long_parts_saved(
+        types.CallToolResult(content=[types.TextContent(text=text)] * 2),
+        10,
+        lambda content, ending: ending,
+        keep_structured=False,
+    ),
 }
 
 

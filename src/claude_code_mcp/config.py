@@ -120,6 +120,9 @@ class Settings(BaseModel):
     """How many local MCP servers are started at the same time."""
     mcp_remote_batch: int = Field(20, gt=0, validation_alias="MCP_REMOTE_SERVER_CONNECTION_BATCH_SIZE")
     """How many remote MCP servers are connected to at the same time."""
+    mcp_output_tokens: int = Field(25_000, gt=0, validation_alias="MAX_MCP_OUTPUT_TOKENS")
+    """Tokens, of four characters each, from which on the result of a `hub-tools` call is saved to a file that it
+    names instead. Sessions do that by themselves."""
     state_dir: UserPath = Field(
         default_factory=lambda: Path(platformdirs.user_state_dir("claude-code-mcp")),
         validation_alias=f"{_OWN}STATE_DIR",

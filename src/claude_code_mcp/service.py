@@ -40,7 +40,7 @@ from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
 from .sessions.launcher import default_directory
-from .sessions.mcp_bridge import McpServerHost
+from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
@@ -206,12 +206,23 @@ class Service:
         with self._observers.auditing_refusals(owner, "create"):
             made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
             async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
-                message = await session.send(prompt)
+                message = await session.send(await self._expanded(session, prompt))
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
         self._sessions.prepare_spare(session)
         return PendingTurn(session, message)
+
+    async def _expanded(self, session: Session, text: str) -> str:
+        """The message, or the prompt of a hub's server that it names: whose text the policy must allow too."""
+        async with session.deps.hosted() as host:
+            if host is None:
+                return text
+            caller = f"session:{session.id}"
+            expanded = await expand_prompt(host, text, session.options.hub_servers, caller, session.cwd)
+        if expanded != text:
+            session.deps.gate.check_prompt(expanded, session.cwd, session.owner)
+        return expanded
 
     async def send(
         self,
@@ -249,7 +260,7 @@ class Service:
                 records = session.deps.stores.recorder.records
                 before = await asyncio.to_thread(records.read, session.id) if new else None
                 message = await session.send(
-                    text,
+                    await self._expanded(session, text),
                     when_busy=when_busy,
                     timeout=timeout,
                     at_message=at_message,
@@ -281,7 +292,7 @@ class Service:
             await self._sessions.check_message(source, at_message)
             fork = await self._sessions.fork(source, owner, deps, at_message=at_message, options=options)
             async with self._acceptance.admitted(fork, owner, text) as session, self._acceptance.recorded(session):
-                message = await session.send(text, timeout=timeout)
+                message = await session.send(await self._expanded(session, text), timeout=timeout)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_FORKED, session, text, source=source.id)

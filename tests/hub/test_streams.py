@@ -12,7 +12,7 @@ from mcp import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from claude_code_mcp.hub.streams import ObservedInbox, id_of_answer, parse_message
+from claude_code_mcp.hub.streams import ObservedInbox, RequestsInFlight, id_of_answer, parse_message
 
 from .conftest import StartHub, local, text_of
 
@@ -49,7 +49,10 @@ async def test_an_answer_that_is_no_proper_one_ends_its_call_and_no_other(start_
 
 async def test_what_a_transport_of_the_sdk_could_not_read_is_read_again() -> None:
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](4)
-    tap = ObservedInbox(receive, lambda method, params: None, lambda: None)
+    requests = RequestsInFlight()
+    for id_ in (4, 5):
+        requests.sent(types.JSONRPCRequest(jsonrpc="2.0", id=id_, method="tools/call"))
+    tap = ObservedInbox(receive, requests, lambda method, params: None, lambda: None)
     for line in (HALF.replace("ID", "4"), DEEP.replace("ID", "5"), "no message"):
         with pytest.raises(ValidationError) as failure:
             types.jsonrpc_message_adapter.validate_json(line, by_name=False)
@@ -84,5 +87,36 @@ def test_the_id_of_an_answer_is_found_without_reading_the_answer(line: str, expe
 
 
 def test_lines_that_are_no_messages_stay_none() -> None:
-    for line in ("", "Starting up", "[1, 2]", "{}", '{"id": 1}', '{"jsonrpc":"2.0","result":5}', "{not json"):
+    for line in ("", "Starting up", "[1, 2]", "{}", '{"id": 1}', "{not json"):
         assert parse_message(line) is None
+
+
+NO_ID, WRONG_ID = '{"jsonrpc":"2.0","result":{}}', '{"jsonrpc":"2.0","id":12345,"result":{}}'
+NULL_ID = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'
+
+
+@pytest.mark.parametrize(("line", "told"), [(NO_ID, "protocol"), (WRONG_ID, "id"), (NULL_ID, "Parse error")])
+async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
+    start_hub: StartHub, line: str, told: str
+) -> None:
+    hub = await start_hub({"x": local()})
+    async with asyncio.timeout(30):
+        with pytest.raises(MCPError, match=told):
+            await hub.call("x", "raw", {"line": line})
+        assert text_of(await hub.call("x", "echo")) == "{}"
+
+
+async def test_an_answer_without_an_id_among_several_calls_ends_the_one_that_gets_no_other(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    async with asyncio.timeout(30):
+        stray, *fine = await asyncio.gather(
+            hub.call("x", "raw", {"line": NO_ID}), *(hub.call("x", "echo") for _ in range(5)), return_exceptions=True
+        )
+    assert isinstance(stray, MCPError)
+    assert [text_of(result) for result in fine] == ["{}"] * 5
+
+
+async def test_a_number_that_comes_back_as_text_is_the_same_id(start_hub: StartHub) -> None:
+    hub = await start_hub({"x": local()})
+    line = '{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"ok"}]}}'
+    assert text_of(await asyncio.wait_for(hub.call("x", "raw", {"line": line}), 30)) == "ok"

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from claude_code_mcp.hub.config_entry import parse_entry
 from claude_code_mcp.hub.trimming import (
     LONGEST_DESCRIPTION,
-    LONGEST_RESULT,
     exceeds,
+    is_long,
     trim_description,
-    trim_result,
     trim_tools,
+    with_long_parts_saved,
 )
 
 ANY = parse_entry("x", {"command": "x"}, {})
@@ -53,34 +53,47 @@ def test_tools_that_are_not_let_through_are_gone() -> None:
     ]
 
 
-def test_a_result_of_bearable_size_is_passed_on_as_it_came() -> None:
-    result = {"content": [text("x" * LONGEST_RESULT)], "structuredContent": {"a": 1}, "unknown": True}
-    assert trim_result(result) is result
+def result(*texts: str, **fields: Any) -> types.CallToolResult:
+    return types.CallToolResult.model_validate({"content": [text(each) for each in texts], **fields})
 
 
-def test_a_long_result_is_cut_with_a_notice() -> None:
-    image = {"type": "image", "data": "A" * 200_000, "mimeType": "image/png"}
-    result = trim_result({"content": [text("a" * 60_000), image, text("b" * 60_000), text("c")]})
-    first, picture, second, third, notice = result["content"]
-    assert first["text"] == "a" * 60_000
-    assert picture == image
-    assert second["text"] == "b" * 40_000
-    assert third["text"] == ""
-    assert "120001 characters" in notice["text"]
-    assert "isError" not in result
+def saved(whole: types.CallToolResult, **options: Any) -> tuple[types.CallToolResult, list[str]]:
+    files: list[str] = []
+
+    def save(content: str, ending: str) -> str:
+        files.append(content)
+        return f"/saved{ending}"
+
+    return with_long_parts_saved(whole, 1000, save, **{"keep_structured": False, **options}), files
 
 
-def test_the_text_of_an_embedded_resource_counts_too() -> None:
-    resource = {"type": "resource", "resource": {"uri": "a:b", "text": "x" * 150_000}}
-    cut = trim_result({"content": [resource]})["content"][0]
-    assert len(cut["resource"]["text"]) == LONGEST_RESULT
-    assert cut["resource"]["uri"] == "a:b"
+def test_a_result_of_bearable_size_is_not_long() -> None:
+    assert not is_long(result("x" * 1000, structuredContent={"a": 1}), 1000)
+    assert is_long(result("x" * 600, "y" * 600), 1000)
+    assert is_long(result("x", structuredContent={"rows": ["x" * 100] * 11}), 1000)
 
 
-def test_structured_content_that_is_too_long_is_left_out_and_the_result_counts_as_an_error() -> None:
-    result = trim_result({"content": [text("short")], "structuredContent": {"rows": ["x" * 1000] * 200}})
-    assert "structuredContent" not in result
-    assert result["isError"] is True
+def test_long_text_is_saved_whole_and_other_content_stays() -> None:
+    image = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
+    long = types.CallToolResult.model_validate({"content": [text("a" * 600), image, text("b\n" * 300)]})
+    shortened, files = saved(long)
+    assert files == ["a" * 600 + "\n" + "b\n" * 300]
+    notice, kept = shortened.content
+    assert isinstance(notice, types.TextContent)
+    assert "1,201 characters across 302 lines" in notice.text
+    assert "/saved.txt" in notice.text
+    assert kept == long.content[1]
+    assert not shortened.is_error
+
+
+def test_long_structured_content_is_saved_unless_the_tool_has_promised_it() -> None:
+    rows = {"rows": ["x" * 100] * 20}
+    shortened, (file,) = saved(result("short", structuredContent=rows))
+    assert json.loads(file) == rows
+    assert shortened.structured_content is None
+    assert not shortened.is_error
+    promised, files = saved(result("short", structuredContent=rows), keep_structured=True)
+    assert (promised.structured_content, files) == (rows, [])
 
 
 JSON = st.recursive(

@@ -225,8 +225,15 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
         changes: list[str] = []
 
         async def hear(message: Any) -> None:
-            if isinstance(message, types.ToolListChangedNotification):
-                changes.append("tools")
+            match message:
+                case types.ToolListChangedNotification():
+                    changes.append("tools")
+                case types.PromptListChangedNotification():
+                    changes.append("prompts")
+                case types.ResourceListChangedNotification():
+                    changes.append("resources")
+                case types.ResourceUpdatedNotification():
+                    changes.append(str(message.params.uri))
 
         client = Client(
             InMemoryTransport(surface.server()), mode=mode, elicitation_callback=elicit, message_handler=hear

@@ -175,7 +175,7 @@ async def test_any_other_server_hears_of_no_question_and_cannot_answer(
 async def test_a_channel_that_died_is_called_up_for_the_next_question(start_rig: StartRig, heard: Path) -> None:
     rig: Rig = await start_rig(channel(heard, "permission", "answers"), permission_channels="chat")
     await rig.hub.connect()
-    rig.hub._find("chat").reset("gone")
+    rig.hub._find("chat").shown.reset("gone")
     _, ending = await rig.create(tool("Bash", command="touch made"), "done")
     assert (await ending).result == "done"
     assert (rig.sandbox.project / "made").exists()

@@ -25,6 +25,10 @@ FIELDS = [
     ({"type": "number"}, "7.5", 7.5),
     ({"type": "number"}, "many", "many"),
     ({"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["a", "b"], ["a", "b"]),
+    ({"type": "array", "items": {"enum": ["a, b", "a", "b"]}}, ["a, b", "a"], ["a, b", "a"]),
+    ({"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red, dark"}]}}, ["Red, dark"], ["r"]),
+    ({"type": "integer"}, "7.0", 7),
+    ({"type": "string", "oneOf": [{"const": 1, "title": "One"}, {"const": 2, "title": "One"}]}, "One (2)", 2),
 ]
 
 
@@ -55,3 +59,19 @@ def test_a_form_without_fields_asks_yes_or_no(label: str, action: str) -> None:
     asked = {"message": "Really?"}
     text = questions_of("x", asked)["questions"][0]["question"]
     assert filled_in("x", asked, {text: label})["action"] == action
+
+
+def test_fields_of_one_title_are_told_apart() -> None:
+    asked = form(first={"type": "string", "title": "Name"}, second={"type": "string", "title": "Name"})
+    first, second = (one["question"] for one in questions_of("x", asked)["questions"])
+    assert first != second
+    answer = filled_in("x", asked, {first: "Ada", second: "Lovelace"})
+    assert answer["content"] == {"first": "Ada", "second": "Lovelace"}
+
+
+@pytest.mark.parametrize(("label", "action"), [("Yes", "accept"), ("No", "decline")])
+def test_an_address_is_shown_and_its_answer_has_no_content(label: str, action: str) -> None:
+    asked = {"mode": "url", "message": "Sign in.", "url": "https://example.com/a", "elicitationId": "1"}
+    text = questions_of("x", asked)["questions"][0]["question"]
+    assert "https://example.com/a" in text
+    assert filled_in("x", asked, {text: label}) == {"action": action}

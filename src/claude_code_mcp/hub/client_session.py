@@ -8,11 +8,12 @@ import mcp_types as types
 from mcp import MCPError
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import ProgressFnT
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import TypeAdapter
 
 from ..model.question import AskPerson
 from .config_entry import ServerConfig
-from .elicitation import CallersInFlight
+from .elicitation import ANONYMOUS, Caller, CallersInFlight
 from .streams import JsonObject, writable_params
 from .trimming import trim_description, trim_tools
 
@@ -52,6 +53,7 @@ class UpstreamClient:
         self.capabilities = session.server_capabilities or types.ServerCapabilities()
         self.server_info = session.server_info
         self.protocol_version = session.protocol_version or ""
+        self.is_modern = self.protocol_version in MODERN_PROTOCOL_VERSIONS
         self.instructions = trim_description(session.instructions)
 
     @property
@@ -61,14 +63,20 @@ class UpstreamClient:
         return None if tools is None else len(tools)
 
     async def request(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None, ask: AskPerson | None = None
+        self,
+        method: str,
+        params: JsonObject,
+        on_progress: ProgressFnT | None = None,
+        ask: AskPerson | None = None,
+        caller: Caller = ANONYMOUS,
     ) -> JsonObject:
         """Sends a request of any method and returns its result unchanged; questions meanwhile go to `ask`.
 
-        Raises MCPError with what the server answered, or for params that cannot be written.
+        Raises MCPError with what the server answered, or for params that cannot be written, and MovedElsewhere where
+        the request is to be sent again on a connection of the caller's own.
         """
         request = _AnyRequest(method=method, params=_for_next_hop(writable_params(params)))
-        with self._callers.during_call(ask):
+        with self._callers.during_call(caller, ask):
             result: JsonObject = await self._session.send_request(request, _UNCHANGED, progress_callback=on_progress)
         return result
 

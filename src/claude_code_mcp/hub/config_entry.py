@@ -9,6 +9,7 @@ References to variables in an entry, `${NAME}`, `${NAME:-default}` and `${env:NA
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -28,6 +29,13 @@ from ..redaction import (
 )
 
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+
+
+_OF_DIRECTORY = ("workspaceFolder", "PWD", "CLAUDE_PROJECT_DIR")
+"""References to the directory of whoever uses the server; replaced when it is connected to, by `for_directory`."""
+_SCRIPT = re.compile(r"\.(?:[cm]?[jt]s|py|sh|rb|jar|json|toml|ya?ml|db|sqlite3?)$", re.IGNORECASE)
+_CONTAINER_PROGRAMS = ("docker", "podman", "nerdctl")
+"""Their arguments with a slash are names of images."""
 
 
 class MissingVariable(ValueError):
@@ -55,6 +63,8 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
 
 def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
     name, default = reference.groups()
+    if name in _OF_DIRECTORY:
+        return reference.group()
     # Our own variables hold tokens, and a file could send them anywhere: they count as not set.
     value = None if is_own(name) else environment.get(name)
     if value is not None and (value or default is None):
@@ -260,6 +270,65 @@ def parse_entry(name: str, raw: object, environment: Mapping[str, str]) -> Serve
     if config.include_tools is None and (name == "ide" or isinstance(config, IdeConfig)):
         return config.model_copy(update={"include_tools": IDE_TOOLS})
     return config
+
+
+def depends_on_directory(config: ServerConfig) -> bool:
+    """Whether the server is another one in another directory: the entry refers to it, or names a relative path."""
+    if any(_refers_to_directory(text) for text in _strings(config.model_dump(mode="json"))):
+        return True
+    if not isinstance(config, StdioConfig) or (config.cwd is not None and os.path.isabs(config.cwd)):
+        return False
+    if config.cwd is not None or (_has_slash(config.command) and not os.path.isabs(config.command)):
+        return True
+    images = os.path.basename(config.command) in _CONTAINER_PROGRAMS
+    return not images and any(_is_relative_path(argument) for argument in config.args)
+
+
+def for_directory(config: ServerConfig, directory: str) -> ServerConfig:
+    """The entry as it is for users in a directory: references to it replaced, and a relative path leading from it."""
+    if not depends_on_directory(config):
+        return config
+    found = dict.fromkeys(_OF_DIRECTORY, directory)
+    entry = _replace_directory(config.model_dump(mode="json"), found)
+    if isinstance(config, StdioConfig):
+        entry["cwd"] = os.path.join(directory, entry.get("cwd") or "")
+    return type(config).model_validate(entry)
+
+
+def _replace_directory(value: Any, found: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return _REFERENCE.sub(lambda reference: found.get(reference[1], reference[0]), value)
+    if isinstance(value, dict):
+        return {key: _replace_directory(item, found) for key, item in value.items()}
+    return [_replace_directory(item, found) for item in value] if isinstance(value, list) else value
+
+
+def _refers_to_directory(text: str) -> bool:
+    return any(reference[1] in _OF_DIRECTORY for reference in _REFERENCE.finditer(text[: text.rfind("}") + 1]))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)
+
+
+def _is_relative_path(argument: str) -> bool:
+    """Whether an argument, or the value of an option, looks like a path that is not absolute. It is better to take a
+    name for a path than a path for a name: the one costs a connection, the other serves the wrong directory."""
+    name, separator, value = argument.partition("=")
+    path = value if separator and name.startswith("-") else argument
+    if path in (".", ".."):
+        return True
+    if path.startswith(("-", "@", "~", "$")) or "://" in path or os.path.isabs(path):
+        return False
+    return _has_slash(path) or _SCRIPT.search(path) is not None
+
+
+def _has_slash(path: str) -> bool:
+    return "/" in path or os.sep in path
 
 
 def fingerprint(name: str, config: ServerConfig) -> str:

@@ -115,6 +115,11 @@ class Connection:
         return self.requested and self.state is _S.PENDING and not self.closed
 
     @property
+    def attempt_goes_on(self) -> bool:
+        """Whether the attempt under way is still wanted: nobody has given it up meanwhile."""
+        return self.phase is Phase.CONNECTING and self.afterwards is Afterwards.RECOVER and not self.closed
+
+    @property
     def may_retry(self) -> bool:
         """Whether another attempt follows without a caller: only to get back a connection that there was."""
         return self.recovering and self.attempt < MAX_ATTEMPTS

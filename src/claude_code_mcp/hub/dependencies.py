@@ -6,6 +6,7 @@ beginning of an attempt is throttled, not the connection.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,6 +71,13 @@ def ignore_notification(server: str, method: str, params: JsonObject) -> None:
     """For hubs that pass no notifications on."""
 
 
+def _own_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return os.path.expanduser("~")
+
+
 @dataclass(frozen=True, slots=True)
 class HubDeps:
     """Everything that the hub needs from outside itself."""
@@ -77,11 +85,13 @@ class HubDeps:
     environment: Mapping[str, str]
     """What the programs of stdio servers inherit."""
     state_directory: Path
-    """Where it is remembered which servers need a sign-in."""
+    """Where it is remembered which servers need a sign-in, and what else they have shown of themselves."""
     vault: Vault
     """Where tokens are kept."""
     claude_directory: Path
     """Where IDEs leave their lock files: `~/.claude`."""
+    directory: str = field(default_factory=_own_directory)
+    """The directory of callers that are in none of their own."""
     child_environment: ChildEnvironment = unmarked
     """Makes the environment of a server's program, with the mark by which leftover processes are found."""
     permit: Permit = permit_all

@@ -1,12 +1,15 @@
 """The hub: one connection to every configured MCP server, shared by all sessions, clients and commands.
 
-This is the public face of the package. `Hub` finds the server, checks what the configuration allows, and trims results;
-`upstream.py` has the connections, `session_endpoint.py` the view of one session.
+This is the public face of the package. `Hub` finds the server and checks what the configuration allows;
+`server_pool.py` says who shares a connection, `upstream.py` has the connections, `session_endpoint.py` the view of one
+session.
 """
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,20 +23,22 @@ from pydantic import BaseModel
 
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
-from ..model.mcp_servers import ToolNames
+from ..model.mcp_servers import ToolNames, normalise
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
 from .auth.oauth import credential_storage, has_oauth
 from .auth.sign_in import ShowAddress, sign_in
+from .client_session import UpstreamClient
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
-from .connection_state import ConnectionState
 from .dependencies import ConnectThrottle, HubDeps
 from .elicitation import request_with_input, wants_input
+from .server_memory import ServerMemory
+from .server_pool import Route, ServerPool
 from .session_endpoint import CONNECT_TIMEOUT, Push, SessionEndpoint
 from .streams import JsonObject
-from .trimming import trim_result
-from .upstream import Upstream, Watcher
+from .trimming import named_arguments, prompt_text
+from .upstream import Upstream, UpstreamContext, Watcher
 
 log = logging.getLogger(__name__)
 
@@ -77,18 +82,33 @@ class Hub:
     def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
         self._settings = settings
         self._deps = deps
-        self._throttle = ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch)
-        self._memory = NeedsAuthMemory(deps.state_directory / "needs-auth.json")
+        self._needs_auth = NeedsAuthMemory(deps.state_directory / "needs-auth.json")
+        self._memory = ServerMemory(deps.state_directory / "servers")
+        self._context = UpstreamContext(
+            deps,
+            ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch),
+            self._needs_auth,
+            self._memory,
+            settings.mcp_timeout,
+            deps.directory,
+        )
         self._problems = tuple(configuration.problems)
-        self._upstreams = {name: self._upstream(server) for name, server in configuration.servers.items()}
+        self._pools = {name: self._pool(server) for name, server in configuration.servers.items()}
         self._tasks: TaskGroup | None = None
         self._running: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._endpoints = itertools.count(1)
+        self._followed: dict[tuple[str, str], Route] = {}
 
-    def _upstream(self, server: ConfiguredServer) -> Upstream:
-        return Upstream(server, self._deps, self._throttle, self._memory, self._settings.mcp_timeout)
+    def _pool(self, server: ConfiguredServer) -> ServerPool:
+        return ServerPool(server, self._context, self._start_owner)
+
+    def _start_owner(self, upstream: Upstream) -> None:
+        assert self._tasks is not None
+        self._tasks.start_soon(_run_owner, upstream)
 
     async def __aenter__(self) -> "Hub":
+        await self._memory.load(pool.key for pool in self._pools.values())
         started = asyncio.Event()
         self._running = asyncio.get_running_loop().create_task(self._run(started))
         await started.wait()
@@ -104,18 +124,18 @@ class Hub:
         """Runs the owner tasks of all connections; a task of its own, so that the hub may be left in another task than
         the one that entered it."""
         async with anyio.create_task_group() as self._tasks:
-            for upstream in self._upstreams.values():
-                self._tasks.start_soon(_run_owner, upstream)
+            for pool in self._pools.values():
+                self._start_owner(pool.primary)
             started.set()
             await self._closing.wait()
-            for upstream in self._upstreams.values():
-                upstream.close()
+            for pool in self._pools.values():
+                pool.close()
 
     # -- looking ----------------------------------------------------------------------------------------------
 
     @property
     def servers(self) -> tuple[str, ...]:
-        return tuple(self._upstreams)
+        return tuple(self._pools)
 
     @property
     def problems(self) -> tuple[object, ...]:
@@ -124,25 +144,26 @@ class Hub:
 
     def status(self, server: str | None = None) -> list[ServerStatus]:
         """The status of all servers, or of one. Connects to none."""
-        return [_status(upstream) for upstream in self._select(server)]
+        return [_status(pool) for pool in self._select(server)]
 
     def watch(self, server: str, watcher: Watcher) -> Callable[[], None]:
-        """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes."""
+        """Calls back with `state`, `tools`, `resources`, `templates` or `prompts` when that changes, and with
+        `UPDATED` and the address of a resource that is followed when it does."""
         return self._find(server).watch(watcher)
 
     def watch_all(self, watcher: Watcher) -> None:
         """The same for every server."""
-        for upstream in self._upstreams.values():
-            upstream.watch(watcher)
+        for pool in self._pools.values():
+            pool.watch(watcher)
 
     async def connect(self, timeout: float | None = None) -> list[ServerStatus]:
         """Connects to all that are enabled, a few at a time, and waits for that until the timeout; attempts go on."""
-        await self._connect(list(self._upstreams.values()), timeout)
+        await self._connect(list(self._pools.values()), timeout)
         return self.status()
 
     async def connect_to(self, names: Collection[str], timeout: float | None = None) -> None:
         """The same for some servers; names that there are not are ignored."""
-        await self._connect([upstream for name, upstream in self._upstreams.items() if name in names], timeout)
+        await self._connect([pool for name, pool in self._pools.items() if name in names], timeout)
 
     async def tools(self, server: str | None = None, timeout: float | None = CONNECT_TIMEOUT) -> list[HubTool]:
         """The tools of all servers, or of one. A server that is not connected in time is left out; its attempt goes on.
@@ -150,35 +171,46 @@ class Hub:
         Raises UpstreamUnavailable for a single server that is unavailable.
         """
         if server is not None:
-            await self._find(server).connected()
-        tools: dict[str, list[types.Tool]] = {}
-
-        async def fetch(upstream: Upstream) -> None:
-            try:
-                with anyio.move_on_after(timeout):
-                    tools[upstream.name] = await (await upstream.connected()).tools()
-            except (UpstreamUnavailable, MCPError, ValueError) as error:
-                log.info("the tools of %s are left out: %s", upstream.name, error)
-
-        async with anyio.create_task_group() as tasks:
-            for upstream in self._select(server):
-                tasks.start_soon(fetch, upstream)
+            await self._client(server)
+        tools: dict[str, list[types.Tool]] = await self.lists("tools", timeout, server)
         names = ToolNames((name, tool.name) for name in sorted(tools) for tool in tools[name])
         return [
-            HubTool(names.name(name, tool.name), name, tool) for name in self._upstreams for tool in tools.get(name, ())
+            HubTool(names.name(name, tool.name), name, tool) for name in self._pools for tool in tools.get(name, ())
         ]
 
-    async def _connect(self, upstreams: list[Upstream], timeout: float | None) -> None:
-        async def connect_one(upstream: Upstream) -> None:
+    async def lists(self, kind: str, timeout: float | None, server: str | None = None) -> dict[str, list[Any]]:
+        """The `tools`, `resources`, `templates` or `prompts` of all servers, or of one, by server. One that is not
+        connected in time, or fails, is left out; its attempt goes on."""
+        lists: dict[str, list[Any]] = {}
+
+        async def fetch(name: str) -> None:
             try:
-                await upstream.connected()
+                with anyio.move_on_after(timeout):
+                    lists[name] = await getattr(await self._client(name), kind)()
+            except (UpstreamUnavailable, MCPError, ValueError) as error:
+                log.info("the %s of %s are left out: %s", kind, name, error)
+
+        async with anyio.create_task_group() as tasks:
+            for pool in self._select(server):
+                tasks.start_soon(fetch, pool.server.name)
+        return {name: lists[name] for name in self._pools if name in lists}
+
+    async def _client(self, server: str) -> UpstreamClient:
+        """The connection for callers that are in no directory and ask nobody."""
+        with closing(self._find(server).route()) as route:
+            return await route.connected()
+
+    async def _connect(self, pools: list[ServerPool], timeout: float | None) -> None:
+        async def connect_one(pool: ServerPool) -> None:
+            try:
+                await self._client(pool.server.name)
             except UpstreamUnavailable as error:
                 log.info("%s", error.message)
 
         with anyio.move_on_after(timeout):
             async with anyio.create_task_group() as tasks:
-                for upstream in upstreams:
-                    tasks.start_soon(connect_one, upstream)
+                for pool in pools:
+                    tasks.start_soon(connect_one, pool)
 
     # -- using ------------------------------------------------------------------------------------------------
 
@@ -189,20 +221,22 @@ class Hub:
         arguments: Mapping[str, Any] | None = None,
         *,
         caller: str = "",
+        directory: str | None = None,
         on_progress: ProgressFnT | None = None,
         ask: AskPerson | None = None,
         input_responses: Mapping[str, Any] | None = None,
         request_state: str | None = None,
         meta: Mapping[str, Any] | None = None,
     ) -> types.CallToolResult | types.InputRequiredResult:
-        """Calls a tool by its own name. Cancelling the caller cancels the call at the server.
+        """Calls a tool by its own name, for a caller in a directory (ours unless it is named), and returns the whole
+        result, however long. Cancelling the caller cancels the call at the server.
 
         With `ask`, questions of the server are put to it. Without, a result that wants input first is returned, to be
         answered by calling again with `input_responses` and `request_state`. Raises InvalidArgument for a tool that the
         configuration does not let through, UpstreamUnavailable, and MCPError with what the server answered.
         """
-        upstream = self._find(server)
-        if not upstream.server.config.allows(tool):
+        pool = self._find(server)
+        if not pool.server.config.allows(tool):
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         tool_arguments = dict(arguments or {})
         await self._deps.permit(caller, server, tool, tool_arguments)
@@ -210,10 +244,12 @@ class Hub:
         params = {key: value for key, value in optional.items() if value is not None}
         params |= {"name": tool, "arguments": tool_arguments}
 
-        async def send(answers: JsonObject) -> JsonObject:
-            return await upstream.request("tools/call", {**params, **answers}, on_progress, ask)
+        with closing(pool.route(caller, directory)) as route:
 
-        result = trim_result(await (request_with_input(send, ask) if ask is not None else send({})))
+            async def send(answers: JsonObject) -> JsonObject:
+                return await route.request("tools/call", {**params, **answers}, on_progress, ask)
+
+            result = await (request_with_input(send, ask, route.roots) if ask is not None else send({}))
         if wants_input(result):
             return types.InputRequiredResult.model_validate(result)
         return types.CallToolResult.model_validate(result)
@@ -226,25 +262,63 @@ class Hub:
         raise InvalidArgument(f"There is no tool {name!r}.", field="name")
 
     async def resources(self, server: str) -> list[types.Resource]:
-        return await (await self._find(server).connected()).resources()
+        return await (await self._client(server)).resources()
 
     async def resource_templates(self, server: str) -> list[types.ResourceTemplate]:
-        return await (await self._find(server).connected()).templates()
+        return await (await self._client(server)).templates()
 
     async def read(self, server: str, uri: str) -> types.ReadResourceResult:
-        result = await self._find(server).request("resources/read", {"uri": uri})
+        result = await self._request(server, "resources/read", {"uri": uri})
         return types.ReadResourceResult.model_validate(result)
 
     async def prompts(self, server: str) -> list[types.Prompt]:
-        return await (await self._find(server).connected()).prompts()
+        return await (await self._client(server)).prompts()
 
     async def prompt(self, server: str, name: str, arguments: Mapping[str, str] | None = None) -> types.GetPromptResult:
         params = {"name": name, "arguments": dict(arguments or {})}
-        return types.GetPromptResult.model_validate(await self._find(server).request("prompts/get", params))
+        return types.GetPromptResult.model_validate(await self._request(server, "prompts/get", params))
+
+    async def expand_prompt(
+        self, server: str, prompt: str, arguments: Sequence[str], *, caller: str = "", directory: str | None = None
+    ) -> str | None:
+        """The text of a prompt, by its name as it is in commands, with its arguments in order; None if there is none
+        of that name. Raises UpstreamUnavailable, also with what the server refused."""
+        with closing(self._find(server).route(caller, directory)) as route:
+            offered = await (await route.connected()).prompts()
+            found = next((each for each in offered if normalise(each.name) == prompt), None)
+            if found is None:
+                return None
+            params = {"name": found.name, "arguments": named_arguments(found, arguments)}
+            try:
+                return prompt_text(types.GetPromptResult.model_validate(await route.request("prompts/get", params)))
+            except MCPError as error:
+                raise UpstreamUnavailable(f"The MCP server {server!r} refused the prompt: {error.message}") from None
+
+    async def complete(self, server: str, params: JsonObject) -> types.CompleteResult:
+        """Completes an argument of a prompt or of a template's address; `params` are those of `completion/complete`."""
+        return types.CompleteResult.model_validate(await self._request(server, "completion/complete", params))
+
+    async def _request(self, server: str, method: str, params: JsonObject) -> JsonObject:
+        with closing(self._find(server).route()) as route:
+            return await route.request(method, params)
+
+    async def follow(self, server: str, uri: str) -> None:
+        """Asks a server to tell when a resource changes, on this connection and each that comes after it; watchers
+        are then called with `updated` and the address. Raises UpstreamUnavailable, or MCPError if it cannot."""
+        pool = self._find(server)
+        if (server, uri) not in self._followed:
+            route = pool.route()  # stays open, so that the connection does
+            self._followed[server, uri] = route
+            try:
+                await route.follow(uri)
+            except BaseException:
+                del self._followed[server, uri]
+                route.close()
+                raise
 
     async def notify(self, server: str, method: str, params: Mapping[str, Any]) -> None:
         """Sends a notification of any kind to a server that is connected."""
-        client = self._find(server).client
+        client = self._find(server).shown.client
         if client is None:
             raise UpstreamUnavailable(f"The MCP server {server!r} is not connected.", state="pending")
         await client.notify(method, dict(params))
@@ -252,9 +326,7 @@ class Hub:
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The servers that a session gets: all that may be used, or those of them it wants."""
         return tuple(
-            name
-            for name, upstream in self._upstreams.items()
-            if upstream.connection.state is not ConnectionState.DISABLED and (wanted is None or name in wanted)
+            name for name, pool in self._pools.items() if not pool.is_disabled and (wanted is None or name in wanted)
         )
 
     def endpoint(
@@ -263,49 +335,53 @@ class Hub:
         push: Push,
         *,
         caller: str = "",
+        directory: str | None = None,
         ask: AskPerson | None = None,
         timeout: float = CONNECT_TIMEOUT,
     ) -> SessionEndpoint:
-        """The server for one session; to be closed with the session."""
-        return SessionEndpoint(
-            self._find(server), push, permit=self._deps.permit, caller=caller, ask=ask, timeout=timeout
-        )
+        """The server for one session in a directory; to be closed with the session."""
+        # One without a name is somebody all the same, and nobody else.
+        route = self._find(server).route(caller or f"endpoint:{next(self._endpoints)}", directory)
+        return SessionEndpoint(route, push, permit=self._deps.permit, caller=caller, ask=ask, timeout=timeout)
 
     # -- steering ---------------------------------------------------------------------------------------------
 
     async def reconnect(self, server: str) -> ServerStatus:
         """Makes the connection anew, waits for the outcome, and returns it."""
-        upstream = self._find(server)
-        upstream.reconnect()
-        await self._connect([upstream], None)
-        return _status(upstream)
+        pool = self._find(server)
+        for upstream in pool.connections:
+            if upstream is pool.shown or not upstream.is_idle:
+                upstream.reconnect()
+        await self._connect([pool], None)
+        return _status(pool)
 
     def disable(self, server: str) -> ServerStatus:
-        upstream = self._find(server)
-        upstream.disable()
-        return _status(upstream)
+        pool = self._find(server)
+        for upstream in pool.connections:
+            upstream.disable()
+        return _status(pool)
 
     def enable(self, server: str) -> ServerStatus:
         """Lets a disabled server be used again. Raises PermissionDenied where only the configuration can."""
-        upstream = self._unlocked(server)
-        upstream.enable()
-        return _status(upstream)
+        pool = self._unlocked(server)
+        for upstream in pool.connections:
+            upstream.enable()
+        return _status(pool)
 
     def replace(self, server: ConfiguredServer) -> None:
         """Adds a server, or replaces one whose configuration has changed; an unchanged one keeps its connection."""
-        old = self._upstreams.get(server.name)
+        old = self._pools.get(server.name)
         if old is not None and old.key == fingerprint(server.name, server.config):
             return
-        assert self._tasks is not None
         if old is not None:
             old.close()
-        upstream = self._upstreams[server.name] = self._upstream(server)
-        self._tasks.start_soon(_run_owner, upstream)
+        pool = self._pools[server.name] = self._pool(server)
+        self._start_owner(pool.primary)
 
     def remove(self, server: str) -> None:
-        """Ends the connection to a server and forgets it."""
+        """Ends the connections to a server and forgets it."""
         self._find(server).close()
-        del self._upstreams[server]
+        del self._pools[server]
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
         """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew.
@@ -313,51 +389,52 @@ class Hub:
         Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, UpstreamUnavailable where
         signing in failed or took longer than the timeout.
         """
-        upstream = self._unlocked(server)
-        config = self._with_oauth(upstream)
+        pool = self._unlocked(server)
+        config = self._with_oauth(pool)
         try:
             await sign_in(config, credential_storage(server, config, self._deps), show, timeout)
         except OAuthFlowError as error:
             raise UpstreamUnavailable(f"Signing in to {server!r} failed: {error}", state="needs-auth") from None
-        await self._memory.forget(upstream.key)
-        upstream.enable()
+        await self._needs_auth.forget(pool.key)
+        self.enable(server)
         return await self.reconnect(server)
 
     async def logout(self, server: str) -> ServerStatus:
         """Forgets the tokens for a server, and gives up the connection that was made with them."""
-        upstream = self._find(server)
-        await credential_storage(server, self._with_oauth(upstream), self._deps).delete()
-        await self._memory.forget(upstream.key)
-        upstream.reset("signed out")
-        return _status(upstream)
+        pool = self._find(server)
+        await credential_storage(server, self._with_oauth(pool), self._deps).delete()
+        await self._needs_auth.forget(pool.key)
+        for upstream in pool.connections:
+            upstream.reset("signed out")
+        return _status(pool)
 
     @staticmethod
-    def _with_oauth(upstream: Upstream) -> OAuthServerConfig:
-        config = upstream.server.config
+    def _with_oauth(pool: ServerPool) -> OAuthServerConfig:
+        config = pool.server.config
         if not has_oauth(config):
-            raise InvalidArgument(f"Nobody can sign in to {upstream.name!r}, a server of type {config.type}.")
+            raise InvalidArgument(f"Nobody can sign in to {pool.server.name!r}, a server of type {config.type}.")
         assert isinstance(config, OAuthServerConfig)
         return config
 
-    def _unlocked(self, server: str) -> Upstream:
+    def _unlocked(self, server: str) -> ServerPool:
         """The server, unless it is locked: raises PermissionDenied where only its configuration can put it to use."""
-        upstream = self._find(server)
-        if upstream.server.locked:
+        pool = self._find(server)
+        if pool.server.locked:
             raise PermissionDenied(
-                f"The MCP server {server!r} cannot be used: {upstream.server.barred}. Only a person can change that, "
+                f"The MCP server {server!r} cannot be used: {pool.server.barred}. Only a person can change that, "
                 "in Claude Code or in the configuration.",
                 field="server",
             )
-        return upstream
+        return pool
 
-    def _find(self, server: str) -> Upstream:
-        upstream = self._upstreams.get(server)
-        if upstream is None:
+    def _find(self, server: str) -> ServerPool:
+        pool = self._pools.get(server)
+        if pool is None:
             raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
-        return upstream
+        return pool
 
-    def _select(self, server: str | None) -> Iterator[Upstream]:
-        return iter(list(self._upstreams.values()) if server is None else [self._find(server)])
+    def _select(self, server: str | None) -> list[ServerPool]:
+        return list(self._pools.values()) if server is None else [self._find(server)]
 
 
 async def _run_owner(upstream: Upstream) -> None:
@@ -367,8 +444,8 @@ async def _run_owner(upstream: Upstream) -> None:
         log.exception("the owner of %s failed", upstream.name)  # a bug, but no reason to lose the other servers
 
 
-def _status(upstream: Upstream) -> ServerStatus:
-    server, connection, client = upstream.server, upstream.connection, upstream.client
+def _status(pool: ServerPool) -> ServerStatus:
+    server, connection, client = pool.server, pool.shown.connection, pool.shown.client
     status = ServerStatus(
         name=server.name,
         state=connection.state.value,

@@ -22,9 +22,9 @@ from ..model.question import AskPerson
 from .client_session import UpstreamClient
 from .dependencies import Permit
 from .elicitation import cancel_elicitation, request_with_input
+from .server_memory import Offer
+from .server_pool import Route
 from .streams import JsonObject
-from .trimming import trim_result
-from .upstream import Upstream
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +33,8 @@ Push = Callable[[JsonObject], None]
 
 CONNECT_TIMEOUT = 5.0
 """Seconds that a client waits for a server that is not connected yet, before it sees one with no tools."""
+_HEAD_START = 1.0
+"""The same where it is known from the last time what the server offers: a call waits, and the session need not."""
 _UNAVAILABLE = -32000
 _MAY_WANT_INPUT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FORWARDED = _MAY_WANT_INPUT | {"completion/complete"}
@@ -51,7 +53,7 @@ class SessionEndpoint:
 
     def __init__(
         self,
-        upstream: Upstream,
+        route: Route,
         push: Push,
         *,
         permit: Permit,
@@ -59,7 +61,7 @@ class SessionEndpoint:
         ask: AskPerson | None = None,
         timeout: float = CONNECT_TIMEOUT,
     ) -> None:
-        self._upstream = upstream
+        self._route = route
         self._push = push
         self._permit = permit
         self._caller = caller
@@ -70,13 +72,13 @@ class SessionEndpoint:
         self._questions: dict[str, _ClientQuestion] = {}
         self._ids = itertools.count(1)
         self._client_can_ask = False
-        self._unwatch: Callable[[], None] | None = None
+        self._closed = False
 
     def close(self) -> None:
         """Stops listening to the server; calls in flight are cancelled."""
-        if self._unwatch is not None:
-            self._unwatch()
-            self._unwatch = None
+        if not self._closed:
+            self._closed = True
+            self._route.close()
         for scope in self._in_flight.values():
             scope.cancel()
 
@@ -124,25 +126,27 @@ class SessionEndpoint:
     async def _initialize(self, params: JsonObject) -> JsonObject:
         version = params.get("protocolVersion")
         self._client_can_ask = (params.get("capabilities") or {}).get("elicitation") is not None
-        if self._unwatch is None:
-            self._unwatch = self._upstream.watch(self._on_change)
-        client = await self._connected_soon()
-        info = (client and client.server_info) or types.Implementation(name=self._upstream.name, version="0")
+        self._route.watch(self._on_change)
+        offer = self._route.offer
+        known: UpstreamClient | Offer | None
+        known = await self._connected_soon() if offer is None else await self._connected_soon(_HEAD_START) or offer
+        info = (known and known.server_info) or types.Implementation(name=self._route.name, version="0")
         result: JsonObject = {
             "protocolVersion": version if version in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION,
-            "capabilities": _capabilities(client),
+            "capabilities": _capabilities(known),
             "serverInfo": _dump(info),
         }
-        if client is not None and client.instructions:
-            result["instructions"] = client.instructions
+        if known is not None and known.instructions:
+            result["instructions"] = known.instructions
         return result
 
-    async def _connected_soon(self) -> UpstreamClient | None:
-        """The connection, or None where there is none within the timeout."""
+    async def _connected_soon(self, timeout: float | None = None) -> UpstreamClient | None:
+        """The connection, or None where there is none within the timeout. The attempt to make it goes on."""
         # A client that waited in vain does not wait again with each request: it is notified when the server is there.
-        with anyio.move_on_after(0 if self._waited_in_vain else self._timeout) as waiting:
+        seconds = self._timeout if timeout is None else min(timeout, self._timeout)
+        with anyio.move_on_after(0 if self._waited_in_vain else seconds) as waiting:
             try:
-                client = await self._upstream.connected()
+                client = await self._route.connected()
                 self._waited_in_vain = False
                 return client
             except UpstreamUnavailable as error:
@@ -151,31 +155,33 @@ class SessionEndpoint:
         return None
 
     async def _list(self, kind: str) -> list[JsonObject]:
+        """The list of the server; while it is still connecting, the list that it had the last time."""
         client = await self._connected_soon()
-        if client is None:
-            return []
-        fetch: Callable[[], Awaitable[list[BaseModel]]] = getattr(client, kind)
-        return [_dump(item) for item in await fetch()]
+        if client is not None:
+            fetch: Callable[[], Awaitable[list[BaseModel]]] = getattr(client, kind)
+            return [_dump(item) for item in await fetch()]
+        return [_dump(item) for item in getattr(self._route.offer, kind, ())]
 
     async def _forward(self, method: str, params: JsonObject) -> JsonObject:
-        is_call = method == "tools/call"
-        if is_call:
+        if method == "tools/call":
             await self._check_call(params)
         ask = self._ask or (self._ask_client if self._client_can_ask else None)
         on_progress = self._progress_reporter(params)
 
         async def send(answers: JsonObject) -> JsonObject:
-            return await self._upstream.request(method, {**params, **answers}, on_progress, ask)
+            return await self._route.request(method, {**params, **answers}, on_progress, ask)
 
-        result = await (request_with_input(send, ask or cancel_elicitation) if method in _MAY_WANT_INPUT else send({}))
+        if method not in _MAY_WANT_INPUT:
+            return await send({})
+        result = await request_with_input(send, ask or cancel_elicitation, self._route.roots)
         result.pop("resultType", None)
-        return trim_result(result) if is_call else result
+        return result
 
     async def _check_call(self, params: JsonObject) -> None:
         tool = params.get("name")
-        if not isinstance(tool, str) or not self._upstream.server.config.allows(tool):
+        if not self._route.allows(tool):
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool}")
-        await self._permit(self._caller, self._upstream.name, tool, params.get("arguments") or {})
+        await self._permit(self._caller, self._route.name, str(tool), params.get("arguments") or {})
 
     def _progress_reporter(self, params: JsonObject) -> ProgressFnT | None:
         token = (params.get("_meta") or {}).get("progressToken")
@@ -231,11 +237,11 @@ class _ClientQuestion:
         self.answer: JsonObject = {"action": "cancel"}
 
 
-def _capabilities(client: UpstreamClient | None) -> JsonObject:
+def _capabilities(known: UpstreamClient | Offer | None) -> JsonObject:
     """What the server can do, as far as it is passed on; everything while that is not known."""
-    if client is None:
+    if known is None:
         return {kind: {"listChanged": True} for kind in ("tools", "resources", "prompts")}
-    offered = client.capabilities
+    offered = known.capabilities
     capabilities: JsonObject = {
         kind: {"listChanged": True} for kind in ("tools", "resources", "prompts") if getattr(offered, kind) is not None
     }

@@ -31,6 +31,7 @@ Transport = AbstractAsyncContextManager[Streams]
 
 _FULL = 256
 """Messages in a buffered inbox from which on its source is asked to pause."""
+_REMEMBERED_IDS = 1000
 _YIELD_EVERY = 64
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
 _ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
@@ -59,10 +60,11 @@ def _salvage(line: bytes | str) -> SessionMessage | None:
         return SessionMessage(_adapter.validate_python(value, by_name=False))
     except ValueError:
         is_answer = isinstance(value, dict) and "method" not in value and ("result" in value or "error" in value)
-        return _unreadable_answer(value["id"]) if is_answer and type(value.get("id")) in (int, str) else None
+        has_id = is_answer and type(value.get("id")) in (int, str)
+        return _unreadable_answer(value["id"] if has_id else None) if is_answer else None
 
 
-def _unreadable_answer(request_id: types.RequestId) -> SessionMessage:
+def _unreadable_answer(request_id: types.RequestId | None) -> SessionMessage:
     error = types.ErrorData(code=types.INTERNAL_ERROR, message="The server's answer does not follow the protocol.")
     return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
@@ -126,6 +128,10 @@ class TransportFailure:
     reason: str | None = None
     needs_auth: str | None = None
     """Why a person has to sign in; None where nobody has to."""
+    has_read_input: Callable[[], bool] = lambda: True
+    """Whether the server has read everything that was sent; while it has not, its silence means nothing."""
+    grace: float = 2.0
+    """Seconds that a program has to end after its input did, and again after SIGTERM; set by the connection."""
 
 
 class _ClosableStream:
@@ -221,15 +227,77 @@ class CallbackOutbox(_ClosableStream):
         await self._send(item)
 
 
+class RequestsInFlight:
+    """The ids of the requests on one connection, so that an answer that fits none of them ends one all the same.
+
+    A server that answers with a wrong id, or none, leaves its caller waiting. When as many such answers have come as
+    there are requests without one, all of those get an error in their place. Answers to requests that were cancelled
+    or already answered are nothing unusual, and are ignored.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[types.RequestId, None] = {}
+        self._standing: set[types.RequestId] = set()
+        """Requests that are not meant to be answered before the connection ends."""
+        self._over: dict[types.RequestId, None] = {}
+        self._strays: list[types.ErrorData] = []
+
+    def sent(self, message: types.JSONRPCMessage) -> None:
+        if isinstance(message, types.JSONRPCRequest):
+            if message.method == "subscriptions/listen":
+                self._standing.add(message.id)
+            else:
+                self._waiting[message.id] = None
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._end((message.params or {}).get("requestId"))
+
+    def received(self, message: types.JSONRPCMessage) -> list[SessionMessage]:
+        """What to hand on for a message: itself, nothing, or errors for those who would wait for ever."""
+        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            return [SessionMessage(message)]
+        if message.id in self._waiting or message.id in self._standing:
+            self._end(message.id)
+            return [SessionMessage(message), *self._overdue()]
+        if isinstance(message.id, str) and message.id.isdecimal() and int(message.id) in self._waiting:
+            return self.received(message.model_copy(update={"id": int(message.id)}))
+        if message.id is None or message.id not in self._over:
+            self._strays.append(_error_of(message))
+        return self._overdue()
+
+    def _end(self, id_: Any) -> None:
+        if isinstance(id_, int | str) and id_ in self._waiting:
+            del self._waiting[id_]
+            self._over[id_] = None
+            if len(self._over) > _REMEMBERED_IDS:
+                del self._over[next(iter(self._over))]
+
+    def _overdue(self) -> list[SessionMessage]:
+        if not self._waiting or len(self._strays) < len(self._waiting):
+            return []
+        errors = [types.JSONRPCError(jsonrpc="2.0", id=id_, error=self._strays.pop()) for id_ in self._waiting]
+        self._strays.clear()
+        for error in errors:
+            self._end(error.id)
+        return [SessionMessage(error) for error in errors]
+
+
+def _error_of(message: types.JSONRPCResponse | types.JSONRPCError) -> types.ErrorData:
+    if isinstance(message, types.JSONRPCError) and message.id is None:
+        return message.error
+    return types.ErrorData(code=types.INTERNAL_ERROR, message="The server answered with an id that no request has.")
+
+
 class WritableOutbox(_ClosableStream):
     """Makes each message writable before the transport behind it sees it: some transports end the connection, with
     every call on it, on a message that they cannot write. What cannot be mended raises MCPError for its sender."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, requests: RequestsInFlight) -> None:
         self._outbox = outbox
+        self._requests = requests
 
     async def send(self, item: SessionMessage, /) -> None:
         message = _writable_message(item.message)
+        self._requests.sent(message)
         await self._outbox.send(SessionMessage(message, metadata=item.metadata))
 
     async def aclose(self) -> None:
@@ -237,14 +305,22 @@ class WritableOutbox(_ClosableStream):
 
 
 class ObservedInbox(_ReadableStream):
-    """An inbox that reports the notifications passing through it, and its end."""
+    """An inbox that reports the notifications passing through it, the first answer, and its end."""
 
     def __init__(
-        self, inbox: Inbox, on_notification: Callable[[str, dict[str, Any]], None], on_end: Callable[[], None]
+        self,
+        inbox: Inbox,
+        requests: RequestsInFlight,
+        on_notification: Callable[[str, dict[str, Any]], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._inbox = inbox
+        self._requests = requests
+        self._ready: deque[SessionMessage] = deque()
         self._on_notification = on_notification
         self._on_end = on_end
+        self.has_answered = False
+        """Whether any request was answered."""
 
     @property
     def last_context(self) -> Context | None:
@@ -252,16 +328,29 @@ class ObservedInbox(_ReadableStream):
         return getattr(self._inbox, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        try:
-            item = await self._inbox.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._on_end()
-            raise
-        if isinstance(item, ValidationError):  # a transport of the SDK passes on what it could not read
-            item = _from_failure(item)
-        if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCNotification):
-            self._on_notification(item.message.method, item.message.params or {})
-        return item
+        while not self._ready:
+            try:
+                item = await self._inbox.receive()
+            except (anyio.EndOfStream, anyio.ClosedResourceError):
+                self._on_end()
+                raise
+            if isinstance(item, ValidationError):  # a transport of the SDK passes on what it could not read
+                item = _from_failure(item)
+            if not isinstance(item, SessionMessage):
+                return item
+            self._take(item)
+        return self._ready.popleft()
+
+    def _take(self, item: SessionMessage) -> None:
+        message = item.message
+        if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
+            self.has_answered = True
+            passed = self._requests.received(message)
+            self._ready.extend(SessionMessage(each.message, metadata=item.metadata) for each in passed)
+            return
+        if isinstance(message, types.JSONRPCNotification):
+            self._on_notification(message.method, message.params or {})
+        self._ready.append(item)
 
     async def aclose(self) -> None:
         await self._inbox.aclose()

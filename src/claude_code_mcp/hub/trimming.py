@@ -1,16 +1,16 @@
-"""What of a server's tools and results is passed on: which tools, how much of a description, how much of a result."""
+"""What of a server's tools and results is passed on: which tools, how much of a description, and results that are kept
+in a file because a model could not take them."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mcp_types as types
 
 from ..model.text import clip, json_parts
 from .config_entry import ServerConfig
-from .streams import JsonObject
 
 LONGEST_DESCRIPTION = 2048
-LONGEST_RESULT = 100_000
 
 
 def trim_description(text: str | None) -> str | None:
@@ -32,52 +32,72 @@ def _trim_tool(tool: types.Tool) -> types.Tool:
     return tool.model_copy(update=changes) if changes else tool
 
 
-def trim_result(result: JsonObject) -> JsonObject:
-    """The result of a tool call with at most `LONGEST_RESULT` characters of text, and a notice where some are gone.
+# -- prompts as text ------------------------------------------------------------------------------------------------
 
-    Structured content cannot be cut. Where it is too long it is left out and the result counts as an error, since
-    without it the result no longer is what the tool promised.
+
+def named_arguments(prompt: types.Prompt, values: Sequence[str]) -> dict[str, str]:
+    """Values by the names of the prompt's arguments, in order; the last argument takes all that is left."""
+    names = [argument.name for argument in prompt.arguments or ()]
+    if len(values) > len(names) > 0:
+        values = [*values[: len(names) - 1], " ".join(values[len(names) - 1 :])]
+    return dict(zip(names, values, strict=False))
+
+
+def prompt_text(result: types.GetPromptResult) -> str:
+    """What a prompt says, as one message."""
+    texts = [text_of(message.content) for message in result.messages]
+    return "\n\n".join(filter(None, texts)) or (result.description or "")
+
+
+# -- results that are too long for a model's context -----------------------------------------------------------------
+
+Save = Callable[[str, str], str]
+"""Keeps a text in a file with this ending and returns its path."""
+
+
+def is_long(result: types.CallToolResult, limit: int) -> bool:
+    """Whether a result has more than so many characters of text, or of structured content."""
+    return sum(len(text_of(block)) for block in result.content) > limit or exceeds(result.structured_content, limit)
+
+
+def with_long_parts_saved(
+    result: types.CallToolResult, limit: int, save: Save, *, keep_structured: bool
+) -> types.CallToolResult:
+    """The result with all of its text in a file where that is longer than the limit, and structured content likewise.
+
+    A notice in their place says where they are and how long. Other content stays, and so does structured content that
+    the tool has promised to its callers (`keep_structured`). The result is no error because of it.
     """
-    structured = result.get("structuredContent")
-    too_much = structured is not None and exceeds(structured, LONGEST_RESULT)
-    if not too_much and sum(map(len, _texts(result))) <= LONGEST_RESULT:
-        return result
-    result = {**result, "content": _trim_content(result.get("content") or [])}
-    if too_much:
-        del result["structuredContent"]
-        result["isError"] = True
-    return result
+    texts = [text_of(block) for block in result.content]
+    content = list(result.content)
+    if sum(map(len, texts)) > limit:
+        whole = "\n".join(filter(None, texts))
+        notice = _notice(whole, save(whole, ".txt"), "Plain text")
+        content = [types.TextContent(text=notice), *(block for block in content if not text_of(block))]
+    changes: dict[str, Any] = {"content": content}
+    if not keep_structured and exceeds(result.structured_content, limit):
+        whole = json.dumps(result.structured_content, ensure_ascii=False, indent=1)
+        content.append(types.TextContent(text=_notice(whole, save(whole, ".json"), "JSON")))
+        changes["structured_content"] = None
+    return result.model_copy(update=changes)
 
 
-def _texts(result: Mapping[str, Any]) -> Iterator[str]:
-    return (_text(block) for block in result.get("content") or ())
+def text_of(block: types.ContentBlock) -> str:
+    """The text of a content block; empty for one without."""
+    if isinstance(block, types.TextContent):
+        return block.text
+    resource = block.resource if isinstance(block, types.EmbeddedResource) else None
+    return resource.text if isinstance(resource, types.TextResourceContents) else ""
 
 
-def _text(block: Mapping[str, Any]) -> str:
-    resource = block.get("resource")
-    text = block.get("text") or (resource.get("text") if isinstance(resource, dict) else None)
-    return text if isinstance(text, str) else ""
-
-
-def _trim_content(content: list[JsonObject]) -> list[JsonObject]:
-    total = sum(len(_text(block)) for block in content)
-    left = LONGEST_RESULT
-    kept = []
-    for block in content:
-        text = _text(block)
-        kept.append(_with_text(block, text[:left]) if len(text) > left else block)
-        left = max(0, left - len(text))
-    notice = (
-        f"[The result was cut: it has {total} characters, and {LONGEST_RESULT} are passed on. "
-        "Ask for less at a time: a page, a range or a filter.]"
+def _notice(text: str, path: str, format_: str) -> str:
+    lines = text.count("\n") + 1
+    return (
+        f"The result ({len(text):,} characters across {lines:,} lines) is too long to be shown. "
+        f"It has been saved whole to {path}\nFormat: {format_}\n"
+        "Read the file in portions, or search in it. Before you summarise it, read all of it, or say which part you "
+        "have read."
     )
-    return [*kept, {"type": "text", "text": notice}]
-
-
-def _with_text(block: JsonObject, text: str) -> JsonObject:
-    if "resource" in block:
-        return {**block, "resource": {**block["resource"], "text": text}}
-    return {**block, "text": text}
 
 
 def exceeds(value: Any, limit: int) -> bool:

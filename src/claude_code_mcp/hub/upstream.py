@@ -11,26 +11,33 @@ import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import anyio
+import mcp_types as types
 from mcp import Client, MCPError
+from mcp.client.session import ClientRequestContext
 from mcp.client.subscriptions import SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 from mcp_types import CONNECTION_CLOSED, Implementation
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from .. import __version__
 from ..errors import UpstreamUnavailable
+from ..model.mcp_servers import UPDATED
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
 from .auth.oauth import has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
-from .config_entry import fingerprint
+from .config_entry import fingerprint, for_directory
 from .config_files import ConfiguredServer
 from .connection_state import Afterwards, Connection, ConnectionState, Phase
 from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
-from .elicitation import CallersInFlight
-from .streams import JsonObject, ObservedInbox, Streams, TransportFailure, WritableOutbox
+from .elicitation import ANONYMOUS, Caller, CallersInFlight
+from .probe import Probe
+from .server_memory import Offer, ServerMemory, Traits
+from .streams import JsonObject, ObservedInbox, RequestsInFlight, Streams, TransportFailure, WritableOutbox
 from .transport_factory import open_transport
 from .transports.http import SESSION_GONE, UNAUTHORIZED, UNREACHABLE
 
@@ -38,30 +45,39 @@ log = logging.getLogger(__name__)
 
 _CLIENT_INFO = Implementation(name="claude-code-mcp", version=__version__)
 
+_LISTEN_TIMEOUT = 5.0
+
 Watcher = Callable[[str], None]
-"""Is called with what changed: `state`, `tools`, `resources`, `templates` or `prompts`."""
+"""Is called with what changed: `state`, `tools`, `resources`, `templates` or `prompts`, or `UPDATED` and the address of
+a resource."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamContext:
+    """What all connections of a hub share."""
+
+    deps: HubDeps
+    throttle: ConnectThrottle
+    needs_auth: NeedsAuthMemory
+    memory: ServerMemory
+    timeout: float
+    directory: str
+    """The directory of callers that name none."""
 
 
 class Upstream:
     """`run` is the owner task; all other methods may be called from any task."""
 
-    def __init__(
-        self,
-        server: ConfiguredServer,
-        deps: HubDeps,
-        throttle: ConnectThrottle,
-        memory: NeedsAuthMemory,
-        timeout: float,
-    ) -> None:
+    def __init__(self, server: ConfiguredServer, context: UpstreamContext, directory: str) -> None:
+        """`directory` is the one of those who use the connection: the server's root."""
         self.server = server
+        self.directory = directory
+        self.on_roots_asked: Callable[[], None] = lambda: None
         self.name = server.name
         self.key = fingerprint(server.name, server.config)
         self.client: UpstreamClient | None = None
         """The connection while there is one."""
-        self._deps = deps
-        self._throttle = throttle
-        self._memory = memory
-        self._timeout = timeout
+        self._context = context
         self._redact = server.config.secrets_redactor().text
         self._connection = Connection()
         if server.barred is not None:
@@ -72,10 +88,19 @@ class Upstream:
         self._given_up = asyncio.Event()
         self._attempt_scope: anyio.CancelScope | None = None
         self._failure = TransportFailure()
+        self._followed: set[str] = set()
+        self._follow_changed = asyncio.Event()
+        self._listening = anyio.CancelScope()
+        self._listening_to: set[str] = set()
 
     @property
     def connection(self) -> Connection:
         return self._connection
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is no connection, nobody makes one, and nobody waits for one."""
+        return self._connection.phase is Phase.IDLE and not self._connection.requested and not self._waiters
 
     def watch(self, watcher: Watcher) -> Callable[[], None]:
         """Calls back on every change, until the function that it returns is called."""
@@ -106,7 +131,7 @@ class Upstream:
         """Whether this server is known to need a sign-in; moves to that state unless an attempt is under way."""
         if self._connection.refusal() is not None or self._connection.phase is not Phase.IDLE:
             return False
-        if not has_oauth(self.server.config) or not await self._memory.remembers(self.key):
+        if not has_oauth(self.server.config) or not await self._context.needs_auth.remembers(self.key):
             return False
         recalled = self._connection.sign_in_remembered()
         if recalled is not self._connection:
@@ -115,25 +140,30 @@ class Upstream:
         return True
 
     async def request(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None = None, ask: AskPerson | None = None
+        self,
+        method: str,
+        params: JsonObject,
+        on_progress: ProgressFnT | None = None,
+        ask: AskPerson | None = None,
+        caller: Caller = ANONYMOUS,
     ) -> JsonObject:
         """Sends a request. One that a restarted server has certainly not seen is sent again on a new connection, once.
 
-        Raises UpstreamUnavailable, or MCPError with what the server answered.
+        Raises UpstreamUnavailable, MCPError with what the server answered, or MovedElsewhere.
         """
         try:
-            return await self._request(method, params, on_progress, ask)
+            return await self._request(method, params, on_progress, ask, caller)
         except MCPError as error:
             if error.code != SESSION_GONE:
                 raise
-        return await self._request(method, params, on_progress, ask)
+        return await self._request(method, params, on_progress, ask, caller)
 
     async def _request(
-        self, method: str, params: JsonObject, on_progress: ProgressFnT | None, ask: AskPerson | None
+        self, method: str, params: JsonObject, on_progress: ProgressFnT | None, ask: AskPerson | None, caller: Caller
     ) -> JsonObject:
         client = await self.connected()
         try:
-            result = await client.request(method, params, on_progress, ask)
+            result = await client.request(method, params, on_progress, ask, caller)
         except MCPError as error:
             if client is self.client:
                 self._count_error(error)
@@ -151,6 +181,31 @@ class Upstream:
             if self._connection.worn_out:
                 self._failure.reason = f"given up after {self._connection.errors} errors: {error.message}"
                 self._give_up()
+
+    async def follow(self, uri: str) -> None:
+        """Asks the server to tell when a resource changes, and again whenever a connection is made anew. Raises
+        UpstreamUnavailable, or MCPError where the server refuses."""
+        client = await self.connected()
+        if client.is_modern:
+            self._followed.add(uri)
+            self._follow_changed.set()
+            self._listening.cancel()  # to listen anew, to this address too
+            with anyio.move_on_after(_LISTEN_TIMEOUT):
+                await self._acknowledged(uri)
+            return
+        await client.request("resources/subscribe", {"uri": uri})
+        self._followed.add(uri)
+
+    async def _acknowledged(self, uri: str) -> None:
+        """Waits until the server listens to changes of a resource."""
+        news = asyncio.Event()
+        unwatch = self.watch(lambda _: news.set())
+        try:
+            while uri not in self._listening_to:
+                news.clear()
+                await news.wait()
+        finally:
+            unwatch()
 
     # -- steering ---------------------------------------------------------------------------------------------
 
@@ -243,45 +298,134 @@ class Upstream:
         self._failure = TransportFailure()
         self._given_up.clear()
         self._set(self._connection.attempted())
-        slot = self._throttle.slot(self.server.config)
+        slot = self._context.throttle.slot(self.server.config)
         error: Exception | None = None
         with anyio.CancelScope() as scope:
             self._attempt_scope = scope
             try:
                 await slot.acquire()
-                scope.deadline = anyio.current_time() + self._timeout
-                await self._keep_connection(slot, scope)
+                scope.deadline = anyio.current_time() + self._context.timeout
+                await self._connect(slot, scope)
             except Exception as caught:  # whatever goes wrong with one server stays with it
                 error = caught
             finally:
                 slot.release()
         self._give_up()
         timed_out = self._connection.phase is Phase.CONNECTING and anyio.current_time() >= scope.deadline
-        await self._conclude(f"no answer within {self._timeout:g} s" if timed_out else self._end_reason(error))
+        await self._conclude(f"no answer within {self._context.timeout:g} s" if timed_out else self._end_reason(error))
 
-    async def _keep_connection(self, slot: ConnectSlot, scope: anyio.CancelScope) -> None:
-        callers = CallersInFlight()
-        transport = self._observed_transport()
+    async def _connect(self, slot: ConnectSlot, scope: anyio.CancelScope) -> None:
+        """Makes a connection and keeps it. A server that ends at the probe for the newest protocol, or reads it and
+        stays mute, is started again and greeted with `initialize`; if that works, it is remembered."""
+        if not self._traits.handshake_only:
+            probe = Probe(self._failure)
+            with anyio.CancelScope() as self._attempt_scope, probe.watching(self._attempt_scope.cancel):
+                try:
+                    return await self._keep_connection("auto", slot, scope, probe)
+                except Exception:
+                    if not probe.was_in_vain:
+                        raise
+            self._attempt_scope = scope
+            if not probe.was_in_vain or not self._connection.attempt_goes_on:
+                return None
+            log.info("%s cannot take a probe; it is started again with a handshake", self.name)
+            self._failure = TransportFailure()
+            self._given_up.clear()
+        try:
+            return await self._keep_connection("legacy", slot, scope, None)
+        except MCPError as error:
+            if error.code == types.UNSUPPORTED_PROTOCOL_VERSION:  # it has learned the newest protocol meanwhile
+                await self._learn(handshake_only=False)
+            raise
+
+    async def _keep_connection(
+        self, mode: str, slot: ConnectSlot, scope: anyio.CancelScope, probe: Probe | None
+    ) -> None:
+        callers = CallersInFlight(partial(self._learn, asks_questions=True))
         async with Client(
-            transport, cache=None, elicitation_callback=callers.elicit, client_info=_CLIENT_INFO
+            self._observed_transport(probe),
+            mode=mode,
+            cache=None,
+            elicitation_callback=callers.elicit,
+            list_roots_callback=partial(self._list_roots, callers),
+            client_info=_CLIENT_INFO,
         ) as client:
             scope.deadline = math.inf
             slot.release()
+            if mode == "legacy" and not self._traits.handshake_only:
+                with anyio.CancelScope(shield=True):  # it took time to find out, and is known when anybody sees it
+                    await self._learn(handshake_only=True)
             if self._given_up.is_set():
                 return  # given up just when the handshake was done: nobody may get this connection
-            self._publish(UpstreamClient(client.session, self.server.config, callers))
-            await self._memory.forget(self.key)
+            connected = UpstreamClient(client.session, self.server.config, callers)
+            self._publish(connected)
+            await self._context.needs_auth.forget(self.key)
             async with anyio.create_task_group() as tasks:
-                if client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+                tasks.start_soon(self._remember, connected)
+                if connected.is_modern:
                     tasks.start_soon(self._subscribe, client)
+                else:
+                    tasks.start_soon(self._follow_again, connected)
                 await self._given_up.wait()
                 tasks.cancel_scope.cancel()
 
     @asynccontextmanager
-    async def _observed_transport(self) -> AsyncIterator[Streams]:
-        transport = open_transport(self.name, self.server.config, self._deps, self._failure, self._give_up)
+    async def _observed_transport(self, probe: Probe | None) -> AsyncIterator[Streams]:
+        config = for_directory(self.server.config, self.directory)
+        transport = open_transport(self.name, config, self._context.deps, self._failure, self._give_up)
         async with transport as (inbox, outbox):
-            yield ObservedInbox(inbox, self._on_notification, self._give_up), WritableOutbox(outbox)
+            requests = RequestsInFlight()
+            observed = ObservedInbox(inbox, requests, self._on_notification, self._give_up)
+            if probe is not None:
+                probe.inbox = observed
+            yield observed, WritableOutbox(outbox, requests)
+
+    # -- what the server shows of itself ------------------------------------------------------------------------
+
+    @property
+    def _traits(self) -> Traits:
+        return self._context.memory.traits(self.key)
+
+    async def _learn(self, **changes: object) -> None:
+        if self._context.memory.learn(self.key, **changes):
+            await self._context.memory.save(self.key)
+
+    async def _list_roots(
+        self, callers: CallersInFlight, context: ClientRequestContext
+    ) -> types.ListRootsResult | types.ErrorData:
+        """Answers `roots/list`: the server depends on the directory, so that this connection is for one alone. That is
+        the one of the calls in flight; while they are of several, the server is refused, this once."""
+        directories = callers.directories
+        news = self._context.memory.learn(self.key, asks_for_roots=True)
+        if len(directories) == 1:
+            (self.directory,) = directories
+        self.on_roots_asked()  # before anything is awaited: nobody may see the one without the other
+        if news:
+            await self._context.memory.save(self.key)
+        if len(directories) > 1:
+            return types.ErrorData(code=types.INVALID_REQUEST, message="Callers in several directories share this.")
+        return self.roots
+
+    @property
+    def roots(self) -> types.ListRootsResult:
+        """The directory of those who use the connection."""
+        directory = Path(self.directory)
+        return types.ListRootsResult(roots=[types.Root(uri=directory.as_uri(), name=directory.name or None)])
+
+    async def _remember(self, client: UpstreamClient) -> None:
+        """Keeps what the server offers, so that a session need not wait for it the next time."""
+        try:
+            offer = Offer(
+                capabilities=client.capabilities,
+                server_info=client.server_info,
+                instructions=client.instructions,
+                tools=await client.tools(),
+                prompts=await client.prompts(),
+            )
+        except Exception as error:  # whatever it is, somebody who needs a list will be told of it
+            log.debug("what %s offers is not kept: %s", self.name, error)
+        else:
+            await self._learn(offer=offer)
 
     def _publish(self, client: UpstreamClient) -> None:
         connection = self._connection.connected(anyio.current_time())
@@ -300,19 +444,37 @@ class Upstream:
             bool(offered and offered.list_changed)
             for offered in (capabilities.tools, capabilities.prompts, capabilities.resources)
         )
-        if not (tools or prompts or resources):
-            return
-        with suppress(MCPError, SubscriptionLost):
-            async with client.listen(
-                tools_list_changed=tools, prompts_list_changed=prompts, resources_list_changed=resources
-            ) as subscription:
-                self._forget_lists(*LISTS)  # changes from before the subscription were announced to nobody
-                async for _ in subscription:
-                    pass
+        while True:
+            self._follow_changed.clear()
+            if not (tools or prompts or resources or self._followed):
+                await self._follow_changed.wait()
+                continue
+            with anyio.CancelScope() as self._listening, suppress(MCPError, SubscriptionLost):
+                async with client.listen(
+                    tools_list_changed=tools,
+                    prompts_list_changed=prompts,
+                    resources_list_changed=resources,
+                    resource_subscriptions=sorted(self._followed),
+                ) as subscription:
+                    self._listening_to = set(self._followed)
+                    self._changed("listening")
+                    self._forget_lists(*LISTS)  # changes from before the subscription were announced to nobody
+                    async for _ in subscription:
+                        pass
+            if not self._follow_changed.is_set():
+                return
+
+    async def _follow_again(self, client: UpstreamClient) -> None:
+        """Asks a server with a handshake for the changes that an earlier connection was asked for."""
+        for uri in sorted(self._followed):
+            with suppress(MCPError):
+                await client.request("resources/subscribe", {"uri": uri})
 
     def _on_notification(self, method: str, params: JsonObject) -> None:
         self._forget_lists(*LIST_CHANGES.get(method, ()))
-        self._deps.on_notification(self.name, method, params)
+        if method == "notifications/resources/updated":
+            self._changed(f"{UPDATED}{params.get('uri')}")
+        self._context.deps.on_notification(self.name, method, params)
 
     def _forget_lists(self, *kinds: str) -> None:
         if self.client is not None:
@@ -325,7 +487,7 @@ class Upstream:
             reason = self._redact(self._failure.needs_auth)
             overruled = self._connection.closed or self._connection.afterwards is Afterwards.REST
             if has_oauth(self.server.config) and not overruled:
-                await self._memory.remember(self.key)
+                await self._context.needs_auth.remember(self.key)
         conclusion = self._connection.concluded(
             reason,
             anyio.current_time(),

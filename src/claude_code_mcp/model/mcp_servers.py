@@ -15,6 +15,10 @@ _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 _DIGITS = 8
 
 
+UPDATED = "updated "
+"""What watchers of a server are told begins with this where a resource has changed; its address follows."""
+
+
 def normalise(name: str) -> str:
     """The name with everything replaced that a tool name cannot have."""
     return _NOT_ALLOWED.sub("_", name)
@@ -28,6 +32,18 @@ def prefix_of(server: str) -> str:
 def plain_name(server: str, tool: str) -> str:
     """`mcp__server__tool`, as Claude Code itself calls the tool."""
     return f"{prefix_of(server)}{normalise(tool)}"
+
+
+def server_names(servers: Iterable[str]) -> dict[str, str]:
+    """From the name that Claude Code gets to the server: its own, unless an earlier one has the same tool names; then
+    one that ends in a few digits, which are always the same for this server."""
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for server in servers:
+        name = server if normalise(server) not in taken else _with_digits(normalise(server), (server,))
+        taken.add(normalise(name))
+        names[name] = server
+    return names
 
 
 class ToolNames(Mapping[str, tuple[str, str]]):
@@ -64,7 +80,7 @@ class ToolNames(Mapping[str, tuple[str, str]]):
         return len(self._pairs)
 
 
-def _with_digits(name: str, pair: tuple[str, str]) -> str:
+def _with_digits(name: str, pair: tuple[str, ...]) -> str:
     digits = hashlib.sha256("\0".join(pair).encode()).hexdigest()[:_DIGITS]
     return f"{name[: LONGEST - _DIGITS - 1]}_{digits}"
 

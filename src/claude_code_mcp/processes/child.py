@@ -10,6 +10,7 @@ import contextlib
 import logging
 import shutil
 import signal
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,6 +47,17 @@ class Exit:
         sentence = f"{self.program} {'was ' if self.code < 0 else ''}{self.how}"
         last_lines = self.stderr.strip()
         return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
+
+
+def _bytes_waiting(pipe: int) -> int:
+    """How many bytes in a pipe nobody has read yet; 0 where the system cannot tell."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+        import termios  # noqa: PLC0415
+
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+    except (ImportError, OSError, ValueError):
+        return 0
 
 
 def _signal_name(number: int) -> str:
@@ -133,6 +145,12 @@ class ChildProcess:
     def unsent(self) -> int:
         """Bytes written that the child has not read."""
         return self._stdin.get_write_buffer_size() if self._stdin is not None else 0
+
+    @property
+    def has_read_input(self) -> bool:
+        """Whether the child has taken everything that was written; True where the system cannot tell."""
+        pipe = self._stdin.get_extra_info("pipe") if self._stdin is not None else None
+        return not self.unsent and (pipe is None or _bytes_waiting(pipe.fileno()) == 0)
 
     def write(self, data: bytes) -> None:
         """Hands bytes to the child, buffering what it does not read yet. A no-op once its input is closed."""

@@ -6,7 +6,8 @@ and `entered_text`), and a form of an MCP server that is put to a person as a qu
 form. How a question of a session reads as a form is decided in `server/elicitation/forms.py`.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -66,12 +67,27 @@ class FormField:
         """
         match self.kind:
             case FieldKind.ARRAY:
-                return [self.options.get(part.strip(), part.strip()) for part in answer.split(", ")]
+                return [self.options.get(label, label) for label in self._chosen(answer)]
             case FieldKind.BOOLEAN:
                 return self.options.get(answer, answer.strip().lower() in _TRUE_WORDS)
             case FieldKind.INTEGER | FieldKind.NUMBER:
-                return _number(answer)
+                number = self.options.get(answer, _number(answer))
+                whole = isinstance(number, float) and number.is_integer() and self.kind is FieldKind.INTEGER
+                return int(number) if whole else number
         return self.options.get(answer, answer)
+
+    def _chosen(self, answer: str) -> list[str]:
+        """The labels in an answer that joins several with commas; a label may have commas in it itself. What is no
+        label is taken from one comma to the next."""
+        longest_first = sorted(self.options, key=len, reverse=True)
+        chosen = []
+        rest = answer.strip()
+        while rest:
+            fits = (label for label in longest_first if rest == label or rest.startswith(f"{label}, "))
+            label = next(fits, None) or rest.partition(", ")[0]
+            chosen.append(label.strip())
+            rest = rest[len(label) :].removeprefix(", ").strip()
+        return chosen
 
 
 def form_schema(*fields: FormField, required: tuple[FormField, ...] = ()) -> dict[str, Any]:
@@ -106,12 +122,20 @@ def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
     titled = source.get("oneOf") or source.get("anyOf")
     if isinstance(titled, list):
         constants = [entry for entry in titled if isinstance(entry, Mapping)]
-        return {str(entry.get("title", entry.get("const"))): entry.get("const") for entry in constants}
+        return _labelled((entry.get("title", entry.get("const")), entry.get("const")) for entry in constants)
     values, names = source.get("enum"), source.get("enumNames")
     if not isinstance(values, list):
         return {}
     labels = names if isinstance(names, list) and len(names) == len(values) else values
-    return {str(label): value for label, value in zip(labels, values, strict=True)}
+    return _labelled(zip(labels, values, strict=True))
+
+
+def _labelled(options: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Values by label; a label that is there already gets its value added, so that none is lost."""
+    labelled: dict[str, Any] = {}
+    for label, value in options:
+        labelled[str(label) if str(label) not in labelled else f"{label} ({value})"] = value
+    return labelled
 
 
 def _number(text: str) -> Any:
@@ -131,21 +155,26 @@ def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
     """The input of a user question with one question for every field; one of yes or no for a form without fields."""
     fields = read_fields(form.get("requestedSchema"))
     message = f"{server} asks: {form.get('message') or 'Please answer.'}"
+    if form.get("mode") == "url":
+        address = f"{message} It wants you to open this address in a browser: {form.get('url')} Have you opened it?"
+        return {"questions": [_question(address, server, [YES, NO])]}
     if not fields:
         return {"questions": [_question(message, server, [YES, NO])]}
     return {
         "questions": [
-            _question(_text(message, field), field.name, field.labels, several=field.kind is FieldKind.ARRAY)
-            for field in fields
+            _question(text, field.name, field.labels, several=field.kind is FieldKind.ARRAY)
+            for text, field in zip(_texts(message, fields), fields, strict=True)
         ]
     }
 
 
 def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, str]) -> dict[str, Any]:
     """The result of `elicitation/create` for answers by the text of their question; fields without one are left out."""
-    fields = read_fields(form.get("requestedSchema"))
+    fields = read_fields(form.get("requestedSchema")) if form.get("mode") != "url" else []
     if not fields:
         agreed = next(iter(answers.values()), NO) == YES
+        if form.get("mode") == "url":
+            return {"action": "accept" if agreed else "decline"}
         return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
     texts = [question["question"] for question in questions_of(server, form)["questions"]]
     content = {
@@ -156,9 +185,12 @@ def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, str]) 
     return {"action": "accept", "content": content}
 
 
-def _text(message: str, field: FormField) -> str:
-    description = ": ".join(filter(None, (field.title, field.description)))
-    return f"{message} [{description or field.name}]"
+def _texts(message: str, fields: list[FormField]) -> list[str]:
+    """What is asked for each field: answers go by it, so that no two may be the same."""
+    texts = [": ".join(filter(None, (field.title, field.description))) or field.name for field in fields]
+    counts = Counter(texts)
+    named = (f"{text} ({field.name})" if counts[text] > 1 else text for text, field in zip(texts, fields, strict=True))
+    return [f"{message} [{text}]" for text in named]
 
 
 def _question(text: str, header: str, labels: list[str], *, several: bool = False) -> dict[str, Any]:

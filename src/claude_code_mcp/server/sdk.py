@@ -31,7 +31,7 @@ _STATE_KEY = "claude-code-mcp"
 
 
 class ChangingServer(Server[Any]):
-    """A server whose list of tools changes, and that announces this in its handshake."""
+    """A server whose lists change, and that announces this in its handshake."""
 
     def create_initialization_options(
         self,
@@ -39,7 +39,9 @@ class ChangingServer(Server[Any]):
         experimental_capabilities: dict[str, dict[str, Any]] | None = None,
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
-        changing = notification_options or NotificationOptions(tools_changed=True)
+        changing = notification_options or NotificationOptions(
+            prompts_changed=True, resources_changed=True, tools_changed=True
+        )
         return super().create_initialization_options(changing, experimental_capabilities, extensions)
 
 

@@ -25,6 +25,7 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
+from ..model.mcp_servers import UPDATED
 from ..model.origin import ClientOrigin
 from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
@@ -32,7 +33,7 @@ from ..service import LOCAL, Service
 from . import sdk
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
-from .subscriptions import TOOLS_CHANGED, Subscriptions
+from .subscriptions import PROMPTS_CHANGED, RESOURCES_CHANGED, TOOLS_CHANGED, Subscriptions
 from .tasks import Tasks, declares_tasks
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
@@ -48,6 +49,7 @@ from .transports.wire import checked_results
 
 if TYPE_CHECKING:
     from ..hub.hub import Hub
+    from .tools.hub_contents import HubContents
     from .tools.hub_proxy import HubProxy
     from .transports.stdio import Inbox, Outbox
 from ..errors import InvalidArgument
@@ -61,7 +63,8 @@ _MAX_MESSAGE = 2000
 """Characters of an error message."""
 _LONGEST_CLIENT_NAME = 60
 _ANNOUNCE_DELAY = 0.5
-"""Seconds in which changes of the tools are gathered into one announcement."""
+"""Seconds in which changes of one kind are gathered into one announcement."""
+_LIST_EVENTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROMPTS_CHANGED}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +73,10 @@ class Connected:
 
     origin: ClientOrigin | None
     hub: "Hub | None"
-    proxy: "HubProxy | None"
+    proxy: "HubProxy | None" = None
+    """The hub's tools, where they are offered to clients."""
+    contents: "HubContents | None" = None
+    """What the hub's servers have besides tools, likewise."""
 
 
 class McpServer:
@@ -101,8 +107,8 @@ class McpServer:
         # A person may take as long as a question stays open to answer the form that a call returned.
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
-        self._announcing = False
-        self._here = Connected(None, hub, self._new_proxy(hub))
+        self._announcing: set[str] = set()
+        self._here = self._connected_to(None, hub)
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
@@ -125,7 +131,7 @@ class McpServer:
             lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=self._subscriptions.listen,
+            **{"on_subscriptions_listen": self._subscriptions.listen, **self._content_handlers()},
         )
         self._tasks.register(server)
         server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
@@ -138,8 +144,7 @@ class McpServer:
             return
         async with self.service.hosted(origin) as host:
             hub = cast("Hub | None", host)
-            sharing = next((other for other in (self._here, *self._clients) if other.hub is hub), None)
-            client = Connected(origin, hub, sharing.proxy if sharing is not None else self._new_proxy(hub))
+            client = self._connected_to(origin, hub)
             self._clients.append(client)
             try:
                 with self.service.connected(origin):
@@ -150,35 +155,95 @@ class McpServer:
                 for key in ended:
                     self._disconnected(self._shared.pop(key))
 
-    def _new_proxy(self, hub: "Hub | None") -> "HubProxy | None":
-        """The tools of a hub as tools of this server, where they are offered."""
+    def _connected_to(self, origin: ClientOrigin | None, hub: "Hub | None") -> Connected:
+        """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
         if hub is None or not self._offers_hub_tools:
-            return None
-        from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
+            return Connected(origin, hub)
+        known = [self._here, *self._clients] if origin is not None else []
+        sharing = next((other for other in known if other.hub is hub), None)
+        if sharing is not None:
+            return Connected(origin, hub, sharing.proxy, sharing.contents)
+        from .tools.hub_contents import HubContents  # noqa: PLC0415 - a server without a hub does not pay for one
+        from .tools.hub_proxy import HubProxy  # noqa: PLC0415
 
         hub.watch_all(self._hub_changed)
-        return HubProxy(hub, self.service)
+        return Connected(
+            origin, hub, HubProxy(hub, self.service), HubContents(hub, self.service, self._subscriptions.listen)
+        )
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         proxy = _connected(context).proxy
         if proxy is None:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
-        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing()])
+        return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(principal())])
 
-    def _hub_changed(self, kind: str) -> None:
-        if kind == "tools" and not self._announcing:
-            self._announcing = True
-            self.service.start_task(self._announce_tools())
+    def _content_handlers(self) -> dict[str, Any]:
+        """The handlers for what the hub's servers have besides tools; none without them."""
+        if not self._offers_hub_tools:
+            return {}
 
-    async def _announce_tools(self) -> None:
-        """Notifies every client that the list of tools has changed: once for all changes within a short time, so that
-        an upstream which comes and goes cannot flood the clients."""
+        def contents_of(context: Context) -> "HubContents":
+            found = _connected(context).contents
+            if found is None:
+                raise MCPError(types.METHOD_NOT_FOUND, "There are no MCP servers here.")
+            return found
+
+        async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
+            return await contents_of(context).subscribe(principal(), str(params.uri), self._dialogs(context))
+
+        async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
+            return await contents_of(context).unsubscribe(str(params.uri), self._dialogs(context))
+
+        async def listen(
+            context: Context, params: types.SubscriptionsListenRequestParams
+        ) -> types.SubscriptionsListenResult:
+            found = _connected(context).contents
+            if found is None:
+                return await self._subscriptions.listen(context, params)
+            return await found.listen(context, principal(), params)
+
+        def listed(fetch: "Callable[[HubContents, str], Awaitable[Any]]") -> Any:
+            async def handle(context: Context, _: types.PaginatedRequestParams | None) -> Any:
+                self._dialogs(context)  # from now on this connection is notified of changes
+                return await fetch(contents_of(context), principal())
+
+            return handle
+
+        return {
+            "on_list_resources": listed(lambda contents, caller: contents.resources(caller)),
+            "on_list_resource_templates": listed(lambda contents, caller: contents.templates(caller)),
+            "on_list_prompts": listed(lambda contents, caller: contents.prompts(caller)),
+            "on_read_resource": lambda context, params: contents_of(context).read(principal(), str(params.uri)),
+            "on_get_prompt": lambda context, params: contents_of(context).prompt(
+                principal(), params.name, params.arguments
+            ),
+            "on_completion": lambda context, params: contents_of(context).complete(principal(), params),
+            "on_subscribe_resource": subscribe,
+            "on_unsubscribe_resource": unsubscribe,
+            "on_subscriptions_listen": listen,
+        }
+
+    def _hub_changed(self, what: str) -> None:
+        if what not in self._announcing and (what in _LIST_EVENTS or what.startswith(UPDATED)):
+            self._announcing.add(what)
+            self.service.start_task(self._announce(what))
+
+    async def _announce(self, what: str) -> None:
+        """Notifies every client that a list or a resource has changed: once for all changes within a short time, so
+        that an upstream which comes and goes cannot flood the clients."""
         await asyncio.sleep(_ANNOUNCE_DELAY)
-        self._announcing = False
-        self._subscriptions.list_changed(TOOLS_CHANGED)
-        for dialogs in list(self._connections):
-            await dialogs.notify_tools_changed()
+        self._announcing.discard(what)
+        if what in _LIST_EVENTS:
+            self._subscriptions.list_changed(_LIST_EVENTS[what])
+            for dialogs in list(self._connections):
+                await dialogs.notify_changed(what)
+            return
+        uri = what.removeprefix(UPDATED)
+        self._subscriptions.resource_updated(uri)
+        for contents in {client.contents for client in (self._here, *self._clients) if client.contents is not None}:
+            for dialogs in contents.followers(uri):
+                await dialogs.notify_updated(uri)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -295,6 +360,9 @@ class McpServer:
         that another connection uses too."""
         dialogs.close()
         self._connections.discard(dialogs)
+        for client in (self._here, *self._clients):
+            if client.contents is not None:
+                client.contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
             unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"

@@ -163,6 +163,7 @@ class LiveProcess:
             host,
             servers,
             f"session:{owner.id}",
+            owner.cwd,
             self._deps.start_task,
             self._deps.redact,
             lambda line: self._frames.progress_reported(line),  # noqa: PLW0108 - of whoever has the process then

@@ -6,13 +6,14 @@ happens to the server: the CLI would wait forever otherwise.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
+from ..model.mcp_servers import PREFIX, prefix_of, server_names
 from ..model.question import AskPerson
 from ..model.text import one_line
 
@@ -44,8 +45,37 @@ class McpServerHost(Protocol):
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The names of the servers that a session gets: all that may be used, or those of them it wants."""
 
-    def endpoint(self, server: str, push: Callable[[Raw], None], *, caller: str, ask: AskPerson) -> McpEndpoint:
-        """The server for one process; `push` takes its notifications and requests, `ask` forms for a person."""
+    async def expand_prompt(
+        self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
+    ) -> str | None:
+        """The text of a prompt, by its name as it is in commands, with its arguments in order; None if there is none
+        of that name."""
+
+    def endpoint(
+        self, server: str, push: Callable[[Raw], None], *, caller: str, directory: str, ask: AskPerson
+    ) -> McpEndpoint:
+        """The server for one process in a directory; `push` takes its notifications and requests, `ask` forms for a
+        person."""
+
+
+async def expand_prompt(
+    host: McpServerHost, text: str, wanted: tuple[str, ...] | None, caller: str, directory: str
+) -> str:
+    """A message that names a prompt of a server, `/mcp__server__prompt arguments`, as the text of that prompt; any
+    other message unchanged. Claude Code has such commands for servers that it connects to itself, and for no others.
+
+    Raises ClaudeCodeError where the server cannot be had or refuses.
+    """
+    if not text.startswith(f"/{PREFIX}"):
+        return text
+    command, _, arguments = text[1:].partition(" ")
+    for name, server in server_names(host.offered(wanted)).items():
+        if command.startswith(prefix_of(name)):
+            prompt = command.removeprefix(prefix_of(name))
+            expanded = await host.expand_prompt(server, prompt, arguments.split(), caller=caller, directory=directory)
+            if expanded is not None:
+                return expanded
+    return text
 
 
 class McpBridge:
@@ -56,6 +86,7 @@ class McpBridge:
         host: McpServerHost,
         servers: tuple[str, ...],
         caller: str,
+        directory: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
         redact: Callable[[Any], Any],
         report_progress: Callable[[str], None],
@@ -64,13 +95,19 @@ class McpBridge:
         """`report_progress` takes readable lines for the session's log, `ask` the name of a server and its form."""
         self._host = host
         self._caller = caller
+        self._directory = directory
         self._start_task = start_task
         self._redact = redact
         self._report_progress = report_progress
         self._ask = ask
         self._progress_at = 0.0
         self._endpoints: dict[str, McpEndpoint] = {}
-        self.servers = servers
+        self._servers = server_names(servers)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The names under which the process knows the servers."""
+        return tuple(self._servers)
 
     @property
     def configuration(self) -> dict[str, dict[str, str]]:
@@ -82,12 +119,13 @@ class McpBridge:
         self._start_task(self._answer(process, frame))
 
     async def _answer(self, process: ClaudeProcess, frame: ControlRequest) -> None:
-        server, message = frame.request.get("server_name"), frame.request.get("message")
-        if server not in self.servers or not isinstance(message, dict):
-            process.refuse(frame.id, f"there is no MCP server {server!r} here")
+        name, message = str(frame.request.get("server_name")), frame.request.get("message")
+        server = self._servers.get(name)
+        if server is None or not isinstance(message, dict):
+            process.refuse(frame.id, f"there is no MCP server {name!r} here")
             return
         try:
-            answer = await self._endpoint(process, str(server)).answer(message)
+            answer = await self._endpoint(process, name, server).answer(message)
             process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
@@ -95,15 +133,15 @@ class McpBridge:
             log.exception("a message to the MCP server %s could not be answered", server)
             process.refuse(frame.id, f"the message to the MCP server {server!r} could not be answered")
 
-    def _endpoint(self, process: ClaudeProcess, server: str) -> McpEndpoint:
+    def _endpoint(self, process: ClaudeProcess, name: str, server: str) -> McpEndpoint:
         if server not in self._endpoints:
 
             def push(message: Raw) -> None:
                 self._log_progress(server, message)
-                self._start_task(_push(process, server, message))
+                self._start_task(_push(process, name, message))
 
             self._endpoints[server] = self._host.endpoint(
-                server, push, caller=self._caller, ask=partial(self._ask, server)
+                server, push, caller=self._caller, directory=self._directory, ask=partial(self._ask, server)
             )
         return self._endpoints[server]
 

@@ -76,7 +76,7 @@ class MessageAcceptance:
         many of its sessions are at work; meanwhile this one counts as being at work.
         """
         enforcer = self._deps.gate
-        enforcer.check_prompt(prompt, session.cwd, owner)
+        session.deps.gate.check_prompt(prompt, session.cwd, owner)
         self.learn_secrets(session)
         working = [other.id for other in self._sessions.all() if other.owner == owner and other.busy]
         with enforcer.room(session.id, owner, working), self._sessions.keeping(session) as kept:

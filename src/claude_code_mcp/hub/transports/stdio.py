@@ -5,6 +5,7 @@ between the pipe and the session.
 """
 
 import logging
+import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -21,8 +22,6 @@ from ..streams import BufferedInbox, CallbackOutbox, Streams, TransportFailure, 
 log = logging.getLogger(__name__)
 
 _LOGGED = 200
-_GRACE = 2.0
-"""Seconds that a server has to end after its input did, and again after SIGTERM."""
 
 ChildEnvironment = Callable[[Mapping[str, str]], tuple[dict[str, str], str]]
 """From the variables of a server to the environment of its program, and the mark in it."""
@@ -40,22 +39,25 @@ async def stdio(
     child_environment_of: ChildEnvironment,
     failure: TransportFailure,
 ) -> AsyncIterator[Streams]:
-    """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `_GRACE` seconds) and
-    everything that it started. Neither can be cancelled half way."""
+    """Starts the program; on the way out stops it (end of input, SIGTERM, SIGKILL, each after `failure.grace` seconds)
+    and everything that it started. Neither can be cancelled half way."""
     variables, mark = child_environment_of({**environment, **config.env})
     server = _Server(config.secrets_redactor().text, mark)
-    argv = [_find_program(config.command, variables), *config.args]
+    argv = [_find_program(config.command, variables, config.cwd), *config.args]
     try:
         with anyio.CancelScope(shield=True):  # cancelled half way, the child would run on with nobody to end it
             await server.child.start(argv, cwd=config.cwd, environment=variables)
+        failure.has_read_input = lambda: server.child.has_read_input
         yield server.inbox, CallbackOutbox(server.send)
     finally:
         with anyio.CancelScope(shield=True):
-            await server.stop()
+            await server.stop(failure.grace)
         failure.reason = server.end_reason
 
 
-def _find_program(command: str, environment: Mapping[str, str]) -> str:
+def _find_program(command: str, environment: Mapping[str, str], cwd: str | None) -> str:
+    if cwd is not None and os.path.dirname(command):  # a path leads from where the program runs
+        command = os.path.join(cwd, command)
     program = shutil.which(command, path=environment.get("PATH"))
     if program is None:
         raise FileNotFoundError(f"there is no program {command!r}")
@@ -112,6 +114,6 @@ class _Server:
         how = Exit(code, "").how
         return f"{how}: {last_lines[-500:]}" if last_lines else how
 
-    async def stop(self) -> None:
+    async def stop(self, grace: float) -> None:
         if self.child.started:
-            await self.child.stop(_GRACE)
+            await self.child.stop(grace)

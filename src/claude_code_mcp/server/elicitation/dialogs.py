@@ -90,10 +90,22 @@ class Dialogs:
         for task in self._shown.values():
             task.cancel()
 
-    async def notify_tools_changed(self) -> None:
-        """Tells the client to list the tools again. Clients of 2026-07-28 subscribe to such changes instead."""
-        if not is_modern(self._session.protocol_version):
-            await self._session.send_tool_list_changed()
+    async def notify_changed(self, kind: str) -> None:
+        """Tells the client to list the tools, resources or prompts again. Clients of 2026-07-28 subscribe to such
+        changes instead."""
+        if is_modern(self._session.protocol_version):
+            return
+        match kind:
+            case "tools":
+                await self._session.send_tool_list_changed()
+            case "resources":
+                await self._session.send_resource_list_changed()
+            case "prompts":
+                await self._session.send_prompt_list_changed()
+
+    async def notify_updated(self, uri: str) -> None:
+        """Tells the client that a resource has changed, which it has subscribed to."""
+        await self._session.send_resource_updated(uri)
 
     def follow(self, session_id: str) -> None:
         """From now on the questions of this session are shown here, including those that are open already."""

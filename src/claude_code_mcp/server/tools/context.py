@@ -139,6 +139,12 @@ class Call:
         return can_be_asked(self.context) and self.context.session.can_send_request
 
     @property
+    def can_send_questions(self) -> bool:
+        """Whether a question of any kind can be sent to the client while the call waits."""
+        any_kind = can_be_asked(self.context) or can_open_addresses(self.context)
+        return any_kind and self.context.session.can_send_request
+
+    @property
     def returns_questions(self) -> bool:
         """Whether questions go back as the result of the call, which the client then repeats with answers."""
         return is_modern(self.context.protocol_version) and can_be_asked(self.context)
@@ -162,6 +168,12 @@ class Call:
         result = await self.context.session.elicit_form(message, schema, related_request_id=self.context.request_id)
         return confirmed(result.action, result.content)
 
+    @property
+    def takes_rounds(self) -> bool:
+        """Whether a question of any kind goes back as the result of the call."""
+        any_kind = can_be_asked(self.context) or can_open_addresses(self.context)
+        return is_modern(self.context.protocol_version) and any_kind
+
 
 def can_be_asked(context: Context) -> bool:
     """Whether the client shows forms to a person."""
@@ -170,6 +182,13 @@ def can_be_asked(context: Context) -> bool:
     if elicitation is None:
         return False
     return elicitation.form is not None or elicitation.url is None
+
+
+def can_open_addresses(context: Context) -> bool:
+    """Whether the client brings a person to an address."""
+    capabilities = context.session.client_capabilities
+    elicitation = capabilities.elicitation if capabilities is not None else None
+    return elicitation is not None and elicitation.url is not None
 
 
 def read_state(params: types.CallToolRequestParams) -> Mapping[str, Any]:

@@ -5,15 +5,20 @@ dialogs; there is no session here whose queue could hold the question, so a clie
 """
 
 import asyncio
+import contextlib
+import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
 
 from ...errors import PermissionDenied
-from ...hub.hub import Hub
+from ...hub.hub import Hub, HubTool
+from ...hub.trimming import is_long, with_long_parts_saved
 from ...model.question import Answer, Question, Resolution, Scope
-from ...service import Service
+from ...private_files import private_directory, replace_file
+from ...service import LOCAL, Service
 from .context import Call
 from .rounds import PAUSED_CALL, CallReply, CallRounds, ProxiedCall
 from .waiting import first_of
@@ -21,6 +26,9 @@ from .waiting import first_of
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""
 _QUESTION = "question"
+_CHARACTERS_PER_TOKEN = 4
+_KEPT = 7 * 86_400.0
+"""Seconds for which the file of a long result is kept."""
 
 
 class HubProxy:
@@ -32,20 +40,31 @@ class HubProxy:
         self._allowed: set[tuple[str, str]] = set()
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         """The answers of the questions that are open, by question."""
-        self._names: dict[str, tuple[str, str]] = {}
-        """Server and tool by the name that the tool has here."""
+        self._tools: dict[str, HubTool] = {}
+        """By the name that the tool has here."""
         self._rounds = CallRounds(service.settings.permission_timeout)
 
-    async def listing(self) -> list[types.Tool]:
-        """The tools under the names they have here. A server that does not connect in time is left out."""
-        tools = await self._hub.tools(timeout=_LIST_TIMEOUT)
-        self._names = {entry.name: (entry.server, entry.tool.name) for entry in tools}
-        return [entry.tool.model_copy(update={"name": entry.name}) for entry in tools]
+    async def listing(self, principal: str) -> list[types.Tool]:
+        """The tools that the caller may use, under the names they have here. A server that does not connect in time is
+        left out, and so is a tool that the policy denies whatever its arguments are."""
+        await self._refresh()
+        return [
+            entry.tool.model_copy(update={"name": name})
+            for name, entry in self._tools.items()
+            if self._listed(principal, name)
+        ]
+
+    async def _refresh(self) -> None:
+        self._tools = {entry.name: entry for entry in await self._hub.tools(timeout=_LIST_TIMEOUT)}
+
+    def _listed(self, principal: str, name: str) -> bool:
+        answer = self._service.policy_answer(principal, name, {})
+        return answer is None or answer.allow
 
     async def knows(self, name: str) -> bool:
-        if name not in self._names:
-            await self.listing()
-        return name in self._names
+        if name not in self._tools:
+            await self._refresh()
+        return name in self._tools
 
     async def call(self, name: str, call: Call, arguments: Mapping[str, Any]) -> CallReply:
         """Calls the tool, once that is permitted; PermissionDenied if it is not."""
@@ -53,15 +72,35 @@ class HubProxy:
             question = await self._check_permission(call, name, arguments)
             if question is not None:
                 return question
-        server, tool = self._names[name]
+        entry = self._tools[name]
 
         async def start(proxied: ProxiedCall) -> CallReply:
             progress = proxied.progress if proxied.wants_progress else None
-            return await self._hub.call(
-                server, tool, arguments, caller=call.principal, on_progress=progress, ask=proxied.ask
+            result = await self._hub.call(
+                entry.server, entry.tool.name, arguments, caller=call.principal, on_progress=progress, ask=proxied.ask
             )
+            # A client elsewhere could not read a file of ours: it gets the result as the server gave it.
+            return result if call.principal != LOCAL else await self._shortened(entry, result)
 
         return await self._rounds.run(call, start)
+
+    async def _shortened(self, entry: HubTool, result: CallReply) -> CallReply:
+        """The result with its long parts in a file, as Claude Code itself does with long results."""
+        limit = self._service.settings.mcp_output_tokens * _CHARACTERS_PER_TOKEN
+        if isinstance(result, types.InputRequiredResult) or not is_long(result, limit):
+            return result
+        promised = entry.tool.output_schema is not None
+        return await asyncio.to_thread(with_long_parts_saved, result, limit, self._save, keep_structured=promised)
+
+    def _save(self, text: str, ending: str) -> str:
+        directory = private_directory(self._service.settings.state_dir / "mcp" / "results")
+        for old in directory.iterdir():
+            with contextlib.suppress(OSError):  # another server may remove it at the same time
+                if time.time() - old.stat().st_mtime > _KEPT:
+                    old.unlink()
+        file = directory / f"{uuid.uuid4().hex}{ending}"
+        replace_file(file, self._service.redaction.text(text).encode("utf-8", "replace"))
+        return str(file)
 
     # -- permission -------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from ...errors import InvalidArgument, UpstreamUnavailable
 from ...model.question import AskPerson
 from ...model.text import visible
 from ...questions.presentation import form_without_secrets
-from .context import Call
+from .context import Call, can_be_asked, can_open_addresses
 from .waiting import progress_callback
 
 CallReply = types.CallToolResult | types.InputRequiredResult
@@ -47,8 +47,8 @@ class CallRounds:
         The first round begins the upstream's call with `start`; a later one goes on with the paused call that its state
         names, or raises InvalidArgument if that was given up.
         """
-        if not call.returns_questions:
-            proxied = ProxiedCall(call, start, _client_asker(call) if call.can_ask else _cancel_question)
+        if not call.takes_rounds:
+            proxied = ProxiedCall(call, start, _client_asker(call) if call.can_send_questions else _cancel_question)
             await proxied.wait(call)
             return proxied.result()
         proxied = self._resume(call) if PAUSED_CALL in call.state else ProxiedCall(call, start)
@@ -128,6 +128,8 @@ class ProxiedCall:
             question = _PARAMS.validate_python(params)
         except ValidationError:
             return _CANCELLED
+        if not _takes(self._call, params):
+            return _CANCELLED
         self._question.set_result(question.model_copy(update={"message": visible(question.message)}))
         return dict(await self._answer)
 
@@ -150,6 +152,8 @@ def _client_asker(call: Call) -> AskPerson:
     """Asks through a request to the client, on the stream of the call."""
 
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
+        if not _takes(call, params):
+            return _CANCELLED
         session, request_id = call.context.session, call.context.request_id
         message = visible(call.service.redaction.text(str(params.get("message", ""))))
         if params.get("mode") == "url":
@@ -160,6 +164,11 @@ def _client_asker(call: Call) -> AskPerson:
         return _payload(await session.elicit_form(message, clean, request_id))
 
     return ask
+
+
+def _takes(call: Call, params: Mapping[str, Any]) -> bool:
+    """Whether the client has said that it takes a question of this kind: a form, or an address to open."""
+    return can_open_addresses(call.context) if params.get("mode") == "url" else can_be_asked(call.context)
 
 
 def _payload(result: types.ElicitResult) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""The resources, templates, prompts and completions of the hub's servers, offered to clients as those of this server.
+
+Prompts are called `mcp__server__prompt`, like tools. Resources keep their addresses; of two servers with the same one,
+the first counts. A server that the policy denies as a whole is left out of everything.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel, ValidationError
+
+from ...errors import ClaudeCodeError
+from ...hub.hub import Hub
+from ...model.mcp_servers import ToolNames, plain_name
+from ...service import Service
+from ..elicitation.dialogs import Dialogs
+from ..sdk import Context
+
+Listen = Callable[[Context, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]
+ResultT = TypeVar("ResultT")
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_LIST_TIMEOUT = 5.0
+"""Seconds that a server has to connect before lists are made without it."""
+_ANY = "resources"
+"""Stands for anything that a server offers, where the policy is asked about the whole server."""
+
+
+@dataclass(slots=True)
+class _Index:
+    """Where everything that was listed comes from."""
+
+    prompts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    resources: dict[str, str] = field(default_factory=dict)
+    templates: dict[str, str] = field(default_factory=dict)
+
+
+class HubContents:
+    """Lists, reads and follows. Everything raises MCPError: with the server's own answer, or saying what is wrong."""
+
+    def __init__(self, hub: Hub, service: Service, listen: Listen) -> None:
+        """`listen` serves the stream of a client of 2026-07-28."""
+        self._hub = hub
+        self._service = service
+        self._listen = listen
+        self._index = _Index()
+        self._followers: dict[str, set[Dialogs]] = {}
+
+    # -- lists --------------------------------------------------------------------------------------------------
+
+    async def resources(self, principal: str) -> types.ListResourcesResult:
+        found: dict[str, types.Resource] = {}
+        for server, listed in await self._listed("resources", principal):
+            for resource in listed:
+                if found.setdefault(str(resource.uri), resource) is resource:
+                    self._index.resources[str(resource.uri)] = server
+        return types.ListResourcesResult(resources=list(found.values()))
+
+    async def templates(self, principal: str) -> types.ListResourceTemplatesResult:
+        found: dict[str, types.ResourceTemplate] = {}
+        for server, listed in await self._listed("templates", principal):
+            for template in listed:
+                if found.setdefault(template.uri_template, template) is template:
+                    self._index.templates[template.uri_template] = server
+        return types.ListResourceTemplatesResult(resource_templates=list(found.values()))
+
+    async def prompts(self, principal: str) -> types.ListPromptsResult:
+        listed = {
+            (server, prompt.name): prompt
+            for server, prompts in await self._listed("prompts", principal)
+            for prompt in prompts
+        }
+        names = ToolNames(listed)
+        self._index.prompts |= {name: names[name] for name in names}
+        return types.ListPromptsResult(
+            prompts=[prompt.model_copy(update={"name": names.name(*pair)}) for pair, prompt in listed.items()]
+        )
+
+    async def _listed(self, kind: str, principal: str) -> list[tuple[str, list[Any]]]:
+        lists = await self._hub.lists(kind, _LIST_TIMEOUT)
+        return [(server, items) for server, items in lists.items() if self._may_use(principal, server)]
+
+    def _may_use(self, principal: str, server: str) -> bool:
+        answer = self._service.policy_answer(principal, plain_name(server, _ANY), {})
+        return answer is None or answer.allow
+
+    # -- one of them --------------------------------------------------------------------------------------------
+
+    async def read(self, principal: str, uri: str) -> types.ReadResourceResult:
+        server = await self._server_of(principal, uri)
+        return self._clean(await self._answered(self._hub.read(server, uri)))
+
+    async def prompt(self, principal: str, name: str, arguments: Mapping[str, str] | None) -> types.GetPromptResult:
+        server, own_name = await self._find_prompt(principal, name)
+        return self._clean(await self._answered(self._hub.prompt(server, own_name, arguments)))
+
+    async def complete(self, principal: str, params: types.CompleteRequestParams) -> types.CompleteResult:
+        asked = params.model_dump(by_alias=True, mode="json", exclude_none=True, exclude={"meta"})
+        if isinstance(params.ref, types.PromptReference):
+            server, asked["ref"]["name"] = await self._find_prompt(principal, params.ref.name)
+        else:
+            server = await self._server_of(principal, params.ref.uri)
+        return await self._answered(self._hub.complete(server, asked))
+
+    async def _find_prompt(self, principal: str, name: str) -> tuple[str, str]:
+        if name not in self._index.prompts:
+            await self.prompts(principal)
+        found = self._index.prompts.get(name)
+        if found is None or not self._may_use(principal, found[0]):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {name[:100]}")
+        return found
+
+    async def _server_of(self, principal: str, uri: str) -> str:
+        """The server that has listed the address, or else the one whose template begins most like it."""
+        if self._find_server(uri) is None:
+            await asyncio.gather(self.resources(principal), self.templates(principal))
+        server = self._find_server(uri)
+        if server is None or not self._may_use(principal, server):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:200]}", {"uri": uri[:200]})
+        return server
+
+    def _find_server(self, uri: str) -> str | None:
+        known = self._index.resources.get(uri) or self._index.templates.get(uri)
+        if known is not None:
+            return known
+        beginnings = {template.partition("{")[0]: server for template, server in self._index.templates.items()}
+        fitting = [beginning for beginning in beginnings if uri.startswith(beginning)]
+        return beginnings[max(fitting, key=len)] if fitting else None
+
+    # -- changes ------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, principal: str, uri: str, dialogs: Dialogs) -> types.EmptyResult:
+        """From now on the client is notified when the resource changes (`followers`), until its connection ends."""
+        await self._follow(principal, uri)
+        self._followers.setdefault(uri, set()).add(dialogs)
+        return types.EmptyResult()
+
+    async def unsubscribe(self, uri: str, dialogs: Dialogs) -> types.EmptyResult:
+        self._followers.get(uri, set()).discard(dialogs)
+        return types.EmptyResult()
+
+    async def listen(
+        self, context: Context, principal: str, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        """The same for clients of 2026-07-28: the stream of all changes that they ask for."""
+        for uri in params.notifications.resource_subscriptions or ():
+            with contextlib.suppress(MCPError):  # one that is of no server, or cannot be followed, just stays silent
+                await self._follow(principal, str(uri))
+        return await self._listen(context, params)
+
+    async def _follow(self, principal: str, uri: str) -> None:
+        await self._answered(self._hub.follow(await self._server_of(principal, uri), uri))
+
+    def followers(self, uri: str) -> set[Dialogs]:
+        """The clients with a handshake that want to know of changes of a resource."""
+        return set(self._followers.get(uri, ()))
+
+    def disconnected(self, dialogs: Dialogs) -> None:
+        for followers in self._followers.values():
+            followers.discard(dialogs)
+
+    # -- parts --------------------------------------------------------------------------------------------------
+
+    async def _answered(self, request: Awaitable[ResultT]) -> ResultT:
+        try:
+            return await request
+        except MCPError as error:
+            raise MCPError(error.code, self._service.redaction.text(error.message), error.error.data) from None
+        except ClaudeCodeError as error:
+            message = self._service.redaction.text(error.message)
+            raise MCPError(types.INTERNAL_ERROR, message, {"code": error.code}) from None
+        except ValidationError:
+            raise MCPError(types.INTERNAL_ERROR, "The MCP server's answer does not follow the protocol.") from None
+
+    def _clean(self, result: ModelT) -> ModelT:
+        """The result without known secrets."""
+        plain = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return type(result).model_validate(self._service.redaction.data(plain))

@@ -1,0 +1,84 @@
+"""The same scenario in two sessions: one that connects to the servers itself, and one that has them through the hub."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.question import Answer
+
+from ..hub.conftest import packages
+from ..hub_wiring.conftest import LONG, Rig, StartRig, start_rig
+
+__all__ = ["Both", "Seen", "full", "packages", "start_rig"]
+
+FULL_SERVER = str(Path(__file__).parent.parent / "hub" / "full_server.py")
+ALLOWED = ("mcp__x", "mcp__a_b", "mcp__files", "ListMcpResourcesTool", "ReadMcpResourceTool", "Read", "Bash")
+
+
+def full(*faults: str) -> dict[str, Any]:
+    """The configuration of a server with everything, and these faults."""
+    return {"command": sys.executable, "args": ["-S", FULL_SERVER, *faults]}
+
+
+@dataclass
+class Seen:
+    """What one of the sessions showed."""
+
+    cwd: str
+    results: list[str] = field(default_factory=list)
+    """What the tools of the steps told the model."""
+    tools: set[str] = field(default_factory=set)
+    """The tools of MCP servers in its last request."""
+    said: str = ""
+    asked: list[str] = field(default_factory=list)
+    """What a person was asked."""
+
+
+Both = Callable[..., Awaitable[tuple[Seen, Seen]]]
+"""Runs the steps, then sends the further messages, in both sessions; `answers` are given to each question. With
+`running`, the hub is connected to its servers before."""
+
+
+@pytest.fixture
+async def both(start_rig: StartRig) -> Both:
+    async def run(
+        servers: Mapping[str, Any],
+        *steps: Any,
+        messages: tuple[str, ...] = (),
+        answers: tuple[Any, ...] = (),
+        running: bool = False,
+    ) -> tuple[Seen, Seen]:
+        rig: Rig = await start_rig(dict(servers))
+        native = await _session(rig, steps, messages, answers, mcp_servers=servers, hub_servers=())
+        if running:
+            await rig.hub.connect(timeout=LONG)
+        return native, await _session(rig, steps, messages, answers)
+
+    return run
+
+
+async def _session(
+    rig: Rig, steps: tuple[Any, ...], messages: tuple[str, ...], answers: tuple[Any, ...], **options: Any
+) -> Seen:
+    session, outcome = await rig.create(*steps, "done", allowed_tools=ALLOWED, **options)
+    seen = Seen(session.cwd)
+    waiting = asyncio.ensure_future(outcome)
+    async with asyncio.timeout(LONG):
+        while not waiting.done():
+            await asyncio.wait([waiting], timeout=0.1)
+            for question in session.questions:
+                seen.asked.append(str(question.tool_input))
+                rig.service.respond(session.id, question.id, Answer(allow=True, answers=list(answers)))
+    seen.said = waiting.result().result or ""
+    for message in messages:
+        seen.said = (await asyncio.wait_for((await rig.service.send(session.id, message)).outcome(), LONG)).result or ""
+    requests = [one for one in rig.model.requests if one.session_id == session.id and one.tools]
+    seen.tools = {name for name in requests[-1].tools if name.startswith("mcp__")}
+    seen.results = [result.text for one in requests for result in one.tool_results[-1:]]
+    await rig.service.cancel(session.id)
+    return seen
