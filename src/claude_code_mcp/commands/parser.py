@@ -17,10 +17,10 @@ from typing import NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from . import claude, config, demo, doctor, serve, sessions, stats, token
+from . import claude, config, demo, doctor, serve, sessions, shared, stats, token
 from .mcp import command as mcp
 
-COMMANDS = (serve, demo, doctor, claude, config, token, sessions, stats, mcp)
+COMMANDS = (serve, shared, demo, doctor, claude, config, token, sessions, stats, mcp)
 """In the order of the help."""
 
 

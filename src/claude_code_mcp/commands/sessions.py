@@ -10,6 +10,7 @@ from typing import Any
 from ..claude.user_config import config_directory
 from ..errors import SessionNotFound
 from ..model.text import clip_line
+from ..shared.client import ask_shared
 from ..store.catalogue import Catalogue, Entry
 from .flags import add_json, positive, print_json
 
@@ -43,21 +44,23 @@ def _catalogue() -> Catalogue:
 
 def _list(arguments: argparse.Namespace) -> int:
     entries = _catalogue().list(project=arguments.project, text=arguments.text, limit=arguments.limit)
+    states: dict[str, str] = ask_shared(os.environ, "sessions") or {}
     if arguments.json:
-        print_json([asdict(entry) for entry in entries])
+        print_json([{**asdict(entry), "state": states.get(entry.session_id)} for entry in entries])
         return 0
     for entry in entries:
-        print(_row(entry))
+        print(_row(entry, states.get(entry.session_id)))
     if not entries:
         print("No sessions.")
     return 0
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, state: str | None) -> str:
+    """One line; `state` is known of what the shared server has in memory."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
     title = clip_line(entry.title or entry.first_prompt or "", 80)
-    return f"{entry.session_id}  {when}  {entry.project}{branch}  {title}"
+    return f"{entry.session_id}  {when}  {entry.project}{branch}  {f'[{state}] ' if state else ''}{title}"
 
 
 def _full_id(catalogue: Catalogue, prefix: str) -> str:

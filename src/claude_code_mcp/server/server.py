@@ -25,6 +25,7 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
+from ..model.origin import ClientOrigin
 from ..model.text import cut
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
@@ -45,6 +46,7 @@ from .transports.wire import checked_results
 if TYPE_CHECKING:
     from ..hub.hub import Hub
     from .tools.hub_proxy import HubProxy
+    from .transports.stdio import Inbox, Outbox
 from ..errors import InvalidArgument
 
 log = logging.getLogger(__name__)
@@ -94,6 +96,11 @@ class McpServer:
         security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
         server.middleware[:] = [checked_results, RequestStateBoundary(security, default_audience=NAME)]
         return server
+
+    async def serve(self, inbox: "Inbox", outbox: "Outbox", origin: ClientOrigin | None = None) -> None:
+        """Serves one connection until it ends; `origin` is where its client comes from."""
+        server = self.server()
+        await server.run(inbox, outbox, server.create_initialization_options())
 
     @asynccontextmanager
     async def _lifespan(self, _: Server[Any]) -> AsyncIterator[Service]:

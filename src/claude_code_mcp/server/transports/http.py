@@ -91,10 +91,16 @@ class HttpServer:
     """Listens at an address until it is stopped."""
 
     def __init__(
-        self, mcp_server: McpServer, settings: Settings, address: Address, metrics: Callable[[], bytes] | None = None
+        self,
+        mcp_server: McpServer,
+        settings: Settings,
+        address: Address,
+        metrics: Callable[[], bytes] | None = None,
+        owner: str = "default",
     ) -> None:
-        """Binds the socket; requests wait there until `serve`. InvalidArgument if that must not or cannot be done."""
-        tokens = load_tokens(settings)
+        """Binds the socket; requests wait there until `serve`. InvalidArgument if that must not or cannot be done.
+        `owner` is who calls with the token of the settings."""
+        tokens = load_tokens(settings, owner)
         check_exposure(address, tokens)
         self._without_token = not tokens
         self._socket = _listen(address)
