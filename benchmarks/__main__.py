@@ -19,6 +19,7 @@ _MODULES = (
     "hub",
     "hub_sharing",
     "startup",
+    "shared",
     "tool_call",
     "streaming",
 )

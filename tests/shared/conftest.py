@@ -6,7 +6,17 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 
+from ..clients.packages import Packages, install
+from ..npm import Unavailable
 from .support import SharedPlace, shared_place
+
+
+@pytest.fixture(scope="session")
+def packages() -> Packages:
+    try:
+        return install()
+    except Unavailable as error:
+        pytest.skip(f"foreign clients cannot run here: {error}")
 
 
 @pytest.fixture

@@ -72,8 +72,11 @@ def _pid_in(lock: Path) -> int:
 
 
 def _runs(pid: int) -> bool:
+    """Whether something of a process is left: its files stay open until the last of its threads is gone, although it
+    counts as a zombie before."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

@@ -111,6 +111,19 @@ def test_what_only_reads_is_repeated_and_the_rest_is_refused() -> None:
     assert relay.from_server(answer) == answer
 
 
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize("request_id", [0, 7, -3, "7", "a,b", "claude-code-mcp/replay/9"])
+@pytest.mark.parametrize("kind", ["result", "error"])
+def test_an_answer_settles_its_request_however_it_is_written(
+    separators: tuple[str, str], request_id: int | str, kind: str
+) -> None:
+    relay = Relay()
+    relay.from_client(line(id=request_id, method="tools/list"))
+    answer = json.dumps({"jsonrpc": "2.0", "id": request_id, kind: {}}, separators=separators).encode() + b"\n"
+    assert relay.from_server(answer) == answer
+    assert not relay.waiting
+
+
 def test_a_handshake_in_flight_is_repeated_as_it_is() -> None:
     relay = Relay()
     opening = line(id=0, method="initialize", params={})

@@ -34,7 +34,7 @@ _ROOM = 1 << 20
 """Bytes that are kept for a side that does not read."""
 _RETRY = 0.03
 """Seconds between two looks for a server that is just starting or ending; the lock has no event to wait for."""
-_ANSWER_SECONDS = 60.0
+_ANSWER_SECONDS = 120.0
 """Seconds within which a server must have answered."""
 _OTHERS_FIRST = 10.0
 """Seconds that a newer version, or whoever wants a restart, has to start the next server."""
@@ -138,8 +138,16 @@ class _Front:
             elif not self._online and time.monotonic() - self._since > _ANSWER_SECONDS:
                 raise _NoServer(f"it has not answered for {_ANSWER_SECONDS:g} s")
             self._watch_all()
-            for descriptor, event in self._poll.poll(self._timeout()):
-                self._handle(descriptor, event)
+            self._handle(self._poll.poll(self._timeout()))
+            if self._steady:
+                self._watch_all()
+            while self._steady:  # the usual state, in which there is nothing to decide
+                self._handle(self._poll.poll())
+
+    @property
+    def _steady(self) -> bool:
+        """Whether lines pass and none waits."""
+        return self._online and not self._to_client and not self._to_server and not self._client_ended
 
     def _done(self) -> bool:
         if not self._client_ended or self._to_client:
@@ -150,7 +158,15 @@ class _Front:
             return self._greeting.satisfied
         return self._socket is None and not self._waiting and not self._relay.waiting
 
-    def _handle(self, descriptor: int, event: int) -> None:
+    def _handle(self, events: list[tuple[int, int]]) -> None:
+        """The server comes first, whose number is the highest: what a client sends after the end of a server is for
+        the next one."""
+        if len(events) > 1:
+            events.sort(reverse=True)
+        for descriptor, event in events:
+            self._handle_one(descriptor, event)
+
+    def _handle_one(self, descriptor: int, event: int) -> None:
         if descriptor == 0:
             self._read_client()
         elif descriptor == 1:
@@ -336,7 +352,7 @@ class _Front:
         self._write_client()
 
     def _write_client(self) -> None:
-        _write(self._to_client, lambda data: os.write(1, data))
+        _write(self._to_client, _write_stdout)
 
     def _write_server(self) -> None:
         if self._socket is not None:
@@ -374,11 +390,16 @@ class _Front:
         return GreetedInput(b"".join(unread), self._relay.replayed, self._leave_manifest)
 
 
-def _write(buffer: bytearray, write: "Callable[[bytes], int]") -> None:
+def _write_stdout(data: memoryview) -> int:
+    return os.write(1, data)
+
+
+def _write(buffer: bytearray, write: "Callable[[memoryview], int]") -> None:
     """Writes what can be written now and removes it from the buffer."""
     while buffer:
         try:
-            written = write(bytes(buffer[:_CHUNK]))
+            with memoryview(buffer) as whole, whole[:_CHUNK] as part:
+                written = write(part)
         except BlockingIOError:
             return
         del buffer[:written]

@@ -61,9 +61,9 @@ def unreadable(_: bytes) -> bytes:
     return b"a line that is too long\n"
 
 
-def look(line: bytes) -> "dict[str, Any]":
+def look(line: bytes, small: int = _SMALL) -> "dict[str, Any]":
     """What a message is, by its `id`, `method` and, of a small one, everything else. Empty for what is no message."""
-    if len(line) > _SMALL:
+    if len(line) > small:
         found = _look_at_ends(line)
         if found is not None:
             return found

@@ -44,6 +44,9 @@ READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions"})
 """The tools that say of themselves that they only read; a test compares."""
 _MAX_REPEATED = 1 << 20
 """Bytes of a request that is kept to be repeated."""
+_ANSWER_START = b'{"jsonrpc":"2.0","id":'
+_SMALL_ANSWER = 1 << 10
+"""Bytes of a line of the server's that is read whole: of answers only the id counts, and it comes first."""
 _TRIES = 3
 """How often a request is sent: it might be the one that ends every server that gets it."""
 
@@ -145,7 +148,13 @@ class Relay:
 
     def from_server(self, line: bytes) -> bytes:
         """What the client is to get of a line of the server's."""
-        message = look(line)
+        if line.startswith(_ANSWER_START):  # the usual answer, in the one form in which servers of ours write it
+            end = line.find(b",", len(_ANSWER_START), 60)
+            digits = line[len(_ANSWER_START) : end]
+            if digits.isdigit() and line.startswith((b'"result":', b'"error":'), end + 1):
+                self._in_flight.pop(int(digits), None)
+                return line
+        message = look(line, _SMALL_ANSWER)
         method, request_id = message.get("method"), message.get("id")
         if method is None:
             if isinstance(request_id, str) and request_id in self._replayed:

@@ -249,10 +249,13 @@ class _Client(LineConnection):
             await server.serve(inbox, outbox, origin)
 
     async def line(self) -> bytes:
-        while (line := await super().line()).startswith(b"!"):
-            command, _, version = line.strip().partition(b" ")
-            if command == hello.HANDOVER:
-                self._control(version.decode(errors="replace"))
+        try:
+            while (line := await super().line()).startswith(b"!"):
+                command, _, version = line.strip().partition(b" ")
+                if command == hello.HANDOVER:
+                    self._control(version.decode(errors="replace"))
+        except ConnectionError:
+            return b""  # the front was killed
         return line
 
     def status(self) -> dict[str, Any]:
