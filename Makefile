@@ -39,10 +39,11 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## 200 random trials, 300 rounds of containment, 50 of the shared server, more versions of the CLI, every transport and era
+soak: setup  ## 200 random trials, 300 rounds of containment, 50 of the shared server, a million commands in real shells, more versions of the CLI, every transport and era
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	$(BIN)/python -m benchmarks.shared_soak
+	$(BIN)/python -m benchmarks.shell_fuzz
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2

@@ -2,8 +2,12 @@
 
 Each round makes a session on the real stdio server, with a stand-in for the CLI that leaves processes behind in every
 way that has been seen to escape: in a session of their own, immune to hang-ups, without an environment, with their
-title and environment overwritten. Then one end is chosen, and five seconds later no process may be left whose
-directory is that of the round, nor a supervisor or keeper of a server that is gone.
+title and environment overwritten, in another directory. Then one end is chosen, and five seconds later nothing may be
+left, with no later start that would sweep.
+
+The rounds run in PID namespaces of their own, in which there is nothing but these rounds: whatever is there beside the
+round's own server was left behind, whatever it is called and wherever it works. Where namespaces are not allowed, only
+processes in the directory of the round count, and the report says so.
 """
 
 import argparse
@@ -15,12 +19,15 @@ import random
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -44,6 +51,8 @@ LEAVE = {
     "stopped": "setsid sh -c 'kill -STOP $$; sleep 600' &",
     "deaf to SIGTERM": "setsid sh -c \"trap '' TERM HUP INT; while :; do sleep 1; done\" &",
     "title overwritten": f"setsid {sys.executable} -IS ../overwrite.py &",
+    "in another directory": "(cd / && exec setsid sleep 600 <&- >&- 2>&- &)",
+    "in a namespace": "unshare --pid --fork sleep 600 2>/dev/null &",
 }
 """Shell commands that each leave a process behind."""
 
@@ -154,9 +163,10 @@ class Server:
 class Lane:
     """One round after the other; a server is used again until a round has ended it."""
 
-    def __init__(self, root: Path, generator: random.Random) -> None:
+    def __init__(self, root: Path, generator: random.Random, alone: bool) -> None:
         self._root = root
         self._random = generator
+        self._alone = alone
         self._server: Server | None = None
 
     async def run(self, number: int) -> Round:
@@ -172,7 +182,7 @@ class Lane:
         except Exception as error:
             outcome.problem = f"{type(error).__name__}: {error}"
         finally:
-            for process in _inside(directory):
+            for process in self._left(self._server, directory):
                 process.kill()
             shutil.rmtree(directory, ignore_errors=True)
         return outcome
@@ -218,16 +228,29 @@ class Lane:
     async def _watch(self, outcome: Round, server: Server, directory: Path) -> None:
         """Waits until nothing is left, which is a problem if it takes too long."""
         began = time.perf_counter()
-        while found := self._left(server if self._server is None else None, directory):
+        while found := self._left(server, directory):
             if time.perf_counter() - began > _LIMIT:
                 outcome.problem = f"left running: {[_described(process) for process in found]}"
                 return
             await asyncio.sleep(0.01)
         outcome.seconds = time.perf_counter() - began
 
-    def _left(self, ended: Server | None, directory: Path) -> list[psutil.Process]:
-        containers = ended.containers if ended is not None else ()
+    def _left(self, server: Server | None, directory: Path) -> list[psutil.Process]:
+        """What runs and should not: in a namespace of our own, everything but the server, if it should live."""
+        lives = self._server is not None
+        if self._alone:
+            spared = {os.getpid()} | (self._living(server) if lives and server is not None else set())
+            return [process for process in psutil.process_iter() if process.pid not in spared and _runs(process)]
+        containers = server.containers if server is not None and not lives else ()
         return [*_inside(directory), *(process for process in containers if _runs(process))]
+
+    def _living(self, server: Server) -> set[int]:
+        """The server and its supervisor: the keepers end with what they keep."""
+        supervisors = {process.pid for process in server.containers if process.is_running()}
+        with contextlib.suppress(psutil.Error):
+            children = {child.pid for child in psutil.Process(server.process.pid).children()}
+            return {server.process.pid} | (supervisors & children)
+        return set()
 
     async def close(self) -> None:
         if self._server is not None:
@@ -269,41 +292,58 @@ def _described(process: psutil.Process) -> str:
         return str(process.pid)
 
 
-async def run_rounds(count: int, seconds: float, seed: int) -> list[Round]:
-    """So many rounds, or as many as fit into so many seconds."""
-    until = time.monotonic() + seconds
-    numbers = iter(range(count))
-    rounds: list[Round] = []
+async def run_rounds(lane: int, options: argparse.Namespace, report: Callable[[Round], None]) -> None:
+    """The rounds of one lane, or as many of them as fit into the time."""
+    until = time.monotonic() + options.seconds
+    alone = len(psutil.pids()) == 1
     with tempfile.TemporaryDirectory(prefix="containment-", ignore_cleanup_errors=True) as name:
         root = Path(os.path.realpath(name))  # noqa: ASYNC240 - nothing else runs yet
         (root / "overwrite.py").write_text(_OVERWRITE)
         (root / "claude").write_text(_STAND_IN)
         (root / "claude").chmod(0o755)
-
-        async def work(lane: Lane) -> None:
-            for number in numbers:
-                if time.monotonic() > until:
-                    break
-                rounds.append(await lane.run(number))
-                if rounds[-1].problem:
-                    print(f"PROBLEM: {rounds[-1].end}, {', '.join(rounds[-1].left)}: {rounds[-1].problem}", flush=True)
-            await lane.close()
-
-        await asyncio.gather(*(work(Lane(root, random.Random(f"{seed}/{lane}"))) for lane in range(_LANES)))
-    return rounds
+        rounds = Lane(root, random.Random(f"{options.seed}/{lane}"), alone)
+        for number in range(lane, options.rounds, _LANES):
+            if time.monotonic() > until:
+                break
+            report(await rounds.run(number))
+        await rounds.close()
 
 
-def _report(rounds: Sequence[Round], seconds: float) -> None:
-    print(f"{'':28}{'rounds':>8}{'left behind':>13}{'gone after (median, most)':>28}{'problems':>10}")
-    for end in (*End, None):
-        chosen = [round_ for round_ in rounds if end is None or round_.end is end]
-        times = sorted(round_.seconds for round_ in chosen if not round_.problem) or [0.0]
-        gone = f"{times[len(times) // 2] * 1000:.0f} ms, {times[-1] * 1000:.0f} ms"
-        left = sum(len(round_.left) for round_ in chosen)
-        print(
-            f"{end or 'all':28}{len(chosen):>8}{left:>13}{gone:>28}{sum(bool(round_.problem) for round_ in chosen):>10}"
-        )
-    print(f"{seconds:.0f} s")
+def _lane(lane: int, arguments: Sequence[str]) -> Iterator[Round]:
+    """Runs one lane in a PID namespace of its own, if there can be one."""
+    own = [sys.executable, "-m", "benchmarks.containment", *arguments, "--lane", str(lane)]
+    with subprocess.Popen([*_namespace(), *own], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            fields = json.loads(line)
+            yield Round(End(fields.pop("end")), **fields)
+
+
+@cache
+def _namespace() -> tuple[str, ...]:
+    """The command that starts another in a PID namespace of its own; empty where that is not allowed."""
+    command = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    for found in (command, (command[0], "--user", "--map-root-user", *command[1:])):
+        with contextlib.suppress(OSError):
+            if subprocess.run([*found, "true"], capture_output=True, check=False).returncode == 0:
+                return found
+    return ()
+
+
+def _row(name: str, rounds: Sequence[Round]) -> str:
+    times = sorted(round_.seconds for round_ in rounds if not round_.problem) or [0.0]
+    gone = f"{times[len(times) // 2] * 1000:.0f} ms, {times[-1] * 1000:.0f} ms"
+    return f"| {name} | {len(rounds)} | {gone} | {sum(bool(round_.problem) for round_ in rounds)} |"
+
+
+def _report(rounds: Sequence[Round]) -> None:
+    print("| how it ended | rounds | all gone after (median, most) | rounds with anything left after 5 s |")
+    print("| --- | --- | --- | --- |")
+    for end in End:
+        print(_row(end, [round_ for round_ in rounds if round_.end is end]))
+    for name in LEAVE:
+        print(_row(f"with a process left: {name}", [round_ for round_ in rounds if name in round_.left]))
+    print(_row("all", rounds))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -311,15 +351,31 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=300, help="how many (default: 300)")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no round after this time (default: 600)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000), help="repeats an earlier choice")
+    parser.add_argument("--lane", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.lane is not None:
+        asyncio.run(run_rounds(options.lane, options, lambda round_: print(json.dumps(asdict(round_)), flush=True)))
+        return 0
     if sys.platform != "linux":
         print("only Linux has the containment that is tried here")
         return 0
-    print(f"{options.rounds} rounds of containment with seed {options.seed}", flush=True)
+    where = "PID namespaces of their own" if _namespace() else "this PID namespace, as others are not allowed"
+    print(f"{options.rounds} rounds of containment with seed {options.seed}, in {where}", flush=True)
     began = time.perf_counter()
-    rounds = asyncio.run(run_rounds(options.rounds, options.seconds, options.seed))
-    _report(rounds, time.perf_counter() - began)
-    return 1 if any(round_.problem for round_ in rounds) else 0
+    given = ["--rounds", str(options.rounds), "--seconds", str(options.seconds), "--seed", str(options.seed)]
+    rounds: list[Round] = []
+
+    def work(lane: int) -> None:
+        for round_ in _lane(lane, given):
+            rounds.append(round_)
+            if round_.problem:
+                print(f"PROBLEM: {round_.end}, {', '.join(round_.left)}: {round_.problem}", flush=True)
+
+    with ThreadPoolExecutor(_LANES) as lanes:
+        list(lanes.map(work, range(_LANES)))
+    _report(rounds)
+    print(f"{len(rounds)} of {options.rounds} rounds in {time.perf_counter() - began:.0f} s")
+    return 1 if not rounds or any(round_.problem for round_ in rounds) else 0
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from tests.npm import Unavailable
 
 from claude_code_mcp.testing import Sandbox
 
-from .suite import ERAS, Verdict, run_suite
+from .suite import ERAS, Verdict, run_suite, run_task_scenarios
 
 _NOWHERE = "http://127.0.0.1:9"  # no session is started, so that no model is needed
 
@@ -27,6 +27,10 @@ def main() -> int:
         with serve_http(sandbox.root, sandbox.environment()) as served:
             assert served.url is not None
             verdicts = [run_suite(packages, served.url, era, sandbox.root / era) for era in ERAS]
+        environment = sandbox.environment(PYTHONPATH=str(Path(__file__).parents[1]))
+        with serve_http(sandbox.root, environment, program=(sys.executable, "-m", "conformance.task_tools")) as served:
+            assert served.url is not None
+            verdicts.append(run_task_scenarios(packages, served.url, sandbox.root / "tasks"))
     for verdict in verdicts:
         _print_verdict(verdict)
     complaints = [f"{verdict.era}  {text}" for verdict in verdicts for text in verdict.complaints]

@@ -21,6 +21,8 @@ LIST = Path(__file__).parent / "not_applicable.toml"
 _PROGRAM = ("@modelcontextprotocol", "conformance", "dist", "index.js")
 _SECONDS = 120
 _EVERYWHERE = "wire-schema-valid"  # stands in every scenario, whatever else the scenario is about
+EXTENSION = "extension"
+"""Stands where the suite names the eras of a scenario, for those of an extension."""
 _SCENARIO_LINE = re.compile(r"^ +- (\S+) \[(.+)\]$", re.MULTILINE)
 _RESULT_DIRECTORY = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
@@ -117,6 +119,21 @@ def run_suite(packages: Packages, url: str, era: str, output: Path) -> Verdict:
         check=False,
     )
     return Verdict(era, tuple(_findings(output)), load_exemptions(era), expected)
+
+
+def run_task_scenarios(packages: Packages, url: str, output: Path) -> Verdict:
+    """Runs the scenarios of the tasks extension against a server that has the tools they call (task_tools.py)."""
+    expected = frozenset(name for name in _scenarios(packages, EXTENSION) if name.startswith("tasks-"))
+    program = [str(packages.node), str(packages.script(*_PROGRAM)), "server", "--url", url, "--force"]
+    for scenario in sorted(expected):
+        subprocess.run(
+            [*program, "--scenario", scenario, "--spec-version", ERAS[-1], "--output-dir", str(output)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            timeout=_SECONDS,
+            check=False,
+        )
+    return Verdict(EXTENSION, tuple(_findings(output)), {}, expected)
 
 
 def _scenarios(packages: Packages, era: str) -> frozenset[str]:

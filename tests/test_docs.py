@@ -301,3 +301,36 @@ def test_every_make_target_that_is_named_exists(page: Path) -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+# -- the security page ----------------------------------------------------------------------------------------
+
+SECURITY = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def defined_in(file: str) -> set[str]:
+    """The names of the tests that a file defines."""
+    path = ROOT / file
+    return (
+        set(re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE))
+        if path.exists()
+        else set()
+    )
+
+
+def promises() -> list[str]:
+    """Every promise of the page: a point of a list, in a section that is not about what is not promised."""
+    promised = SECURITY.partition("\n## What is not promised")[0]
+    return re.findall(r"^- (.*?)(?=^- |^#|\Z)", promised, re.MULTILINE | re.DOTALL)
+
+
+def test_every_test_that_shows_a_promise_exists() -> None:
+    linked = _TEST.findall(SECURITY)
+    assert len(linked) > 40
+    assert [f"{file}::{name}" for file, name in linked if name not in defined_in(file)] == []
+
+
+def test_every_promise_of_the_security_page_names_a_test() -> None:
+    assert len(promises()) > 20
+    assert [promise for promise in promises() if not _TEST.search(promise)] == []

@@ -21,7 +21,7 @@ from claude_code_mcp.hub.config_entry import expand
 from claude_code_mcp.hub.trimming import trim_result
 from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
-from claude_code_mcp.policy import shell
+from claude_code_mcp.policy import programs, shell
 from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
 from claude_code_mcp.processes.lines import LineSplitter
 from claude_code_mcp.questions.form_model import questions_of
@@ -176,8 +176,8 @@ HANDLERS: dict[str, Handle] = {
     "prompt": unwrapped,
     "bare command": lambda text: is_bare_command(f"/{text}"),
     "expand": lambda text: expand(text, {"A": "b"}),
-    "shell": shell.read_loosely,
-    "shell in quotes": lambda text: shell.read_loosely(f"sh -c '{text}'"),
+    "shell": programs.read_loosely,
+    "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),
     "command": lambda text: _judge("Bash", command=text),
     "address": lambda text: _judge("WebFetch", url=text),
     "path": lambda text: fits(f"/code/{text}", "**/a/**/b/**/c", "/code", POSIX),

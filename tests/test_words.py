@@ -25,6 +25,8 @@ NOT_ALONE = {"about", "given", "means", "one", "way", "words"}
 ALLOWED: dict[tuple[str, str], str] = {
     ("policy/shell.py", "words"): "the words of a shell command",
     ("policy/rules.py", "words"): "the words of a shell command",
+    ("policy/programs.py", "words"): "the words of a shell command",
+    ("policy/programs.py", "Words"): "the words of a shell command",
     ("policy/shell.py", "Words"): "the words of a shell command",
     ("policy/rules.py", "Words"): "the words of a shell command",
 }

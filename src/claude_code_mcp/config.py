@@ -156,6 +156,8 @@ class Settings(BaseModel):
     """Servers of the hub that may push messages into sessions, separated by commas."""
     permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
     """Servers of the hub that are told of open questions and may answer them, separated by commas."""
+    task_ttl_ms: int = Field(86_400_000, gt=0, validation_alias=f"{_OWN}TASK_TTL_MS")
+    """How long a task can be asked about after it has changed last."""
     call_limit_ms: int = Field(55_000, gt=0, validation_alias=f"{_OWN}CALL_LIMIT_MS")
     """How long `claude_code` and `claude_code_reply` wait for a turn before they return with the session's id. Many
     clients give a call up after a minute."""

@@ -33,7 +33,12 @@ def free_port() -> int:
 
 
 @contextmanager
-def serve_http(directory: Path, environment: Mapping[str, str], token: str | None = None) -> Iterator[Served]:
+def serve_http(
+    directory: Path,
+    environment: Mapping[str, str],
+    token: str | None = None,
+    program: tuple[str, ...] = (COMMAND, "serve", "--http"),
+) -> Iterator[Served]:
     """A server on loopback, stopped with SIGTERM at the end, which it must obey by ending well."""
     port = free_port()
     given = {
@@ -44,7 +49,7 @@ def serve_http(directory: Path, environment: Mapping[str, str], token: str | Non
     log = directory / "server.log"
     with log.open("wb") as stderr:
         process = subprocess.Popen(
-            [COMMAND, "serve", "--http", f"127.0.0.1:{port}"],
+            [*program, f"127.0.0.1:{port}"],
             cwd=directory,
             env=given,
             stdin=subprocess.DEVNULL,

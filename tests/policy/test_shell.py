@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.policy.shell import LONGEST_COMMAND, read_loosely, read_strictly
+from claude_code_mcp.policy.programs import read_loosely
+from claude_code_mcp.policy.shell import LONGEST_COMMAND, read_strictly
 
 
 @pytest.mark.parametrize(

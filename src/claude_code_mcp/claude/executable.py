@@ -20,8 +20,6 @@ from ..model.options import SessionOptions
 from ..processes.environment import child_environment
 
 _CARRIER = "claude_agent_sdk"
-
-
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
 
 
@@ -59,20 +57,10 @@ def _on_path(name: str, environment: Mapping[str, str] | None) -> str | None:
 
 
 MINIMUM_VERSION = (2, 1, 0)
-
-
 """The oldest version that the contract tests run on."""
-
-
 TESTED_VERSION = (2, 1, 325)
-
-
 """The version that all other tests run on: the one that the extra `cli` brings."""
-
-
 _VERSION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-
-
 _HELP_TIMEOUT = 20.0
 
 

@@ -21,8 +21,6 @@ from .transports.in_process import ServeInProcess
 from .transports.stdio import ChildEnvironment, unmarked
 
 _LONGEST_HOLD = 1.0
-
-
 """Seconds after which a slot is released although the server is not connected yet: a server that hangs must not hold
 up those behind it."""
 
@@ -59,14 +57,8 @@ class ConnectThrottle:
 
 
 Permit = Callable[[str, str, str, JsonObject], Awaitable[None]]
-
-
 """Is awaited with caller, server, tool and arguments before each call; raises PermissionDenied to stop it."""
-
-
 OnNotification = Callable[[str, str, JsonObject], None]
-
-
 """Is called with server, method and params of every notification that a server sends."""
 
 

@@ -17,11 +17,7 @@ from .text import cut, json_parts
 from .usage import Usage
 
 _LONGEST_TEXT = 2000
-
-
 """Characters of a text that a log keeps of an event that is too large."""
-
-
 _IDENTIFYING = ("type", "subtype", "uuid", "session_id")
 
 

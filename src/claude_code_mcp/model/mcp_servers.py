@@ -10,14 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PREFIX = "mcp__"
-
-
 LONGEST = 128
-
-
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
-
-
 _DIGITS = 8
 
 
@@ -76,11 +70,7 @@ def _with_digits(name: str, pair: tuple[str, str]) -> str:
 
 
 _NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})
-
-
 _INFORMING = frozenset({"-h", "--help", "-V", "--version"})
-
-
 _RUNNERS = re.compile(r"(uvx?|pipx|env|python[0-9.]*w?|pypy[0-9.]*|py)\Z")
 
 

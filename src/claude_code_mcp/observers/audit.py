@@ -29,11 +29,7 @@ from ..questions.presentation import describe
 from ..redaction import Redactor
 
 log = logging.getLogger(__name__)
-
-
 _FILES_KEPT = 5
-
-
 _BATCH = 500
 
 

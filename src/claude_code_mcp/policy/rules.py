@@ -16,20 +16,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..model.paths import HERE, PathRules
-from .shell import Words, read_loosely, read_strictly
+from .programs import may_hide, read_loosely
+from .shell import Words, read_strictly
 
 Resolve = Callable[[str], str]
-
-
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
-
-
 LONGEST_PATH = 4096
-
-
 """Characters. A longer path is refused: no usual system opens it, and resolving it name by name takes long."""
-
-
 _ANY_DEPTH = "**"
 
 
@@ -79,20 +72,12 @@ def _name_fits(name: str, pattern: str) -> bool:
 
 
 _FORM = re.compile(r"([A-Za-z][\w.-]*\*?|\*)(?:\((.+)\))?", re.DOTALL)
-
-
 _FAMILIES: Mapping[str, frozenset[str]] = {
     "Edit": frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"}),
     "Read": frozenset({"Read", "NotebookRead", "Glob", "Grep", "LS"}),
 }
-
-
 _FILE_TOOLS = frozenset().union(*_FAMILIES.values())
-
-
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
-
-
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
 
 
@@ -184,9 +169,11 @@ def _concerns(rule: Rule, tool: str) -> bool:
 
 
 def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
-    """Whether some commands are refused and this one cannot be read well enough to rule out that it is one of them."""
-    refused = any(rule.tool == "Bash" and rule.specifier for rule in deny)
-    return refused and call.tool == "Bash" and read_strictly(_text(call.arguments, "command")) is None
+    """Whether some commands are refused and it cannot be ruled out that this one runs one of them."""
+    names = [
+        _expected(_without_directory(rule.specifier))[0] for rule in deny if rule.tool == "Bash" and rule.specifier
+    ]
+    return call.tool == "Bash" and may_hide(_text(call.arguments, "command"), names)
 
 
 def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:

@@ -1,37 +1,48 @@
 """Reads a shell command as far as can be done with certainty.
 
-Two readings, for two uses. The strict one gives the simple commands that a line consists of, or nothing if it holds
-anything whose effect is not plain from its words: expansions, substitutions, redirections, escapes, globs. What an
-allowance rests on must be read like this. The loose one lists everything that might be run, and guesses; it serves
-refusals, where a guess too many does no harm.
+Two readings, for two uses. `read_strictly` takes a small part of the language in which bash, dash and zsh agree, and
+gives the simple commands of a line, or nothing: what an allowance rests on must be read like this. `fragments` cuts a
+text at everything that could begin a command, and guesses; it serves refusals, where a guess too many does no harm.
 
-A command of more than `LONGEST_COMMAND` characters is unclear as a whole: the strict reading gives nothing, and the
-loose one covers its beginning. Both take time in proportion to the length, and go down into quoted commands a few
-levels only.
+What is read strictly, with everything else left out on purpose:
+
+- words of letters, digits and the characters of `_PLAIN`, `'…'`, and `"…"` without `$`, backtick, `\\` and `!`; nothing
+  that could be a comment, a home directory, an assignment, a reserved word or a pattern for file names
+- no words that a command of the shell itself would evaluate
+- `;`, `&`, `|`, `|&`, `&&`, `||` behind a command, and line ends
+- `2>&1` and its like, and redirections to and from `/dev/null`, at the end of a command: `sh` takes `a &>/dev/null b`
+  for two commands
+
+A command of more than `LONGEST_COMMAND` characters is unclear as a whole. Both take time in proportion to the length.
 """
 
 import re
 
 LONGEST_COMMAND = 64 << 10
-SEPARATORS = ("&&", "||", ";", "|&", "|", "&", "\n")
-_HARMLESS_REDIRECTION = re.compile(r"(?:[12]?>&[12]|(?:[012]|&)?[<>]>?[ \t]*/dev/null)(?=[\s;&|]|$)")
-_UNCLEAR = frozenset("$`(){}<>\\!*?[]")
-_UNCLEAR_START = re.compile(r"[#~]|[^'\" \t\n;&|]*[=:]~")
-_LONGEST = 50
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
-_WRAPPERS = frozenset(
+_PLAIN = r"A-Za-z0-9_./,:=+@%^~#\-"
+_PIECE = re.compile(rf"""(?:[{_PLAIN}]|[^\W\x00-\x7f])+|'(?P<single>[^']*)'(?!')|"(?P<double>[^"$`\\!]*)\"""")
+_NO_START = re.compile(r"[#~^=]|[^'\" \t\n;&|]*?[=:]~")
+_BLANKS = re.compile(r"[ \t]+")
+_OPERATOR = re.compile(r"&&|\|\||\|&|[;&|\n]")
+_WANTS_MORE = ("&&", "||", "|", "|&")
+_REDIRECTION = re.compile(r"(?:[12]?>&[12]|0?<[ \t]*/dev/null|(?:[12]|&)?>>?[ \t]*/dev/null)(?=[ \t\n;&|]|\Z)")
+_RESERVED = frozenset(
     {
-        *("sudo", "doas", "env", "command", "builtin", "exec", "nohup", "nice", "ionice", "chrt", "time", "timeout"),
-        *("xargs", "stdbuf", "setsid", "busybox", "toybox", "strace", "unshare", "chroot", "flock", "watch"),
-        *("parallel", "find", "fd", "caffeinate", "script", "ssh", "coproc", "trap"),
-        *("do", "then", "else", "if", "elif", "while", "until", "!", "{"),
+        *("if", "then", "else", "elif", "fi", "for", "in", "while", "until", "do", "done", "case", "esac", "select"),
+        *("function", "coproc", "repeat", "foreach", "end", "always", "nocorrect", "noglob", "-"),
     }
 )
-_INTERPRETERS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "fish", "eval", "su", "source", "."})
-_RUN_OTHERS = _WRAPPERS | _INTERPRETERS
-_NO_WORD = re.compile(r"\W")
+_EVALUATING = frozenset(
+    {
+        *("test", "printf", "print", "read", "let", "declare", "typeset", "local", "export", "readonly", "integer"),
+        *("float", "unset", "set", "shift", "wait", "getopts", "mapfile", "readarray", "ulimit", "return", "exit"),
+        *("break", "continue", "compgen", "vared", "zparseopts", "zstyle"),
+    }
+)
+"""Built into shells, they evaluate some of their words: `test -v 'a[$(rm x)]'` runs `rm`."""
+_EVALUATED = re.compile(r"[$`]")
 _BREAKS = re.compile(r"[;&|\n`(){}<>$]+")
-_WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
+WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 
 Words = tuple[str, ...]
 
@@ -42,79 +53,60 @@ def read_strictly(text: str) -> list[Words] | None:
         return None
     commands: list[Words] = []
     words: list[str] = []
+    operator = ""
+    redirected = False
     position = 0
     while position < len(text):
-        separator = next((mark for mark in SEPARATORS if text.startswith(mark, position)), None)
-        redirection = _HARMLESS_REDIRECTION.match(text, position)
-        if redirection is not None:
+        if blanks := _BLANKS.match(text, position):
+            position = blanks.end()
+        elif words and (redirection := _REDIRECTION.match(text, position)):
+            if text[position - 1] not in " \t":
+                return None  # zsh takes the number of `1&>` for that of a descriptor
+            redirected = True
             position = redirection.end()
-        elif separator is not None:
-            commands.append(tuple(words))
-            words = []
-            position += len(separator)
-        elif text[position] in " \t":
-            position += 1
+        elif found := _OPERATOR.match(text, position):
+            if words:
+                commands.append(tuple(words))
+                operator = found[0]
+            elif found[0] != "\n":
+                return None  # an operator with no command before it
+            words, redirected = [], False
+            position = found.end()
         else:
-            found = _word(text, position)
-            if found is None:
+            word = None if redirected else _word(text, position)
+            if word is None:
                 return None
-            word, position = found
-            words.append(word)
-    found_commands = [command for command in (*commands, tuple(words)) if command]
-    unclear = any(_ASSIGNMENT.match(command[0]) for command in found_commands)
-    return None if unclear else found_commands
+            words.append(word[0])
+            position = word[1]
+    if words:
+        commands.append(tuple(words))
+    elif operator in _WANTS_MORE:
+        return None
+    return commands if all(_is_simple(command) for command in commands) else None
 
 
 def _word(text: str, position: int) -> tuple[str, int] | None:
     """The word that begins here and where it ends; None if it is unclear what it means."""
-    if _UNCLEAR_START.match(text, position):
+    if _NO_START.match(text, position):
         return None
     parts: list[str] = []
     while position < len(text) and text[position] not in " \t\n;&|":
-        character = text[position]
-        if character in "'\"":
-            end = text.find(character, position + 1)
-            inside = text[position + 1 : end]
-            if end < 0 or (character == '"' and set(inside) & set("$`\\!")):
-                return None
-            parts.append(inside)
-            position = end + 1
-        elif character in _UNCLEAR:
+        piece = _PIECE.match(text, position)
+        if piece is None:
             return None
-        else:
-            parts.append(character)
-            position += 1
+        parts.append(piece[piece.lastgroup] if piece.lastgroup else piece[0])
+        position = piece.end()
     return "".join(parts), position
 
 
-def read_loosely(text: str, depth: int = 3) -> list[Words]:
-    """Everything in a text that might be run as a command: the program without its path, and what follows it."""
-    commands = read_strictly(text)
-    if commands is None:
-        commands = _fragments(text[:LONGEST_COMMAND])
-    return [run for words in commands for run in _runs(words, depth)]
+def _is_simple(command: Words) -> bool:
+    """Whether the first word names a program, and the others are only words to it."""
+    name = command[0]
+    evaluated = name in _EVALUATING and any(map(_EVALUATED.search, command))
+    return bool(name) and "=" not in name and name not in _RESERVED and not evaluated
 
 
-def _fragments(text: str) -> list[Words]:
-    """The text cut at everything that could begin a command, quotes and escapes ignored."""
-    pieces = _BREAKS.split(text.replace("\\\n", ""))
-    return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
-
-
-def _runs(words: Words, depth: int) -> list[Words]:
-    start = next((number for number, word in enumerate(words) if not _ASSIGNMENT.match(word)), len(words))
-    runs = [_named(words[start:])] if words[start:] else []
-    if not runs or runs[0][0] not in _RUN_OTHERS:
-        return runs
-    # A program that runs another may have any options, with values, before the other's name.
-    begins = (number for number in range(start + 1, len(words)) if not words[number].startswith("-"))
-    runs += [_named(words[begin : begin + _LONGEST]) for begin in begins]
-    if depth and any(run[0] in _INTERPRETERS for run in runs):
-        runs += [inner for word in words if _NO_WORD.search(word) for inner in read_loosely(word, depth - 1)]
-    return runs
-
-
-def _named(words: Words) -> Words:
-    """With the program's bare name: `rm` for `/bin/rm` and `rm.exe`."""
-    name = words[0].rpartition("/")[2]
-    return (name[:-4] if name[-4:].lower() == ".exe" else name, *words[1:])
+def fragments(text: str) -> list[Words]:
+    """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
+    pieces = _BREAKS.split(text[:LONGEST_COMMAND].replace("\\\n", ""))
+    return [tuple(piece.translate(WITHOUT_QUOTES).split()) for piece in pieces]

@@ -20,17 +20,9 @@ from ..model.text import as_json, count_of, cut_data, gaps, has_mark, hidden_in,
 from ..secret_shapes import hide_shapes
 
 _LONGEST = 200
-
-
 _LONGEST_ARGUMENT = 60
-
-
 _PATH_FIELDS = frozenset({"file_path", "notebook_path"})
-
-
 _BACKGROUND = " (in the background)"
-
-
 _DESCRIBED_FIELDS = {
     "Bash": "command",
     "PowerShell": "command",
@@ -40,8 +32,6 @@ _DESCRIBED_FIELDS = {
     "WebFetch": "url",
     "WebSearch": "query",
 }
-
-
 """The field of a tool's input that its description ends with, where that is short enough."""
 
 
@@ -158,35 +148,15 @@ def _argument(value: Any) -> str:
 
 
 WHOLE = 256 << 10
-
-
 """An input of up to so many bytes is shown whole."""
-
-
 FORM_PAGE = 200_000
-
-
 """Characters of one form, where a question needs several."""
-
-
 _CUT_BUDGET = 64_000
-
-
 _LONGEST_CUT_TEXT = 8_000
-
-
 _SMALL_BUDGET = 1_000
-
-
 _SHORT_VALUE = 200
-
-
 """A value of up to so many characters stands behind its name, a longer one in a block of its own."""
-
-
 _TEXTS_OF_FORM = ("title", "description", "enumNames")
-
-
 _SCHEMAS_IN_FORM = ("properties", "items", "oneOf", "anyOf")
 
 

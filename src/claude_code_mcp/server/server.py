@@ -18,7 +18,6 @@ import mcp_types as types
 from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
 from .. import __version__
@@ -32,6 +31,8 @@ from ..service import LOCAL, Service
 from . import sdk
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
+from .subscriptions import TOOLS_CHANGED, Subscriptions
+from .tasks import Tasks, declares_tasks
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
 from .tools.code import code_tools
@@ -63,16 +64,24 @@ _ANNOUNCE_DELAY = 0.5
 class McpServer:
     """The tools of one service, for any number of connections."""
 
-    def __init__(self, service: Service, on_disconnect: str = "keep", hub: "Hub | None" = None) -> None:
-        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends."""
+    def __init__(
+        self,
+        service: Service,
+        on_disconnect: str = "keep",
+        hub: "Hub | None" = None,
+        tools: Mapping[str, Tool[Any]] | None = None,
+    ) -> None:
+        """`on_disconnect` says what becomes of the sessions that a connection has used when it ends; `tools` are those
+        of the chosen toolsets unless given."""
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
         self._hub = hub
         self._hub_proxy = _hub_proxy(service, hub)
-        self._bus = InMemorySubscriptionBus()
+        self._subscriptions = Subscriptions(principal)
+        self._tasks = Tasks(service, principal, self._subscriptions.task_changed)
         self._on_disconnect = on_disconnect
         self._connections: set[Dialogs] = set()
-        self._tools = tools_of(service.settings)
+        self._tools = tools_of(service.settings) if tools is None else tools
         self._listing = types.ListToolsResult(tools=[tool.listing() for tool in self._tools.values()])
         self._shared: dict[str, Dialogs] = {}
         self._held_events = HeldEvents()
@@ -90,8 +99,9 @@ class McpServer:
             lifespan=self._lifespan,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=None if self._hub_proxy is None else ListenHandler(self._bus),
+            on_subscriptions_listen=self._subscriptions.listen,
         )
+        self._tasks.register(server)
         # A person may take as long as a question stays open to answer the form that a call returned.
         security = RequestStateSecurity.ephemeral(ttl=self.service.settings.permission_timeout + 600)
         server.middleware[:] = [checked_results, RequestStateBoundary(security, default_audience=NAME)]
@@ -122,7 +132,7 @@ class McpServer:
         an upstream which comes and goes cannot flood the clients."""
         await asyncio.sleep(_ANNOUNCE_DELAY)
         self._announcing = False
-        await self._bus.publish(ToolsListChanged())
+        self._subscriptions.list_changed(TOOLS_CHANGED)
         for dialogs in list(self._connections):
             await dialogs.notify_tools_changed()
 
@@ -132,26 +142,35 @@ class McpServer:
         run = await self._runner(params.name)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
+        call = Call(
+            self.service,
+            self._dialogs(context),
+            principal(),
+            context,
+            Switches(self.service, principal()),
+            self._held_events,
+            self._hub,
+            params.input_responses or {},
+            read_state(params),
+            self._on_disconnect,
+        )
+        round_ = partial(self._run_round, params, run)
+        # The SDK passes on a result of an extension's own kind; its types do not say so.
+        return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
+
+    async def _run_round(
+        self, params: types.CallToolRequestParams, run: "ToolRunner", call: Call
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Runs one round of a call to its reply, which may be a refusal; MCPError where the protocol was violated."""
         try:
-            dialogs = self._dialogs(context)
-            call = Call(
-                self.service,
-                dialogs,
-                principal(),
-                context,
-                Switches(self.service, principal()),
-                self._held_events,
-                self._hub,
-                params.input_responses or {},
-                read_state(params),
-                self._on_disconnect,
-            )
             reply = await run(call, params.arguments or {})
             return self._without_secrets(success(reply) if isinstance(reply, ToolOutput) else reply)
         except ClaudeCodeError as error:
             self._audit_failure(params.name, error.code)
             point_to_remedy(error, self.service.settings)
             return self._without_secrets(refusal(error, self.service.redaction.text))
+        except MCPError:
+            raise
         except Exception:
             log.exception("tool %s failed", params.name)
             self._audit_failure(params.name, ClaudeCodeError.code)

@@ -19,11 +19,7 @@ from .record_writer import RecordWriter
 from .slots import Slots
 
 log = logging.getLogger(__name__)
-
-
 _GRACE = 1.0
-
-
 """Seconds that tasks have to end by themselves when the service closes."""
 
 

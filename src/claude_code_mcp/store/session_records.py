@@ -91,38 +91,16 @@ class Lease:
 
 
 LOCAL = "local"
-
-
 """The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
-
-
 VERSION: Final = 1
-
-
 LONGEST_RESULT = 256 << 10
-
-
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
-
-
 _LARGEST_FILE = 16 << 20
-
-
 _SUFFIX = ".json"
-
-
 _SETTLED_AFTER = 2.0
-
-
 """Seconds after which a directory's modification time is sure to change with the next change in it."""
-
-
 _CHECKED_AT_ONCE = 100
-
-
 _LEFT_BY_CRASH_AFTER = 3600.0
-
-
 _MOST_HOPS = 1000
 
 
@@ -134,11 +112,7 @@ def _any_text(value: object) -> str:
 
 
 Time = Annotated[float, Field(ge=0, lt=1e11)]
-
-
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
 DirectoryName = Annotated[str, PlainValidator(_any_text)]
 
 

@@ -19,8 +19,6 @@ from typing import Any
 from ..model.text import clip_line
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -84,60 +82,26 @@ def clean(text: str) -> str:
 
 
 LONGEST_TITLE = 200
-
-
 """Characters of a title or first prompt."""
-
-
 _HEAD = 1 << 17
-
-
 _TAIL = 1 << 16
-
-
 _STRING = rb'"([^"\\]*(?:\\.[^"\\]*)*)"'
-
-
 _CWD = re.compile(rb'"(?:cwd|relocatedCwd)": ?' + _STRING)
-
-
 _BRANCH = re.compile(rb'"gitBranch": ?' + _STRING)
-
-
 _SIDECHAIN = re.compile(rb'"isSidechain": ?(true|false)')
-
-
 _USER = re.compile(rb'"type": ?"user"')
-
-
 _PROMPT_LINE = re.compile(rb'"type": ?"(?:user|queue-operation)"')
-
-
 _CUT_PROMPT = re.compile(rb'"(?:content|text)": ?"((?:[^"\\]|\\.){1,2000})', re.DOTALL)
-
-
 _UUID = re.compile(rb'"uuid": ?"([^"\\]{1,200})"')
-
-
 _TITLES = (("custom-title", "customTitle"), ("ai-title", "aiTitle"))
-
-
 _LONGEST_FOLDER = 200
-
-
 _MACHINE_TAGS = (
     "system-reminder", "local-command-caveat", "local-command-stdout", "local-command-stderr", "bash-stdout",
     "bash-stderr", "ide_opened_file", "ide_selection", "session-start-hook", "user-prompt-submit-hook",
     "task-notification", "tick", "goal",
 )  # fmt: skip
-
-
 _MACHINE_TAG = re.compile(rf"<({'|'.join(_MACHINE_TAGS)})\b")
-
-
 _INTERRUPTED = "[Request interrupted by user"
-
-
 _NOT_TYPED = ("isMeta", "isSidechain", "isCompactSummary", "isVisibleInTranscriptOnly")
 
 

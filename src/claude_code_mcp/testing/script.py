@@ -15,17 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 MARKER = "SCRIPT:"
-
-
 StepObject = dict[str, Any]
-
-
 """A step in its full form."""
-
-
 Step = StepObject | str
-
-
 """One answer of the model: an object of the script language, or a string for plain text."""
 
 
@@ -150,26 +142,12 @@ def _options(options: Sequence[str | tuple[str, str]]) -> list[dict[str, str]]:
 
 
 T = TypeVar("T")
-
-
 Json = dict[str, Any]
-
-
 FaultKind = Literal["error", "cut", "stall"]
-
-
 _BLOCK_KEYS = frozenset({"text", "thinking", "signature", "tool", "input", "id", "structured"})
-
-
 _PACE_KEYS = frozenset({"chunks", "interval", "repeat"})
-
-
 _FAULT_KEYS = frozenset({"error", "cut", "stall", "hang", "times", "error_type", "message", "retry_after"})
-
-
 _STEP_KEYS = _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "stop_reason", "usage", "model"}
-
-
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -179,8 +157,6 @@ _ERROR_TYPES = {
     429: "rate_limit_error",
     529: "overloaded_error",
 }
-
-
 _KINDS: dict[type, str] = {str: "a string", dict: "an object"}
 
 

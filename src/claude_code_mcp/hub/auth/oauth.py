@@ -23,11 +23,7 @@ from .credentials import CredentialStorage
 from .cross_app_access import assertion_auth
 
 CLIENT_NAME = "claude-code-mcp"
-
-
 _UNUSED_REDIRECT = "http://127.0.0.1/callback"
-
-
 """Registered by a provider that never sends a person anywhere."""
 
 

@@ -30,35 +30,15 @@ from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
 from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
 UNREACHABLE = -32010
-
-
 """There was no answer; `data.sent` says whether the request can have arrived."""
-
-
 UNAUTHORIZED = -32011
-
-
 SESSION_GONE = -32012
-
-
 """The server has forgotten the session, since it was started anew: the request was not processed."""
-
-
 _POST_TIMEOUT = 60.0
-
-
 """Seconds to the head of the answer to a POST. Its body, and whatever a GET streams, may take forever."""
-
-
 _DELETE_TIMEOUT = 5.0
-
-
 _CONNECT_TIMEOUT = 30.0
-
-
 _TIMEOUTS = {"POST": _POST_TIMEOUT, "DELETE": _DELETE_TIMEOUT}
-
-
 _LARGEST_EVENT = 64 << 20
 
 
@@ -190,8 +170,6 @@ def _default_context() -> ssl.SSLContext:
 
 
 _LARGEST_MESSAGE = 64 << 20
-
-
 _CLOSE_TIMEOUT = 2.0
 
 

@@ -9,7 +9,7 @@ the other channels too; the first answer wins, and the dialog of a question that
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -150,9 +150,10 @@ class Dialogs:
         change, self._change = self._change, asyncio.Event()
         change.set()
 
-    async def wait_for_change(self) -> None:
-        """Returns when a question was opened, settled or dismissed."""
-        await self._change.wait()
+    def wait_for_change(self) -> Coroutine[Any, Any, Any]:
+        """Waits until a question was opened, settled or dismissed, from the time of this call on: what happens before
+        the wait is started is not missed."""
+        return self._change.wait()
 
     async def _show(self, question: Question, stream: "_CallStream") -> None:
         arrays = self._session.protocol_version >= _WITH_ARRAYS

@@ -22,20 +22,10 @@ from ...store.transcripts import is_session_id
 from .context import Call
 
 _MAX_NAME = 100
-
-
 """Characters of a field's name in an error message."""
-
-
 _MAX_PROBLEMS = 500
-
-
 """Problems of one call that are looked at one by one."""
-
-
 _SHOWN_PROBLEMS = 5
-
-
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -72,8 +62,6 @@ def dump(output: ToolOutput) -> dict[str, Any]:
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
-
-
 Reply = ToolOutput | types.InputRequiredResult
 
 
@@ -213,11 +201,7 @@ def _is_noise(key: str, value: Any) -> bool:
 
 
 _MAX_RULES = 200
-
-
 _MAX_COUNT = 1_000_000
-
-
 _MAX_MILLISECONDS = 10**12
 
 
@@ -260,21 +244,9 @@ def _check_milliseconds(milliseconds: int) -> int:
 
 
 Milliseconds = Annotated[int, Field(gt=0), AfterValidator(_check_milliseconds)]
-
-
 Count = Annotated[int, Field(gt=0), AfterValidator(_check_count)]
-
-
 Name = Annotated[str, AfterValidator(partial(_check_text, limit=1000))]
-
-
 Offset = Annotated[int, AfterValidator(_check_offset)]
-
-
 Path = Annotated[str, AfterValidator(partial(_check_text, limit=4096))]
-
-
 Rules = Annotated[list[Name], AfterValidator(_check_rules)]
-
-
 SessionId = Annotated[str, AfterValidator(_check_session_id)]

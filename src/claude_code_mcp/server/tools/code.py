@@ -163,6 +163,7 @@ async def claude_code_session(call: Call, arguments: SessionAction) -> Reply:
     call.dialogs.follow(session.id)
     call.dialogs.accept_forms(session.id, call.responses, call.offsets)
     if arguments.wait_seconds:
+        await call.detach(session.id)
         await wait_for_rest(call, session, arguments.wait_seconds)
     questions = open_questions(call, session) if arguments.wait_seconds else None
     return questions or session_details(session, sensitive, call.service.redaction)

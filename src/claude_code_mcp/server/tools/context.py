@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import mcp_types as types
 
@@ -48,6 +48,17 @@ class Switches:
             raise PermissionDenied("bypassPermissions is switched off.", remedy=ENABLE_BYPASS)
 
 
+class RunsOn(Protocol):
+    """A call that can run on after its client has been answered: see server/tasks.py."""
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the client has its answer already."""
+
+    async def begin(self, session_id: str | None, message_id: str | None) -> None:
+        """Makes the rest of the call a task, durably."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What a tool needs to run one call."""
@@ -65,6 +76,8 @@ class Call:
     """What becomes of a turn when the client that waits for it is gone."""
     offsets: dict[str, int] = field(default_factory=dict)
     """How far the person has read in questions that take several forms, by question; earlier rounds included."""
+    task: RunsOn | None = None
+    """What the call may become; None for a client that does not take tasks."""
 
     def __post_init__(self) -> None:
         self.offsets.update(self.state.get("offsets") or {})
@@ -94,10 +107,21 @@ class Call:
         value = self.state.get(name)
         return value if isinstance(value, int) else None
 
+    async def detach(self, session_id: str | None = None, message_id: str | None = None) -> None:
+        """The call begins to wait, for a message of a session if one is named. Where the client takes tasks it is
+        answered now, and the call runs on without it."""
+        if self.task is not None:
+            await self.task.begin(session_id, message_id)
+
+    @property
+    def detached(self) -> bool:
+        """Whether nobody waits for this call any more: it has no limit of time and sends no notifications."""
+        return self.task is not None and self.task.is_begun
+
     @property
     def wants_progress(self) -> bool:
         """Whether the client asked for progress notifications of this call."""
-        return bool(self.context.meta and self.context.meta.get("progress_token") is not None)
+        return not self.detached and bool(self.context.meta and self.context.meta.get("progress_token") is not None)
 
     @property
     def can_ask(self) -> bool:

@@ -170,6 +170,7 @@ class _QueryStream:
         call, session = self._call, self._session
         call.dialogs.follow(session.id)
         call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+        await call.detach(session.id, self._user_message.id)
         self._restore_bundle()
         try:
             with call.dialogs.waiting(session.id, call.context.request_id, call.context.session):
@@ -265,6 +266,8 @@ class _QueryStream:
 
     async def _send(self) -> None:
         async for sequence, message, at, _ in self._queue:
+            if self._call.detached:
+                continue
             params = {
                 "type": "claude_code_message",
                 "sessionId": self._session.id,

@@ -267,6 +267,7 @@ async def _wait(
     """Waits, if at all; returns the open questions where the client takes them as the result of a call."""
     if not seconds:
         return None
+    await call.detach(session.id, message.id if message is not None else None)
     await wait_for_rest(call, session, seconds, message)
     if message is None:
         return open_questions(call, session, **state)

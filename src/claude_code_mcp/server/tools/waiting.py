@@ -47,6 +47,7 @@ async def wait_for_turn(
     """
     call.dialogs.follow(session.id)
     call.dialogs.accept_forms(session.id, call.responses, call.offsets)
+    await call.detach(session.id, message.id)
     try:
         async with progress_of(call, session):
             await wait_for_rest(call, session, seconds, message)
@@ -57,8 +58,8 @@ async def wait_for_turn(
 
 
 async def wait_for_rest(call: Call, session: Session, seconds: float, message: UserMessage | None = None) -> None:
-    """Waits until the session rests or has an open question, but at most `seconds`. While all open questions are shown
-    in dialogs the wait goes on: they are left to the person.
+    """Waits until the session rests or has an open question, but at most `seconds`. While all open questions are left
+    to others the wait goes on. A call that has become a task waits as long as it takes.
 
     With a `message`, waits for the outcome of that message instead, whatever else the session does.
     """
@@ -68,13 +69,20 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
         contextlib.suppress(TimeoutError),
         call.dialogs.waiting(session.id, context.request_id, context.session),
     ):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(None if call.detached else seconds):
             while outcome is None or not outcome.done():
                 await first_of(outcome, session.wait(None))
-                if not (session.busy and call.dialogs.all_shown(session.id)):
+                if not (session.busy and _left_to_others(call, session)):
                     break
                 await first_of(outcome, call.dialogs.wait_for_change())
     await session.saved()  # what the caller is told now must be known after a crash too
+
+
+def _left_to_others(call: Call, session: Session) -> bool:
+    """Whether this call has nothing to do with the open questions: they are in dialogs that a person has before them,
+    or the person has closed those of a task and will answer somewhere else."""
+    dialogs = call.dialogs
+    return dialogs.all_shown(session.id) or (call.detached and not dialogs.undismissed(session.id))
 
 
 async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, Any, Any]) -> None:

@@ -1,0 +1,369 @@
+"""Calls that run on as tasks (`io.modelcontextprotocol/tasks`), for clients that declare the extension.
+
+A call of such a client starts as every call does. When it begins to wait for a turn (`Call.detach`), the task is
+written to disk and returned as the result of the call; the rest of the call runs on behind it. The tools know nothing
+of this: a question that ends a round becomes an input request of the task, under the id of the question, and the
+client's `tasks/update` starts the next round as a repeated call would. So task and turn are one thing, and what other
+channels answer is seen here too.
+
+A task belongs to the caller that started it; to everybody else it does not exist. After a restart it is told from its
+record: with its result if it had ended, else with what became of its session.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER
+from mcp_types.jsonrpc import HEADER_MISMATCH, MISSING_REQUIRED_CLIENT_CAPABILITY
+from pydantic import Field, TypeAdapter, ValidationError
+
+from ..errors import ClaudeCodeError
+from ..model.text import iso
+from ..service import Service
+from ..store.task_records import ENDED, TaskRecord, TaskRecords
+from .elicitation.dialogs import is_modern
+from .sdk import Context
+from .tools.context import Call
+
+log = logging.getLogger(__name__)
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+NOTIFICATION = "notifications/tasks"
+CallReply = types.CallToolResult | types.InputRequiredResult
+Round = Callable[[Call], Awaitable[CallReply]]
+"""Runs one round of a tool's call. Refusals are results; MCPError is an error of the protocol."""
+
+_POLL_INTERVAL_MS = 1000
+_MAX_LISTED_KEYS = 100
+_ANSWER: TypeAdapter[types.ElicitResult] = TypeAdapter(types.ElicitResult)
+
+
+class TaskParams(types.RequestParams):
+    task_id: str = Field(max_length=100)
+
+
+class UpdateParams(TaskParams):
+    input_responses: dict[str, Any]
+
+
+def declares_tasks(context: Context) -> bool:
+    """Whether this request's client takes tasks. Only requests of 2026-07-28 can say so."""
+    capabilities = context.session.client_capabilities
+    extensions = capabilities.extensions if capabilities is not None else None
+    return is_modern(context.protocol_version) and EXTENSION in (extensions or {})
+
+
+def missing_capability() -> MCPError:
+    """The error for a client that asks for tasks without having declared them."""
+    return MCPError(
+        MISSING_REQUIRED_CLIENT_CAPABILITY,
+        "The client does not declare the tasks extension.",
+        {"requiredCapabilities": {"extensions": {EXTENSION: {}}}},
+    )
+
+
+@dataclass(eq=False)
+class Task:
+    """One call that runs on behind its client's back. `begin` is called by the call itself, through `Call.detach`."""
+
+    tasks: "Tasks"
+    record: TaskRecord
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    input_requests: dict[str, Any] = field(default_factory=dict)
+    """The open questions as they go on the wire, by key."""
+    _question_of: dict[str, str] = field(default_factory=dict)
+    """The question behind each key that was ever used: a key is never used twice."""
+    _responses: dict[str, types.ElicitResult] = field(default_factory=dict)
+    _answered: asyncio.Event = field(default_factory=asyncio.Event)
+    run: "asyncio.Task[None] | None" = None
+    cancelling: bool = False
+
+    @property
+    def is_begun(self) -> bool:
+        return self.begun.is_set()
+
+    async def begin(self, session_id: str | None, message_id: str | None) -> None:
+        """The call goes on as a task from here. When this returns the task is on disk; a second call does nothing.
+
+        If it cannot be written (OSError) the call stays what it was: one that its client waits for.
+        """
+        if self.is_begun:
+            return
+        record = self.record.model_copy(update={"session_id": session_id, "message_id": message_id})
+        try:
+            await asyncio.to_thread(self.tasks.records.write, record)
+        except OSError as error:
+            log.warning("a call does not become a task: its record cannot be written: %s", error)
+            return
+        self.record = record
+        self.tasks.add(self)
+        self.begun.set()
+
+    def ask(self, requests: Mapping[str, types.InputRequest]) -> None:
+        """The round has ended with these questions."""
+        shown = {}
+        for question_id, request in requests.items():
+            key = next((key for key in self.input_requests if self._question_of[key] == question_id), None)
+            if key is None:
+                uses = sum(1 for used in self._question_of.values() if used == question_id)
+                key = question_id if not uses else f"{question_id}.{uses + 1}"
+                self._question_of[key] = question_id
+            shown[key] = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        self.input_requests = shown
+        self.changed("input_required")
+
+    def respond(self, responses: Mapping[str, Any]) -> None:
+        """Takes the client's answers; keys that are not open, and what is no answer, are ignored."""
+        for key in list(responses)[:_MAX_LISTED_KEYS]:
+            if key in self.input_requests:
+                try:
+                    answer = _ANSWER.validate_python(responses[key])
+                except ValidationError:
+                    continue
+                del self.input_requests[key]
+                self._responses[self._question_of[key]] = answer
+        if self._responses:
+            self.changed("input_required" if self.input_requests else "working")
+            self._answered.set()
+
+    async def next_responses(self, change: Coroutine[Any, Any, Any] | None) -> Mapping[str, types.ElicitResult]:
+        """Waits for answers of the client, or for a `change` of the questions elsewhere."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._answered.wait())]
+        if change is not None:
+            waits.append(asyncio.ensure_future(change))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        self._answered.clear()
+        responses, self._responses = self._responses, {}
+        return responses
+
+    def changed(self, status: str, **more: Any) -> None:
+        """Notes a new status, and tells those who listen if anything is new."""
+        self.record = self.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
+        self.tasks.publish(self)
+
+    def listing(self) -> dict[str, Any]:
+        """The task in full, as `tasks/get` returns and `notifications/tasks` sends it."""
+        waiting = {"inputRequests": self.input_requests} if self.record.status == "input_required" else {}
+        return {**brief(self.record), **waiting, **_end_of(self.record)}
+
+
+class Tasks:
+    """The tasks of a server: starts them, and answers the requests about them."""
+
+    def __init__(
+        self, service: Service, principal: Callable[[], str], publish: Callable[[str, str, Any], None]
+    ) -> None:
+        """`publish` is called with the owner, the task's id and the whole task whenever one has changed."""
+        self.service = service
+        self._principal = principal
+        self._publish = publish
+        self.records = TaskRecords(service.settings.state_dir)
+        self._tasks: dict[str, Task] = {}
+        """Those that run in this server, and those that ended here and whose record could not be written."""
+
+    def register(self, server: Server[Any]) -> None:
+        """Offers tasks on a server of the SDK."""
+        server.extensions[EXTENSION] = {}
+        server.add_request_handler("tasks/get", TaskParams, self._get)
+        server.add_request_handler("tasks/update", UpdateParams, self._update)
+        server.add_request_handler("tasks/cancel", TaskParams, self._cancel)
+
+    def add(self, task: Task) -> None:
+        if not self._tasks:
+            self.service.start_task(self._clean_up())
+        self._tasks[task.record.task_id] = task
+
+    async def _clean_up(self) -> None:
+        await asyncio.to_thread(self.records.clean_up, self.service.settings.task_ttl_ms)
+
+    def publish(self, task: Task) -> None:
+        if task.is_begun:
+            self._publish(task.record.owner, task.record.task_id, task.listing)
+
+    # -- running ----------------------------------------------------------------------------------------------
+
+    async def start(self, call: Call, tool: str, round_: Round) -> "CallReply | dict[str, Any]":
+        """Runs a call. Returns its task as soon as it has become one, or its reply if that comes before."""
+        now = time.time()
+        task = Task(
+            self,
+            TaskRecord(
+                task_id=secrets.token_urlsafe(24),
+                owner=call.principal,
+                tool=tool,
+                created_at=now,
+                updated_at=now,
+                ttl_ms=self.service.settings.task_ttl_ms,
+            ),
+        )
+        call = replace(call, task=task, on_disconnect="keep")
+        first = asyncio.ensure_future(round_(call))
+        begun = asyncio.ensure_future(task.begun.wait())
+        try:
+            await asyncio.wait({first, begun}, return_when=asyncio.FIRST_COMPLETED)
+            if task.is_begun:
+                task.run = self.service.start_task(self._finish(task, call, round_, first))
+        finally:
+            begun.cancel()
+            if not task.is_begun:
+                first.cancel()
+        return {"resultType": "task", **brief(task.record)} if task.is_begun else first.result()
+
+    async def _finish(self, task: Task, call: Call, round_: Round, first: "asyncio.Future[CallReply]") -> None:
+        """Runs the rest of the call, round by round, and writes down how it ended."""
+        try:
+            reply = await first
+            while isinstance(reply, types.InputRequiredResult):
+                call = await self._next_round(task, call, reply)
+                reply = await round_(call)
+        except asyncio.CancelledError:
+            if not task.cancelling:
+                raise  # the server ends; the record says that the task was at work
+            end: dict[str, Any] = {"status": "cancelled"}
+        except MCPError as error:
+            end = {"status": "failed", "error": {"code": error.code, "message": error.message}}
+        else:
+            result = reply.model_dump(mode="json", by_alias=True, exclude_none=True)
+            result.pop("resultType", None)
+            end = {"status": "cancelled"} if task.cancelling else {"status": "completed", "result": result}
+        task.input_requests = {}
+        await self._end(task, **end)
+
+    async def _next_round(self, task: Task, call: Call, asked: types.InputRequiredResult) -> Call:
+        """Waits, after a round that ended with questions, for what the next one is to be started with."""
+        requests = asked.input_requests or {}
+        state = dict(json.loads(asked.request_state)) if asked.request_state else {}
+        responses: Mapping[str, types.ElicitResult] = {}
+        if task.record.session_id is None:
+            task.ask(requests)
+            responses = await task.next_responses(None)
+        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(str(state.get("session")))}:
+            # Nothing is awaited between this look and the beginning of the wait, so no change is missed.
+            change = call.dialogs.wait_for_change()
+            task.ask(requests)
+            responses = await task.next_responses(change)
+        if responses:
+            task.changed("input_required" if task.input_requests else "working")
+        return replace(call, responses=responses, state=state, offsets={})
+
+    async def _end(self, task: Task, status: str, **more: Any) -> None:
+        """The record is on disk before anybody is told."""
+        ended = task.record.model_copy(update={"status": status, "updated_at": time.time(), **more})
+        try:
+            await asyncio.to_thread(self.records.write, ended)
+        except (OSError, ValueError) as error:
+            log.warning("the end of a task cannot be written down: %s", error)
+        else:
+            self._tasks.pop(ended.task_id, None)
+        task.record = ended
+        self.publish(task)
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        found = await self._find(context, params)
+        if isinstance(found, Task):
+            return {"resultType": "complete", **found.listing()}
+        return {"resultType": "complete", **brief(found), **_end_of(found)}
+
+    async def _update(self, context: Context, params: UpdateParams) -> dict[str, Any]:
+        found = await self._find(context, params)
+        if isinstance(found, Task):
+            found.respond(params.input_responses)
+        return {"resultType": "complete"}
+
+    async def _cancel(self, context: Context, params: TaskParams) -> dict[str, Any]:
+        """Interrupts the turn of the task; of one whose call has no turn, the call itself. One that has ended stays."""
+        found = await self._find(context, params)
+        if isinstance(found, Task) and found.record.status not in ENDED and not found.cancelling:
+            found.cancelling = True
+            if not await self._give_up_turn(found.record) and found.run is not None:
+                found.run.cancel()
+        return {"resultType": "complete"}
+
+    async def _give_up_turn(self, record: TaskRecord) -> bool:
+        """Ends the turn of a task; whether there was one. The task ends with it."""
+        if record.session_id is None or record.message_id is None:
+            return False
+        session = await self.service.find(record.session_id, owner=record.owner)
+        message = session.delivery(record.message_id)
+        if message is None or message.outcome.done():
+            return False
+        await session.give_up_message(message)
+        return True
+
+    async def _find(self, context: Context, params: TaskParams) -> Task | TaskRecord:
+        """A task of the caller's: one that runs here, or the record of another."""
+        if not declares_tasks(context):
+            raise missing_capability()
+        _check_header(context, params.task_id)
+        owner = self._principal()
+        task = self._tasks.get(params.task_id)
+        if task is not None and task.record.owner == owner:
+            return task
+        record = await asyncio.to_thread(self.records.read, params.task_id, owner)
+        if record is None:
+            raise MCPError(types.INVALID_PARAMS, "There is no such task.")
+        return record if record.status in ENDED else await self._after_restart(record)
+
+    async def _after_restart(self, record: TaskRecord) -> TaskRecord:
+        """What became of a task that no server has ended. It goes on if its session runs in another server; else that
+        was stopped in the middle of the turn, and the result says so and how to go on."""
+        text = "The server was stopped while this task ran."
+        if record.session_id is not None:
+            try:
+                session = await self.service.find(record.session_id, owner=record.owner)
+            except ClaudeCodeError as error:
+                text += f" {error.message}"
+            else:
+                if session.runs_elsewhere:
+                    return record
+                text += f" Session {session.id} can be continued."
+        result = {"content": [{"type": "text", "text": text}], "isError": True}
+        if record.session_id is not None:
+            result["structuredContent"] = {
+                "sessionId": record.session_id,
+                "error": {"code": "INTERNAL", "message": text},
+            }
+        ended = record.model_copy(update={"status": "completed", "updated_at": time.time(), "result": result})
+        await asyncio.to_thread(self.records.write, ended)
+        return ended
+
+
+def brief(record: TaskRecord) -> dict[str, Any]:
+    """The fields that every mention of a task has."""
+    return {
+        "taskId": record.task_id,
+        "status": record.status,
+        "createdAt": iso(record.created_at),
+        "lastUpdatedAt": iso(record.updated_at),
+        "ttlMs": record.ttl_ms,
+        "pollIntervalMs": _POLL_INTERVAL_MS,
+    }
+
+
+def _end_of(record: TaskRecord) -> dict[str, Any]:
+    ends = {"result": record.result, "error": record.error}
+    return {name: value for name, value in ends.items() if value is not None}
+
+
+def _check_header(context: Context, task_id: str) -> None:
+    """Over HTTP the id stands in a header too, for intermediaries that route by it; both must be the same."""
+    headers = getattr(context.request, "headers", None)
+    if headers is not None and headers.get(MCP_NAME_HEADER) != task_id:
+        raise MCPError(
+            HEADER_MISMATCH, f"{MCP_NAME_HEADER} header does not match the request body's 'taskId' parameter"
+        )
