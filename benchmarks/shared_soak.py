@@ -133,7 +133,7 @@ def _use(clients: list[_Client], moment: str, runtime: Path, project: Path, dice
     for client, request in zip(clients, waiting, strict=True):
         if "result" not in (answer := client.answer(request)):
             raise _Problem(f"a reading call was answered with {answer}")
-    done = one.call("claude_send_message", sessionId=session, message=script("On.", "Back."), waitSeconds=60)
+    done = one.call("claude_send_message", sessionId=session, message=script("On.", "Back."), waitSeconds=50)
     if done.get("result") != "Back.":
         raise _Problem(f"the session was not resumed: {done}")
     for client in clients:

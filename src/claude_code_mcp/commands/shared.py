@@ -19,6 +19,7 @@ from ..shared.hello import Hello, new_identity
 from . import serve
 from .flags import add_config_file, add_json, positive, print_json
 
+_INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
 _STOP_SECONDS = 60.0
 _POLL_INTERVAL = 0.05
 _FOLLOW_INTERVAL = 0.3
@@ -45,7 +46,7 @@ def add_to(commands: Any) -> None:
             "--http", metavar="HOST:PORT", help="serve over HTTP too; it then stays until it is stopped"
         )
         if name == "run":
-            action.add_argument(launch.INHERITED, metavar="PATH", help=argparse.SUPPRESS)
+            action.add_argument(launch.INHERITED, metavar="PATH", help=_INHERITED_HELP)
         else:
             add_json(action)
         _add_settings(action)
