@@ -2,10 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -265,3 +269,71 @@ def test_the_log_is_printed(shared: SharedPlace) -> None:
     assert oct(next(shared.runtime.glob("*.log")).stat().st_mode & 0o777) == "0o600"
     again = shared.command("shared", "start", "--json")
     assert json.loads(again.stdout)["pid"] == shared.status()[0]["pid"]
+
+
+ANOTHER_USER = 65534
+KNOCK = """
+import os, socket, sys
+os.setegid(int(sys.argv[2]))
+os.seteuid(int(sys.argv[2]))
+client = socket.socket(socket.AF_UNIX)
+client.settimeout(60)
+client.connect(sys.argv[1])
+try:
+    client.sendall(b"{}\\n")
+    got = client.recv(100)
+except ConnectionError:
+    got = b""
+sys.stdout.write(repr(got) if got else "nothing")
+"""
+LISTEN = """
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+os.seteuid(int(sys.argv[2]))
+server.listen()
+print("listening", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_another_user_is_served_nothing_even_if_the_directory_were_open(shared: SharedPlace) -> None:
+    with tempfile.TemporaryDirectory() as above:
+        runtime = Path(above) / "run"
+        elsewhere = {"CLAUDE_CODE_MCP_RUNTIME_DIR": str(runtime)}
+        try:
+            assert shared.command("shared", "start", **elsewhere).returncode == 0
+            (socket_path,) = runtime.glob("*.sock")
+            assert "PermissionError" in knock(socket_path)
+            for directory in (Path(above), runtime):
+                directory.chmod(0o711)
+            socket_path.chmod(0o666)
+            assert knock(socket_path) == "nothing"
+        finally:
+            runtime.chmod(0o700)
+            assert shared.command("shared", "stop", **elsewhere).returncode == 0
+
+
+def knock(socket_path: Path) -> str:
+    """What another user gets at a socket."""
+    command = [sys.executable, "-S", "-c", KNOCK, str(socket_path), str(ANOTHER_USER)]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    return done.stdout or done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_a_server_of_another_user_gets_nothing_of_a_client(shared: SharedPlace) -> None:
+    with opened(shared.client()) as client:
+        call(client, 1, "claude_list_sessions")
+    (socket_path,) = shared.runtime.glob("*.sock")
+    assert shared.command("shared", "stop").returncode == 0
+    listen = [sys.executable, "-S", "-c", LISTEN, str(socket_path), str(ANOTHER_USER)]
+    with subprocess.Popen(listen, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as impostor:
+        assert impostor.stdout is not None
+        assert impostor.stdout.readline() == "listening\n"
+        with opened(shared.client()) as client:
+            assert call(client, 1, "claude_list_sessions") == {"sessions": []}
+            assert "belongs to another user" in client.end()[2]
+        impostor.communicate()
+    socket_path.unlink()

@@ -1,13 +1,19 @@
-"""Where a client comes from: what a session that it creates takes from it."""
+"""Where a client is from: the directory and the environment of the process that connects to this server."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClientOrigin:
-    """The client's own working directory and environment; `id` is unique to the client while it lives."""
+    """One client of a server that serves several. Its sessions run in this environment, not in the server's own.
+
+    The environment holds the client's secrets: it is kept in memory, never written to disk and never shown.
+    """
 
     directory: str
-    environment: Mapping[str, str]
+    """The client's working directory, absolute."""
+    environment: Mapping[str, str] = field(repr=False)
+    """All of the client's variables."""
     id: str
+    """Tells this connection from every other one of the server."""
