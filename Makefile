@@ -39,9 +39,10 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## 200 random trials, 300 rounds of containment, 150 sessions at once, a million commands in real shells, more versions of the CLI, every transport and era
+soak: setup  ## random trials, kills, 150 sessions at once, a million commands in real shells, more versions of the CLI
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
+	$(BIN)/python -m benchmarks.shared_soak
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q

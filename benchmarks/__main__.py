@@ -20,6 +20,7 @@ _MODULES = (
     "hub",
     "hub_sharing",
     "startup",
+    "shared",
     "tool_call",
     "streaming",
 )

@@ -33,11 +33,18 @@ class Wire:
 
     def ask(self, data: bytes) -> bytes:
         """Writes, and reads one line."""
-        stdin, stdout = self._process.stdin, self._process.stdout
+        self.send(data)
+        return self.read()
+
+    def send(self, data: bytes) -> None:
+        stdin = self._process.stdin
         assert stdin is not None
-        assert stdout is not None
         stdin.write(data)
         stdin.flush()
+
+    def read(self) -> bytes:
+        stdout = self._process.stdout
+        assert stdout is not None
         answer = stdout.readline()
         assert answer, "the server is gone"
         return answer

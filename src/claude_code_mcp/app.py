@@ -2,13 +2,16 @@
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -19,30 +22,42 @@ from .greeting.protocol import GreetedInput
 from .model.events import AuditEvent, AuditKind
 from .model.origin import ClientOrigin
 from .observers.audit import Audit, RotatingJsonl
-from .observers.session_log import RedactingFormatter, SessionLog
+from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
 from .server.server import McpServer
-from .service import Service
+from .service import LOCAL, Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
     from .hub.config_files import HubConfig
     from .hub.hub import Hub
     from .hub_factory import Hubs
+    from .observers.metrics import Metrics
     from .server.transports.http import HttpServer
+    from .server.transports.unix_socket import SharedSocket
+    from .shared.hello import Hello
 
 log = logging.getLogger(__name__)
 
 _LEVELS = {"warn": "WARNING"}
+_HANDOVER_PAUSE = 0.5
 _redactor = Redactor()
 """One for the process: a secret that any part of it learns must not appear in the log either."""
 
 
 def log_to_stderr(settings: Settings) -> None:
     """stdout belongs to the protocol; everything for people goes to stderr."""
+    _log_to(logging.StreamHandler(sys.stderr), settings)
+
+
+def log_to_file(settings: Settings, file: Path) -> None:
+    """For a server that nobody watches: a file that only its owner can read, put aside when it grows too long."""
+    _log_to(PrivateLogFile(file), settings)
+
+
+def _log_to(handler: logging.Handler, settings: Settings) -> None:
     level = _LEVELS.get(settings.log_level, settings.log_level.upper())
-    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s", _redactor))
     logging.basicConfig(level=level, handlers=[handler])
     for name in ("filelock", "asyncio", "mcp", "uvicorn", "sse_starlette"):
@@ -121,6 +136,154 @@ async def _stop_when_requested(server: "HttpServer", stop_requested: asyncio.Eve
     server.stop()
 
 
+async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
+    """Serves every client that connects to the socket, and over HTTP if there is an address, until a signal comes,
+    somebody stops it, a newer version wants to take over and nothing is at work, or nobody has used it for a while.
+
+    `settings_of` makes the settings from the hello of the first client. Where they, or what they name, cannot be used,
+    every client is told so and this raises ClaudeCodeError.
+    """
+    from .server.transports.unix_socket import STOPPING  # noqa: PLC0415
+
+    with _on_signals(partial(shared.end, STOPPING)):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(shared.run)
+            try:
+                first = await shared.first_hello()
+                if first is not None:
+                    await _serve_shared(shared, settings_of(first), first, http)
+            except ClaudeCodeError as problem:
+                await shared.refuse(problem.message)
+                raise
+            finally:
+                shared.end(STOPPING)
+
+
+async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hello", http: str | None) -> None:
+    from .greeting.build import leave_manifest  # noqa: PLC0415
+    from .observers.metrics import Metrics  # noqa: PLC0415
+
+    tokens = _shared_tokens(settings, http)
+    principals = {LOCAL, *tokens.values()} if tokens else ()
+    policy = _shared_policy(settings, http)
+    async with _service(settings, policy, None, principals=principals, spares=1) as (service, hub):
+        server = McpServer(service, settings.on_disconnect or "keep", hub)
+        metrics = Metrics(lambda: service.sessions(owner=None))
+        service.observe(metrics)
+        if first.manifest is not None:
+            service.start_task(leave_manifest(server.server(), first.manifest))
+        async with _http_beside(http, server, settings, tokens, metrics) as url:
+            shared.open(
+                server,
+                lambda: {"http": url, **_sessions_at_a_glance(service)},
+                {
+                    "sessions": partial(_states, service),
+                    "metrics": partial(_figures, metrics),
+                    "hub": partial(_servers, hub),
+                },
+            )
+            log.info("version %s serves the clients of this user", __version__)
+            await _until_dispensable(shared, service, settings.shared_idle if http is None else math.inf)
+
+
+def _shared_tokens(settings: Settings, http: str | None) -> Mapping[str, str]:
+    """Callers over HTTP by token; with the token of the settings, the user. One is required even on loopback, where
+    other users of the machine could come in."""
+    if http is None:
+        return {}
+    from .server.transports.bearer import load_tokens  # noqa: PLC0415
+
+    if settings.http_token is None and settings.http_tokens_file is None:
+        raise InvalidArgument("The shared server serves over HTTP only with a token: set CLAUDE_CODE_MCP_TOKEN.")
+    return load_tokens(settings, LOCAL)
+
+
+def _shared_policy(settings: Settings, http: str | None) -> Policy:
+    """What the user may do on stdio, and what callers over HTTP may do, if there are any."""
+    local = read_policy(settings, "local")
+    if http is None:
+        return local
+    remote = read_policy(settings, "remote")
+    return replace(remote, principals={LOCAL: local.profile(LOCAL), **remote.principals})
+
+
+@asynccontextmanager
+async def _http_beside(
+    http: str | None, mcp_server: McpServer, settings: Settings, tokens: Mapping[str, str], metrics: "Metrics"
+) -> "AsyncIterator[str | None]":
+    """Serves over HTTP meanwhile, if there is an address; yields where."""
+    if http is None:
+        yield None
+        return
+    from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
+
+    server = HttpServer(mcp_server, settings, read_address(http), tokens, metrics.render)
+    service = mcp_server.service
+    service.own_addresses.extend(server.own_addresses)
+    watching, serving = service.start_task(metrics.watch_the_loop()), service.start_task(server.serve())
+    try:
+        yield server.url
+    finally:
+        server.stop()
+        watching.cancel()
+        await asyncio.wait([serving])
+
+
+async def _states(service: Service) -> dict[str, str]:
+    return {session.id: str(session.state.value) for session in service.sessions(owner=None)}
+
+
+async def _figures(metrics: "Metrics") -> str:
+    return metrics.render().decode()
+
+
+async def _servers(hub: "Hub | None") -> list[dict[str, Any]] | None:
+    """How the servers of the hub stand, after each had the time to connect; None without a hub."""
+    if hub is None:
+        return None
+    await hub.tools()
+    return [asdict(status) for status in hub.status()]
+
+
+def _at_work(service: Service) -> bool:
+    return any(session.busy for session in service.sessions(owner=None)) or bool(service.pending_questions())
+
+
+def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
+    sessions = service.sessions(owner=None)
+    return {
+        "sessions": len(sessions),
+        "busy": sum(session.busy for session in sessions),
+        "processes": sum(session.live for session in sessions),
+        "questions": len(service.pending_questions()),
+    }
+
+
+async def _until_dispensable(shared: "SharedSocket", service: Service, idle: float) -> None:
+    """Returns when the server is to end, whatever the reason; the clients have been told then."""
+    async with anyio.create_task_group() as reasons:
+
+        async def unused() -> None:
+            await shared.unused(idle, partial(_at_work, service))
+            log.info("ends: nobody has used it for %g s", idle)
+            shared.end()
+
+        async def handed_over() -> None:
+            await shared.handover_wanted.wait()
+            while _at_work(service) or not shared.idle:
+                busy = [session for session in service.sessions(owner=None) if session.busy]
+                await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
+                await shared.none_working()
+                await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may go on
+            log.info("ends: version %s takes over", shared.wanted_version)
+            shared.end_for(shared.wanted_version)
+
+        reasons.start_soon(unused)
+        reasons.start_soon(handed_over)
+        await shared.ended()
+        reasons.cancel_scope.cancel()
+
+
 def read_policy(settings: Settings, fallback: str) -> Policy:
     """The policy that the settings name; InvalidArgument says in one line what is wrong with it."""
     if settings.policy_file is None:
@@ -194,13 +357,15 @@ async def _hub(
 @asynccontextmanager
 async def _service(
     settings: Settings,
-    profile: str,
+    policy: Policy | str,
     audit_file: Path | None,
     serving_at: tuple[str, int] | None = None,
     principals: Collection[str] = (),
+    spares: int = 0,
 ) -> "AsyncIterator[tuple[Service, Hub | None]]":
-    """A running service with its hub, policy and observers. The service is closed before the hubs that its sessions
-    use; the audit trail is closed after the service, and is complete by then."""
+    """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
+    have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
+    service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     client_hubs = ClientHubs(settings, serving_at)
@@ -208,17 +373,18 @@ async def _service(
         hub, relay = hosted or (None, None)
         service = Service(
             settings,
-            policy=read_policy(settings, profile),
+            policy=read_policy(settings, policy) if isinstance(policy, str) else policy,
             redactor=_redactor,
             host=hub,
             host_of=client_hubs.use,
             principals=principals,
+            spares=spares,
         )
         service.observe(SessionLog())
         audit = _audit(settings, audit_file)
         if audit is not None:
             service.observe(audit)
-        started = {"version": __version__, "profile": profile}
+        started = {"version": __version__, "profile": policy if isinstance(policy, str) else "shared"}
         service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
             async with service:

@@ -4,7 +4,7 @@ loaded only when it is called."""
 import os
 import sys
 
-from .processes.environment import too_deep
+from .processes.environment import OWN_PREFIX, too_deep
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ def main() -> int:
         from .greeting.nested import serve_nothing  # noqa: PLC0415 - the usual start does not need it
 
         return serve_nothing(argv)
+    if argv[0] == "serve" and _is_shared(argv) and not any(argument.startswith(("-h", "--h")) for argument in argv):
+        from .shared.front import serve_shared  # noqa: PLC0415 - the usual start does not need it
+
+        return serve_shared(argv, _load)
     if argv[0] == "serve" and not any(argument.startswith(("-h", "--h")) for argument in argv):
         from .greeting.loop import greet  # noqa: PLC0415 - a command does not need it
 
@@ -32,6 +36,12 @@ def main() -> int:
 def _is_for_all_commands(flag: str) -> bool:
     """Whether a flag belongs to `claude-code-mcp` itself; argparse takes the beginning of a long one for the whole."""
     return flag in ("-h", "-V") or (len(flag) > 2 and any(full.startswith(flag) for full in ("--help", "--version")))
+
+
+def _is_shared(argv: list[str]) -> bool:
+    """Whether a server on stdio is to be the one that all clients share. argparse takes `--sh` for the whole flag."""
+    flagged = any(len(argument) > 3 and "--shared".startswith(argument) for argument in argv)
+    return flagged or os.environ.get(f"{OWN_PREFIX}SHARED", "").lower() in ("1", "true", "yes", "on")
 
 
 def _load() -> "Serve":

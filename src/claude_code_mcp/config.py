@@ -138,7 +138,15 @@ class Settings(BaseModel):
     """Where sessions work that name no directory; unset, where the server was started."""
     on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
-    processes too. Unset: `stop` on stdio, `keep` on HTTP."""
+    processes too. Unset: `stop` on stdio, `keep` on HTTP and for the clients of the shared server."""
+    shared: bool = Field(False, validation_alias=f"{_OWN}SHARED")
+    """Whether a server on stdio is the one that all clients of this user share, as with `--shared`. Only the variable
+    counts, not a file."""
+    shared_idle_ms: int = Field(600_000, gt=0, validation_alias=f"{_OWN}SHARED_IDLE_MS")
+    """How long the shared server stays when it has no client and nothing is at work."""
+    runtime_dir: UserPath | None = Field(None, validation_alias=f"{_OWN}RUNTIME_DIR")
+    """Where the shared server has its socket, its lock and its log: a directory that only its owner can enter. Unset:
+    `claude-code-mcp` in XDG_RUNTIME_DIR, else `run` in the state directory. Only the variable counts, not a file."""
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
     """The bearer token that HTTP clients must show; whoever has it is called `default`."""
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
@@ -231,6 +239,10 @@ class Settings(BaseModel):
     @property
     def permission_timeout(self) -> float:
         return self.permission_timeout_ms / 1000
+
+    @property
+    def shared_idle(self) -> float:
+        return self.shared_idle_ms / 1000
 
     @property
     def session_ttl(self) -> float:

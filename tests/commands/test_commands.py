@@ -82,8 +82,14 @@ def test_config_prints_json_that_starts_this_server(environment: dict[str, str],
     output = run(environment, "config", client).stdout
     parsed = json.loads(output[output.index("{") :])
     ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
+    assert server["args"][-1] == "--shared"
+    assert "--shared" not in run(environment, "config", client, "--own").stdout
     answer = subprocess.run(
-        [server["command"], *server["args"], "--version"], env=environment, capture_output=True, text=True, check=True
+        [server["command"], *server["args"][:-1], "--version"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert answer.stdout.startswith("claude-code-mcp ")
 

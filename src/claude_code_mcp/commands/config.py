@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from ..config import Settings, description_of, load_settings, variable_of
 from ..errors import InvalidArgument
+from ..shared import place
 from .flags import add_config_file, add_json, print_json
 
 _NAME = "claude-code"
@@ -43,6 +44,9 @@ def add_to(commands: Any) -> None:
         "name of a client prints what registers this server there.",
     )
     parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
+    parser.add_argument(
+        "--own", action="store_true", help="with CLIENT: a server of its own, not the one that all clients share"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
     add_json(parser, "print the settings in force as a JSON object")
     add_config_file(parser)
@@ -52,11 +56,14 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and (arguments.client or arguments.markdown):
         raise InvalidArgument("--json is for the settings in force: it goes with neither CLIENT nor --markdown.")
+    if arguments.own and not arguments.client:
+        raise InvalidArgument("--own goes with the name of a client.")
     if arguments.markdown:
         print(settings_page(), end="")
         return 0
     if arguments.client:
-        print(_CLIENTS[arguments.client](_command()))
+        shared = not arguments.own and place.possible()
+        print(_CLIENTS[arguments.client]([*_command(), *(["--shared"] if shared else [])]))
         return 0
     settings = load_settings(file=arguments.config)
     values = {variable_of(name): value for name, value in settings.model_dump(mode="json").items()}  # hides secrets

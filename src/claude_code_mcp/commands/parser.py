@@ -20,7 +20,7 @@ from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
 from . import serve
 
-COMMANDS = ("serve", "demo", "doctor", "claude", "config", "token", "sessions", "costs", "stats", "mcp")
+COMMANDS = ("serve", "shared", "demo", "doctor", "claude", "config", "token", "sessions", "costs", "stats", "mcp")
 """In the order of the help."""
 
 

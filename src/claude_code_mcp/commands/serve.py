@@ -24,9 +24,15 @@ def add_to(commands: Any) -> None:
         f"{variable_of('http_tokens_file')} for several callers.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="serve over HTTP at this address, path /mcp")
+    parser.add_argument(
+        "--shared",
+        action="store_true",
+        help=f"on stdio, be a client's way to the one server of this user, which is started if need be "
+        f"({variable_of('shared')})",
+    )
     add_config_file(parser)
     for field in SETTINGS_WITH_FLAG:
-        _add_setting(parser, field)
+        add_setting(parser, field)
     parser.set_defaults(run=_run)
 
 
@@ -47,7 +53,7 @@ class _SettingFlag(argparse.Action):
         setattr(namespace, self.dest, value)
 
 
-def _add_setting(parser: argparse.ArgumentParser, field: str) -> None:
+def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
     """A flag for a setting. Its choices, default and help are those of the setting, so that they cannot differ."""
     setting = Settings.model_fields[field]
     choices = [choice for part in get_args(setting.annotation) for choice in get_args(part) if isinstance(choice, str)]
@@ -63,9 +69,8 @@ def _add_setting(parser: argparse.ArgumentParser, field: str) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
-    overrides = {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
     try:
-        settings = load_settings(file=arguments.config, **overrides)
+        settings = load_settings(file=arguments.config, **overrides(arguments))
         if arguments.config is not None:  # so that it is known, and hidden from sandboxes
             os.environ[CONFIG_FILE_VARIABLE] = str(arguments.config.absolute())
         log_to_stderr(settings)
@@ -75,6 +80,11 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         return refuse(error, arguments.greeted)
     return 0
+
+
+def overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings that the arguments of `serve` have set."""
+    return {field: getattr(arguments, field) for field in SETTINGS_WITH_FLAG if getattr(arguments, field)}
 
 
 def refuse(problem: ClaudeCodeError, greeted: GreetedInput | None) -> int:

@@ -16,6 +16,7 @@ from ..errors import InvalidArgument, SessionNotFound
 from ..model.text import clip_line
 from ..redaction import Redactor
 from ..sessions.session_library import SessionLibrary
+from ..shared.client import ask_shared
 from ..store.catalogue import Catalogue, Entry
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL
@@ -113,24 +114,26 @@ def _list(arguments: argparse.Namespace) -> int:
         limit=arguments.limit,
         offset=arguments.offset,
     )
+    states: dict[str, str] = ask_shared(os.environ, "sessions") or {}
     if arguments.json:
-        print_json([asdict(entry) for entry in entries])
+        print_json([{**asdict(entry), "state": states.get(entry.session_id)} for entry in entries])
         return 0
     for entry in entries:
-        print(_row(entry))
+        print(_row(entry, states.get(entry.session_id)))
     if not entries:
         print("No sessions.")
     return 0
 
 
-def _row(entry: Entry) -> str:
+def _row(entry: Entry, state: str | None) -> str:
+    """One line; `state` is known of what the shared server has in memory."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.last_used))
     branch = f" ({entry.branch})" if entry.branch else ""
     tag = f" [{entry.tag}]" if entry.tag else ""
     title = clip_line(entry.title or entry.first_prompt or "", 80)
     mention = f"\n    {entry.mention}" if entry.mention else ""
-    pin = "* " if entry.pinned else ""
-    return f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{title}{mention}"
+    pin, at_work = "* " if entry.pinned else "", f"[{state}] " if state else ""
+    return f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{at_work}{title}{mention}"
 
 
 def _show(arguments: argparse.Namespace) -> int:

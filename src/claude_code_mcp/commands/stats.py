@@ -1,4 +1,4 @@
-"""`stats`: fetches the metrics of a running HTTP server and prints them as a table."""
+"""`stats`: fetches the metrics of a running server and prints them as a table."""
 
 import argparse
 import http.client
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from ..errors import ClaudeCodeError, InvalidArgument
+from ..shared.client import ask_shared
 from .flags import add_json, print_json
 
 _PREFIX = "claude_code_mcp_"
@@ -19,11 +20,13 @@ _MAX_BYTES = 10 << 20
 def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "stats",
-        help="show the figures of a running HTTP server",
-        description="Asks the /metrics of a server that runs with --http. The token is taken from "
-        "CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
+        help="show the figures of a running server",
+        description="Asks the shared server of this user or, with an address, the /metrics of a server that runs "
+        "with --http. The token for that is taken from CLAUDE_CODE_MCP_METRICS_TOKEN or else CLAUDE_CODE_MCP_TOKEN.",
     )
-    parser.add_argument("where", metavar="HOST:PORT", help="where it listens, or its URL")
+    parser.add_argument(
+        "where", nargs="?", metavar="HOST:PORT", help="where it listens, or its URL; without it, the shared server"
+    )
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--raw", action="store_true", help="print Prometheus' text format")
     add_json(formats, "print a list of samples with name, labels and value as JSON")
@@ -31,7 +34,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    text = _fetch(_metrics_url(arguments.where))
+    text = _fetch(_metrics_url(arguments.where)) if arguments.where else _from_shared()
     if arguments.raw:
         print(text, end="")
         return 0
@@ -44,6 +47,13 @@ def _run(arguments: argparse.Namespace) -> int:
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
     return 0
+
+
+def _from_shared() -> str:
+    text = ask_shared(os.environ, "metrics")
+    if not isinstance(text, str):
+        raise ClaudeCodeError("No shared server runs; give the HOST:PORT of a server that runs with --http.")
+    return text
 
 
 def _metrics_url(where: str) -> str:

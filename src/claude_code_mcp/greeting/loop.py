@@ -43,7 +43,7 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     """
     _open_missing_streams()
     if sys.platform != "win32":
-        _signal.signal(_signal.SIGINT, _exit_on_interrupt)
+        _signal.signal(_signal.SIGINT, exit_on_interrupt)
     if os.environ.get(SWITCH) == "off" or not on_pipes():
         if os.isatty(0) and not any(argument.startswith("--ht") for argument in argv):
             os.write(2, _TERMINAL_HINT)
@@ -60,7 +60,7 @@ def greet(argv: list[str], load: "Callable[[], Serve]") -> int:
     return load()(argv, greeting.handover())
 
 
-def _exit_on_interrupt(*_: object) -> "NoReturn":
+def exit_on_interrupt(*_: object) -> "NoReturn":
     """Handles Ctrl-C until the server installs its own handler: nothing needs to be closed yet. A KeyboardInterrupt
     could be lost in callbacks that may not raise, such as those of the import system."""
     os._exit(130)

@@ -13,6 +13,10 @@ from stat import S_ISREG
 
 from .. import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 ANSWERS_DEPEND_ON: tuple[tuple[str, str], ...] = (
     ("--toolsets", "CLAUDE_CODE_MCP_TOOLSETS"),
     ("", "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME"),
@@ -142,7 +146,7 @@ def _deviation(argv: list[str]) -> str:
     if not ANSWERS_DEPEND_ON:
         return ""
     parts = [f"{variable}={value}" for flag, variable in ANSWERS_DEPEND_ON if (value := _value(argv, flag, variable))]
-    file = _value(argv, *_CONFIG_FILE)
+    file = config_file(argv, os.environ)
     if file:
         try:
             with open(file, "rb") as opened:
@@ -152,13 +156,18 @@ def _deviation(argv: list[str]) -> str:
     return "\n".join(parts)
 
 
-def _value(argv: list[str], flag: str, variable: str) -> str:
+def config_file(argv: "Sequence[str]", environment: "Mapping[str, str]") -> str:
+    """The file of settings that the arguments or the environment name; empty if there is none."""
+    return _value(argv, *_CONFIG_FILE, environment)
+
+
+def _value(argv: "Sequence[str]", flag: str, variable: str, environment: "Mapping[str, str]" = os.environ) -> str:
     """The value of a setting from the arguments, where a flag may be shortened, or else from the environment."""
     for index, argument in enumerate(argv):
         name, joined, value = argument.partition("=")
         if len(name) > 2 and flag.startswith(name):
             return value if joined else "".join(argv[index + 1 : index + 2])
-    return os.environ.get(variable, "")
+    return environment.get(variable, "")
 
 
 def write(file: str, results: Results, otherwise: str, made_with: dict[str, str]) -> None:

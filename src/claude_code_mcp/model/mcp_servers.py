@@ -86,6 +86,7 @@ def _with_digits(name: str, pair: tuple[str, ...]) -> str:
 
 
 _NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})
+_INFORMING = frozenset({"-h", "--help", "-V", "--version"})
 _RUNNERS = re.compile(r"(uvx?|pipx|env|python[0-9.]*w?|pypy[0-9.]*|py)\Z")
 
 
@@ -105,7 +106,7 @@ def is_this_server(command: str, arguments: Sequence[str]) -> bool:
 
 
 def _serves(rest: Sequence[str]) -> bool:
-    return not rest or rest[0] == "serve"
+    return not rest or rest[0] == "serve" or (rest[0].startswith("-") and rest[0] not in _INFORMING)
 
 
 def _distribution(requirement: str) -> str:

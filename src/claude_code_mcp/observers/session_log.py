@@ -1,15 +1,21 @@
 """The log on stderr for people: redacted at the very end, with a line for each start and end of a session."""
 
+import io
 import logging
+import logging.handlers
+import os
+from pathlib import Path
 
 from ..model.events import AuditEvent, AuditKind, Event, ProcessChanged, TurnEnded
 from ..model.outcome import OutcomeCode
 from ..model.text import clip_line
+from ..private_files import open_private
 from ..redaction import Redactor
 
 log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 300
+_LOG_BYTES = 1 << 20
 _BEGINNINGS = {
     AuditKind.SESSION_CREATED: "started",
     AuditKind.SESSION_RESUMED: "resumed",
@@ -28,6 +34,17 @@ class RedactingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return self._redactor.text(super().format(record))
+
+
+class PrivateLogFile(logging.handlers.RotatingFileHandler):
+    """A log that nobody else can read; old parts of it are kept up to a bound."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=_LOG_BYTES, backupCount=2, encoding="utf-8", errors="backslashreplace")
+
+    def _open(self) -> io.TextIOWrapper:
+        descriptor = open_private(Path(self.baseFilename), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        return io.TextIOWrapper(open(descriptor, "ab"), encoding=self.encoding, errors=self.errors)
 
 
 class SessionLog:

@@ -30,6 +30,7 @@ from ..policy.policy import Policy, Profile
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
 from ..processes.bubblewrap import SandboxSpec
+from ..store.session_records import LOCAL
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class Homes:
             )
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
-        for name in sorted(self._principals) if self.separate else ():
+        for name in filter(self._has_own, sorted(self._principals)):
             await asyncio.to_thread(self._credentials.applied, self._environment, name)
 
     def _refuse_without(self, profiles: Iterable[Profile], reason: str) -> None:
@@ -143,7 +144,11 @@ class Homes:
     def is_plain(self, owner: str) -> bool:
         """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
         them. PermissionDenied if its profile wants a sandbox that there cannot be."""
-        return not self.separate and not self._isolated(owner)
+        return not self._has_own(owner) and not self._isolated(owner)
+
+    def _has_own(self, owner: str) -> bool:
+        """Whether a caller has a directory of its own: of several, all but the user who runs this server."""
+        return self.separate and owner != LOCAL
 
     def of(self, owner: str, environment: Mapping[str, str], directory: str) -> Home:
         """The home of a caller in this environment; `directory` is where its sessions work by default. Blocks on the
@@ -152,12 +157,12 @@ class Homes:
             return Home.of_user(environment)
         user_dir, hidden, place = config_directory(environment), self._hidden(environment), self._place(owner)
         config_dir, login = user_dir, None
-        if self.separate:
+        if self._has_own(owner):
             config_dir = str(place / "claude")
             login = self._credentials.login(owner, user_dir)
             environment = {**self._credentials.applied(environment, owner), "CLAUDE_CONFIG_DIR": config_dir}
         if not self._isolated(owner):
-            return Home(config_dir, environment, self.separate, login)
+            return Home(config_dir, environment, self._has_own(owner), login)
         enclosure = Enclosure(
             self._policy.profile(owner),
             directory,
@@ -166,12 +171,12 @@ class Homes:
             config_dir,
             self._environment,
             environment,
-            shares_directory=not self.separate,
+            shares_directory=not self._has_own(owner),
         )
         variables = sandbox_variables(environment, config_dir, str(place / "home"))
         if enclosure.profile.network == "model":
             variables |= ModelSocket(environment).variables()
-        return Home(config_dir, variables, self.separate, login, enclosure)
+        return Home(config_dir, variables, self._has_own(owner), login, enclosure)
 
     def _isolated(self, owner: str) -> bool:
         isolation = self._policy.profile(owner).isolation

@@ -7,6 +7,7 @@ program of a server is left running. What was asked for goes to stdout, everythi
 import argparse
 import asyncio
 import difflib
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -22,6 +23,7 @@ from ...hub.config_files import HubConfig
 from ...hub.elicitation import cancel_elicitation
 from ...hub.hub import Hub, HubTool, ServerStatus
 from ...model.question import AskPerson
+from ...shared.client import ask_shared
 from .configure import load_configuration, select_servers
 from .prompts import QuestionPrompter, parse_arguments
 from .render import Progress, as_json, clean, counted, one_line, result_text, signature, table
@@ -37,9 +39,13 @@ A browser on another machine will end up on a page that it cannot open: paste th
 
 async def _status(arguments: argparse.Namespace) -> int:
     configuration, timeout = _selected(arguments), arguments.timeout
-    async with command_hub(configuration) as hub:
-        tools = await hub.tools(timeout=timeout)
-        statuses = [_with_tool_count(status, tools) for status in hub.status()]
+    shared = await asyncio.to_thread(ask_shared, os.environ, "hub")
+    if shared is not None:
+        statuses = [ServerStatus(**status) for status in shared if status["name"] in configuration.servers]
+    else:
+        async with command_hub(configuration) as hub:
+            tools = await hub.tools(timeout=timeout)
+            statuses = [_with_tool_count(status, tools) for status in hub.status()]
     if arguments.json:
         print(as_json([_status_data(status, timeout) for status in statuses]))
     elif statuses:

@@ -77,7 +77,13 @@ class HubProxy:
         async def start(proxied: ProxiedCall) -> CallReply:
             progress = proxied.progress if proxied.wants_progress else None
             result = await self._hub.call(
-                entry.server, entry.tool.name, arguments, caller=call.principal, on_progress=progress, ask=proxied.ask
+                entry.server,
+                entry.tool.name,
+                arguments,
+                caller=call.caller,
+                directory=call.origin.directory if call.origin is not None else None,
+                on_progress=progress,
+                ask=proxied.ask,
             )
             # A client elsewhere could not read a file of ours: it gets the result as the server gave it.
             return result if call.principal != LOCAL else await self._shortened(entry, result)

@@ -18,21 +18,27 @@ _MIN_DISTINCT = 10
 SCOPE = "claude-code"
 
 
-def load_tokens(settings: Settings) -> dict[str, str]:
-    """Callers by token, from the settings and the file that they name; InvalidArgument for weak, repeated or
-    unreadable ones."""
+def load_tokens(settings: Settings, owner: str = "default") -> dict[str, str]:
+    """Callers by token, from the settings, where it is that of the `owner`, and from the file that they name;
+    InvalidArgument for weak, repeated or unreadable ones."""
     tokens: dict[str, str] = {}
     if settings.http_token is not None:
-        _add(tokens, "default", settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
+        _add(tokens, owner, settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
     if settings.http_tokens_file is not None:
         for name, token in _read_file(settings.http_tokens_file).items():
+            if name == LOCAL:
+                raise _taken(f"the tokens file {settings.http_tokens_file}", name)
             _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
     return tokens
 
 
+def _taken(where: str, name: str) -> InvalidArgument:
+    return InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+
+
 def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
-    if name == LOCAL or name in tokens.values():
-        raise InvalidArgument(f"{where}: the name {name!r} is taken; every caller needs a name of its own.")
+    if name in tokens.values():
+        raise _taken(where, name)
     if not token.isascii() or not token.isprintable() or " " in token:
         raise InvalidArgument(f"{where} must consist of visible ASCII characters; no client could send it otherwise.")
     if len(token) < _MIN_LENGTH or len(set(token)) < _MIN_DISTINCT:

@@ -14,7 +14,7 @@ import queue
 import sys
 import threading
 from asyncio.streams import FlowControlMixin
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from .wire import sound_line
 
 log = logging.getLogger(__name__)
 
-_MAX_LINE = 64 << 20
+MAX_LINE = 64 << 20
 _CHUNK = 1 << 16
 _READ_AHEAD = 64
 """Chunks that a thread reads ahead."""
@@ -47,16 +47,25 @@ Outbox = ContextSendStream[SessionMessage]
 async def stdio_streams(greeted: GreetedInput) -> AsyncIterator[tuple[Inbox, Outbox]]:
     """The two streams of the transport, beginning with the input that the greeting has left unread. Requests that the
     greeting has answered already are passed on, but their answers are not sent a second time."""
-    async with _open_connection(greeted.unread) as connection, anyio.create_task_group() as tasks:
+    async with _open_connection(greeted.unread) as connection, line_streams(connection, greeted.answered) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def line_streams(
+    connection: "LineConnection", answered: Iterable[types.RequestId] = ()
+) -> AsyncIterator[tuple[Inbox, Outbox]]:
+    """The two streams of a connection that speaks in lines; answers to requests that are `answered` are not sent."""
+    async with anyio.create_task_group() as tasks:
         inbox_in, inbox = create_context_streams[SessionMessage | Exception](0)
         outbox, outbox_out = create_context_streams[SessionMessage](0)
         tasks.start_soon(_receive, connection, inbox_in)
-        tasks.start_soon(_send, connection, outbox_out, set(greeted.answered))
+        tasks.start_soon(_send, connection, outbox_out, set(answered))
         yield inbox, outbox
         tasks.cancel_scope.cancel()
 
 
-class _Output(Protocol):
+class ClientOutput(Protocol):
     """Where lines to the client go."""
 
     def write(self, data: bytes) -> None: ...
@@ -68,15 +77,15 @@ class _Output(Protocol):
         """Ends it when all is written, or after a while in any case."""
 
 
-class _StdioConnection:
+class LineConnection:
     """The client at the other end: lines from it and lines to it."""
 
-    def __init__(self) -> None:
-        self.reader = asyncio.StreamReader(limit=_MAX_LINE)
+    def __init__(self, reader: asyncio.StreamReader | None = None) -> None:
+        self.reader = reader or asyncio.StreamReader(limit=MAX_LINE)
         self.open = anyio.CancelScope()
         """Cancelled when the client reads no more: then there is nobody to serve."""
-        self.unanswered = _Unanswered()
-        self.output: _Output
+        self.unanswered = Unanswered()
+        self.output: ClientOutput
 
     async def line(self) -> bytes:
         """The next line, empty at the end of input. A line that is too long is skipped, and replaced by one that
@@ -107,7 +116,7 @@ class _PipeOutput(FlowControlMixin):
     """stdout as a pipe. As the pipe's protocol it learns that the client has closed its end, and then ends the
     connection."""
 
-    def __init__(self, connection: _StdioConnection) -> None:
+    def __init__(self, connection: LineConnection) -> None:
         super().__init__()
         self._connection = connection
         self._closed = asyncio.Event()
@@ -141,7 +150,7 @@ class _ThreadOutput:
     """stdout as anything else, such as a file or a terminal, written by a daemon thread, which never blocks the
     loop."""
 
-    def __init__(self, connection: _StdioConnection, descriptor: int) -> None:
+    def __init__(self, connection: LineConnection, descriptor: int) -> None:
         self._connection = connection
         self._descriptor = descriptor
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -199,7 +208,7 @@ def _read_in_a_thread(descriptor: int, reader: asyncio.StreamReader) -> None:
     threading.Thread(target=read_chunks, name="stdin", daemon=True).start()
 
 
-class _Unanswered:
+class Unanswered:
     """The requests that the client may still wait for."""
 
     def __init__(self) -> None:
@@ -213,14 +222,21 @@ class _Unanswered:
         elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
             cancelled = (message.params or {}).get("requestId")
             if isinstance(cancelled, int | str):
-                self._ids.discard(cancelled)
+                self._settled(cancelled)
 
     def sent(self, message: types.JSONRPCMessage) -> None:
         """An answer settles its request."""
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError) and message.id is not None:
-            self._ids.discard(message.id)
-            if not self._ids:
-                self._idle.set()
+            self._settled(message.id)
+
+    def _settled(self, request_id: types.RequestId) -> None:
+        self._ids.discard(request_id)
+        if not self._ids:
+            self._idle.set()
+
+    @property
+    def count(self) -> int:
+        return len(self._ids)
 
     async def none_left(self) -> None:
         """Returns when every request is answered or cancelled."""
@@ -229,7 +245,7 @@ class _Unanswered:
             await self._idle.wait()
 
 
-async def _receive(connection: _StdioConnection, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
+async def _receive(connection: LineConnection, inbox: ContextSendStream[SessionMessage | Exception]) -> None:
     with connection.open, suppress(anyio.BrokenResourceError):
         async with inbox:
             while line := await connection.line():
@@ -247,7 +263,7 @@ async def _receive(connection: _StdioConnection, inbox: ContextSendStream[Sessio
 
 
 async def _send(
-    connection: _StdioConnection, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]
+    connection: LineConnection, outbox: ContextReceiveStream[SessionMessage], answered: set[types.RequestId]
 ) -> None:
     async with outbox:
         async for item in outbox:
@@ -279,8 +295,8 @@ def _error(request_id: types.RequestId | None, code: int, message: str) -> types
 
 
 @asynccontextmanager
-async def _open_connection(unread: bytes) -> AsyncIterator[_StdioConnection]:
-    connection, piped = _StdioConnection(), on_pipes()
+async def _open_connection(unread: bytes) -> AsyncIterator[LineConnection]:
+    connection, piped = LineConnection(), on_pipes()
     if unread:
         connection.reader.feed_data(unread)
     with _redirected(0, os.devnull) as stdin, _redirected(1, None) as stdout:
@@ -296,7 +312,7 @@ async def _open_connection(unread: bytes) -> AsyncIterator[_StdioConnection]:
             await connection.output.close()
 
 
-async def _connect_pipes(connection: _StdioConnection, stdin: int, stdout: int) -> asyncio.ReadTransport:
+async def _connect_pipes(connection: LineConnection, stdin: int, stdout: int) -> asyncio.ReadTransport:
     loop, output = asyncio.get_running_loop(), _PipeOutput(connection)
     reading, _ = await loop.connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(connection.reader), os.fdopen(os.dup(stdin), "rb", 0)
@@ -306,7 +322,7 @@ async def _connect_pipes(connection: _StdioConnection, stdin: int, stdout: int) 
     return reading
 
 
-def _start_threads(connection: _StdioConnection, stdin: int, stdout: int) -> None:
+def _start_threads(connection: LineConnection, stdin: int, stdout: int) -> None:
     """The threads have descriptors of their own, which stay open: a number that is closed under a thread may soon
     belong to another file."""
     if sys.platform != "win32":

@@ -1,0 +1,307 @@
+"""`shared`: the server that all clients of this user share, for people: look at it, start and end it, read its log."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import Settings, load_settings, variable_of
+from ..errors import ClaudeCodeError, InvalidArgument
+from ..processes.environment import DEPTH, MARK
+from ..shared import client, launch, place
+from ..shared.hello import Hello, new_identity
+from . import serve
+from .flags import add_config_file, add_json, positive, print_json
+
+_INHERITED_HELP = "for fronts: the socket and the lock of this place are open as descriptors 3 and 4"
+_STOP_SECONDS = 60.0
+_POLL_INTERVAL = 0.05
+_FOLLOW_INTERVAL = 0.3
+
+
+def add_to(commands: Any) -> None:
+    parser = commands.add_parser(
+        "shared",
+        help="look at, start and end the server that all clients of this user share",
+        description="The server behind `claude-code-mcp --shared`. Clients start it by themselves, and it ends by "
+        f"itself when nobody has used it for a while ({variable_of('shared_idle_ms')}).",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    status = actions.add_parser("status", help="whether it runs, and for whom; exit code 1 if none runs")
+    add_json(status)
+    status.set_defaults(run=_status)
+    for name, act, summary in (
+        ("start", _start, "start it unless it runs"),
+        ("restart", _restart, "end it and start it again; clients stay connected"),
+        ("run", _run, "be it, in the foreground, for service managers"),
+    ):
+        action = actions.add_parser(name, help=summary)
+        action.add_argument(
+            "--http", metavar="HOST:PORT", help="serve over HTTP too; it then stays until it is stopped"
+        )
+        if name == "run":
+            action.add_argument(launch.INHERITED, metavar="PATH", help=_INHERITED_HELP)
+        else:
+            add_json(action)
+        _add_settings(action)
+        action.set_defaults(run=act)
+    stop = actions.add_parser("stop", help="end it, and the processes of its sessions; sessions can be resumed")
+    stop.add_argument("--all", action="store_true", help="those that were started with other settings too")
+    add_json(stop)
+    stop.set_defaults(run=_stop)
+    logs = actions.add_parser("logs", help="print its log")
+    logs.add_argument("--lines", type=positive, default=50, metavar="N", help="the last N lines (default 50)")
+    logs.add_argument("--follow", action="store_true", help="go on with what is written, until Ctrl-C")
+    logs.set_defaults(run=_logs)
+
+
+def _add_settings(action: argparse.ArgumentParser) -> None:
+    add_config_file(action)
+    for field in serve.SETTINGS_WITH_FLAG:
+        serve.add_setting(action, field)
+
+
+# -- status and logs ------------------------------------------------------------------------------------------
+
+
+def _places() -> list[place.Place]:
+    try:
+        return place.places(os.environ)
+    except OSError as error:
+        raise ClaudeCodeError(f"There can be no shared server here: {error}.") from None
+
+
+def _own_place(arguments: Sequence[str] = ()) -> tuple[place.Place, str]:
+    try:
+        return place.find_place(arguments, os.environ)
+    except OSError as error:
+        raise ClaudeCodeError(f"There can be no shared server here: {error}.") from None
+
+
+def _asked(where: place.Place, ask: str) -> Any:
+    """The status of the server at a place; None if there is none."""
+    try:
+        status, connection = client.ask_server(where, ask)
+    except client.NotRunning:
+        return None
+    with connection:
+        if ask != "status":
+            _await_end(connection, status["pid"])
+    return status
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    running = [status for where in _places() if (status := _asked(where, "status")) is not None]
+    if arguments.json:
+        print_json(running)
+    elif not running:
+        print("No shared server runs.")
+    for status in running if not arguments.json else ():
+        print("\n".join(_status_lines(status)))
+    return 0 if running else 1
+
+
+def _status_lines(status: dict[str, Any]) -> Iterator[str]:
+    clients = status["clients"]
+    yield f"pid {status['pid']}, version {status['version']}, {status['state']} since {_time(status['started'])}"
+    yield f"  socket {status['socket']}"
+    if "sessions" in status:
+        yield (
+            f"  {status['sessions']} sessions in memory, {status['processes']} of them with a process: "
+            f"{status['busy']} at work, {status['questions']} questions open"
+        )
+    if status.get("http"):
+        yield f"  serves {status['http']}"
+    if status["handover"]:
+        yield f"  ends for version {status['handover']} as soon as nothing is at work"
+    yield f"  {len(clients)} clients"
+    for entry in clients:
+        since = _time(entry["since"])
+        yield f"    pid {entry['pid']} in {entry['directory']} since {since}, version {entry['version']}"
+
+
+def _time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _logs(arguments: argparse.Namespace) -> int:
+    file = Path(_own_place()[0].log_file)
+    try:
+        with file.open("rb") as log:
+            for line in log.read().splitlines()[-arguments.lines :]:
+                print(line.decode(errors="replace"))
+            sys.stdout.flush()
+            while arguments.follow:
+                new = log.read()
+                print(new.decode(errors="replace"), end="", flush=True)
+                if not new:
+                    time.sleep(_FOLLOW_INTERVAL)  # another process writes it
+    except FileNotFoundError:
+        print(f"There is no log at {file}.", file=sys.stderr)
+        return 1
+    return 0
+
+
+# -- start and stop -------------------------------------------------------------------------------------------
+
+
+def _start(arguments: argparse.Namespace) -> int:
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    running = _asked(where, "status")
+    if running is None:
+        running = _started(where, fingerprint, arguments)
+        text = f"Started: pid {running['pid']}, {running['socket']}"
+    elif arguments.http:
+        raise InvalidArgument(f"It runs already (pid {running['pid']}); to serve over HTTP too: shared restart --http.")
+    else:
+        text = f"It runs already: pid {running['pid']}, {running['socket']}"
+    print_json(running) if arguments.json else print(text)
+    return 0
+
+
+def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
+    """Starts a server and returns its status once it serves; also if somebody else was faster."""
+    http = ["--http", arguments.http] if arguments.http else []
+    connection, deadline = launch.start(where, http), time.monotonic() + _STOP_SECONDS
+    while connection is None and time.monotonic() < deadline:
+        if (running := _asked(where, "status")) is not None:
+            return running
+        time.sleep(_POLL_INTERVAL)  # it is just starting or ending
+        connection = launch.start(where, http)
+    if connection is None:
+        raise ClaudeCodeError(f"The server at {where.socket} neither answers nor ends; see `shared logs`.")
+    client_hello = Hello(
+        directory=place.working_directory(),
+        environment=dict(os.environ),
+        fingerprint=fingerprint,
+        arguments=_settings_arguments(arguments),
+        identity=new_identity(),
+        pid=os.getpid(),
+    )
+    with socket.socket(fileno=connection.detach()) as opened:
+        try:
+            client.say_hello(opened, client_hello, _STOP_SECONDS)
+        except client.NotRunning as problem:
+            raise ClaudeCodeError(f"It could not be started: {problem}. See `claude-code-mcp shared logs`.") from None
+        status = _asked(where, "status")
+    if status is None:
+        raise ClaudeCodeError("It ended as soon as it was started; see `claude-code-mcp shared logs`.")
+    return status
+
+
+def _settings_arguments(arguments: argparse.Namespace) -> list[str]:
+    """The arguments that are settings, as `serve` would be flags them."""
+    flags = [("--config", arguments.config)]
+    flags += [(f"--{field.replace('_', '-')}", getattr(arguments, field)) for field in serve.SETTINGS_WITH_FLAG]
+    return [word for flag, value in flags if value for word in (flag, str(value))]
+
+
+def _stop(arguments: argparse.Namespace) -> int:
+    chosen = _places() if arguments.all else [_own_place()[0]]
+    stopped = [status for where in chosen if (status := _asked(where, "stop")) is not None]
+    if arguments.json:
+        print_json(stopped)
+    else:
+        for status in stopped:
+            print(f"Stopped: pid {status['pid']}, {status.get('busy', 0)} sessions were at work")
+        if not stopped:
+            print("No shared server runs.")
+    return 0 if stopped else 1
+
+
+def _await_end(connection: socket.socket, pid: int) -> None:
+    """Waits until the server is gone: its end of the connection, and then the process."""
+    deadline = time.monotonic() + _STOP_SECONDS
+    connection.settimeout(_STOP_SECONDS)
+    with contextlib.suppress(OSError):
+        while connection.recv(4096):
+            pass
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return
+        time.sleep(_POLL_INTERVAL)
+    raise ClaudeCodeError(f"The server (pid {pid}) has not ended within {_STOP_SECONDS:g} s.")
+
+
+def _restart(arguments: argparse.Namespace) -> int:
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    _asked(where, "restart")
+    status = _started(where, fingerprint, arguments)
+    print_json(status) if arguments.json else print(f"Restarted: pid {status['pid']}, {status['socket']}")
+    return 0
+
+
+# -- being it -------------------------------------------------------------------------------------------------
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.inherited:
+        where = place.Place(*os.path.split(arguments.inherited))
+        os.set_inheritable(launch.LISTENER, False)
+        os.set_inheritable(launch.LOCK, False)
+        listener, lock, first = socket.socket(fileno=launch.LISTENER), launch.LOCK, None
+    else:
+        where, fingerprint = _own_place(_settings_arguments(arguments))
+        found = place.take_lock(where)
+        if found is None:
+            raise InvalidArgument(f"A shared server runs already at {where.socket}.")
+        listener, lock = socket.socket(fileno=launch.listen(where).detach()), found
+        first = Hello(
+            directory=place.working_directory(),
+            environment=dict(os.environ),
+            fingerprint=fingerprint,
+            arguments=_settings_arguments(arguments),
+        )
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    asyncio.run(_serve(listener, where, first, arguments.http, to_file=bool(arguments.inherited)))
+    return 0
+
+
+async def _serve(
+    listener: socket.socket, where: place.Place, first: Hello | None, http: str | None, *, to_file: bool
+) -> None:
+    from ..app import log_to_file, log_to_stderr, run_shared  # noqa: PLC0415 - loads the MCP SDK
+    from ..server.transports.unix_socket import SharedSocket  # noqa: PLC0415
+
+    def settings_of(client_hello: Hello) -> Settings:
+        _take_over(client_hello)
+        settings = _settings(client_hello)
+        log_to_file(settings, Path(where.log_file)) if to_file else log_to_stderr(settings)
+        return settings
+
+    shared = SharedSocket(listener, where)
+    if first is not None:
+        shared.settle_settings(first)
+    await run_shared(shared, settings_of, http)
+
+
+def _take_over(client_hello: Hello) -> None:
+    """What a server in the client's process would have found: its environment, in memory only, and its directory.
+    Without what ties the client to a session that it may run in: this server belongs to none."""
+    os.environ.clear()
+    os.environ.update({name: value for name, value in client_hello.environment.items() if name not in (MARK, DEPTH)})
+    with contextlib.suppress(OSError):
+        os.chdir(client_hello.directory)
+
+
+def _settings(client_hello: Hello) -> Settings:
+    """The settings of the server; the path of the CLI and the default directory are each client's own."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--shared", action="store_true")
+    _add_settings(parser)
+    try:
+        arguments = parser.parse_args(client_hello.arguments)
+    except (argparse.ArgumentError, SystemExit) as error:
+        raise InvalidArgument(f"The arguments cannot be used: {error}") from None
+    own = {variable_of("claude_path"), variable_of("default_cwd")}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
+    return load_settings(environment, arguments.config, **serve.overrides(arguments))

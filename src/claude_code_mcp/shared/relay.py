@@ -1,0 +1,272 @@
+"""What a relay remembers of a conversation, so that it can go on with another server; no I/O.
+
+After a connection is lost: requests that only read are repeated, all others are answered with an error, since nobody
+knows how far they came; questions that the server had asked are withdrawn from the client. The next server gets the
+client's handshake and subscriptions again, and its answers to those stay here.
+
+Servers number their own requests from one, so after the first reconnection these get names that no server before has
+used; a late answer to a question of a server that is gone must not be taken for an answer to another question.
+"""
+
+from ..greeting.manifest import encode_string
+from .message_lines import LONGEST, Lines, first_members, look, unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypeGuard
+
+    from ..greeting.protocol import GreetedInput
+
+READING_METHODS = frozenset(
+    {
+        "initialize",
+        "ping",
+        "server/discover",
+        "tools/list",
+        "resources/list",
+        "resources/templates/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/unsubscribe",
+        "prompts/list",
+        "prompts/get",
+        "completion/complete",
+        "logging/setLevel",
+        "subscriptions/listen",
+        "tasks/get",
+        "tasks/list",
+        "tasks/result",
+    }
+)
+"""Requests that may be sent a second time."""
+READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions"})
+"""The tools that say of themselves that they only read; a test compares."""
+_MAX_REPEATED = 1 << 20
+"""Bytes of a request that is kept to be repeated."""
+_ANSWER_START = b'{"jsonrpc":"2.0","id":'
+_SMALL_ANSWER = 1 << 10
+"""Bytes of a line of the server's that is read whole: of answers only the id counts, and it comes first."""
+_TRIES = 3
+"""How often a request is sent: it might be the one that ends every server that gets it."""
+
+_LOST = -32000
+_LOST_TEXT = (
+    "The shared server of claude-code-mcp ended while this request was in flight, and may have carried it out or not. "
+    "A new server is being started. Sessions are kept: claude_list_sessions shows them, and the next message to one "
+    "resumes it."
+)
+
+
+_TOO_LONG_TEXT = f"The answer is longer than {LONGEST >> 20} MiB, and cannot be passed on."
+
+
+class _Sent:
+    """A request that is in flight: its line if it may be sent again."""
+
+    def __init__(self, line: bytes | None) -> None:
+        self.line = line
+        self.tries = 1
+
+
+class Relay:
+    """The conversation of one client with one server after the other."""
+
+    def __init__(self) -> None:
+        self._opening: bytes | None = None
+        self._initialized = b""
+        self._level: bytes | None = None
+        self._subscriptions: dict[str, bytes] = {}
+        self._in_flight: dict[int | str, _Sent] = {}
+        self._asked: dict[int | str, int | str] = {}
+        self._withdrawn: set[int | str] = set()
+        self._replayed: set[str] = set()
+        self._generation = 0
+        self._replays = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the client waits for the answer to something."""
+        return bool(self._in_flight)
+
+    def greeted(self, handed_over: "GreetedInput") -> tuple[list[bytes], bytes]:
+        """Takes over from the greeting: the whole lines that are still to be sent, and the beginning of the next."""
+        lines = Lines(unreadable)
+        left = []
+        for line in lines.receive(handed_over.unread):
+            message = look(line)
+            request_id = message.get("id")
+            if not _is_id(request_id) or request_id not in handed_over.answered or "method" not in message:
+                left.append(line)
+            elif message["method"] == "initialize":
+                self._opening = line
+        return left, lines.take_rest()
+
+    # -- from the client --------------------------------------------------------------------------------------
+
+    def from_client(self, line: bytes) -> bytes:
+        """What the server is to get of a line of the client's."""
+        message = look(line)
+        method, request_id = message.get("method"), message.get("id")
+        if method is None:
+            return self._answer(line, message) if _is_id(request_id) else line
+        if _is_id(request_id):
+            self._request(line, method, request_id, message.get("params"))
+        elif method == "notifications/initialized":
+            self._initialized = line
+        elif method == "notifications/cancelled":
+            self._cancelled(message.get("params"))
+        return line
+
+    def _request(self, line: bytes, method: object, request_id: int | str, params: object) -> None:
+        self._in_flight[request_id] = _Sent(line if _may_repeat(line, method, params) else None)
+        uri = params.get("uri") if isinstance(params, dict) else None
+        if method == "initialize" and self._opening is None:
+            self._opening = line
+        elif method == "logging/setLevel":
+            self._level = line
+        elif method == "resources/subscribe" and isinstance(uri, str):
+            self._subscriptions[uri] = line
+        elif method == "resources/unsubscribe" and isinstance(uri, str):
+            self._subscriptions.pop(uri, None)
+
+    def _cancelled(self, params: object) -> None:
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        if _is_id(request_id):
+            self._in_flight.pop(request_id, None)
+
+    def _answer(self, line: bytes, message: "dict[str, Any]") -> bytes:
+        """An answer to a question of the server; nothing if that server is gone."""
+        shown = message["id"]
+        if shown in self._withdrawn:
+            self._withdrawn.discard(shown)
+            return b""
+        original = self._asked.pop(shown, shown)
+        return line if original == shown else _with_id(line, original)
+
+    # -- from the server --------------------------------------------------------------------------------------
+
+    def from_server(self, line: bytes) -> bytes:
+        """What the client is to get of a line of the server's."""
+        if line.startswith(_ANSWER_START):  # the usual answer, in the one form in which servers of ours write it
+            end = line.find(b",", len(_ANSWER_START), 60)
+            digits = line[len(_ANSWER_START) : end]
+            if digits.isdigit() and line.startswith((b'"result":', b'"error":'), end + 1):
+                self._in_flight.pop(int(digits), None)
+                return line
+        message = look(line, _SMALL_ANSWER)
+        method, request_id = message.get("method"), message.get("id")
+        if method is None:
+            if isinstance(request_id, str) and request_id in self._replayed:
+                self._replayed.discard(request_id)
+                return b""
+            if _is_id(request_id):
+                self._in_flight.pop(request_id, None)
+            return line
+        if _is_id(request_id):
+            return self._question(line, request_id)
+        return self._withdrawal(line, message) if method == "notifications/cancelled" else line
+
+    def too_long(self, head: bytes) -> bytes:
+        """What the client gets in place of a line of the server's that is too long, of which this is the beginning."""
+        message, _ = first_members(head)
+        request_id = message.get("id")
+        if not _is_id(request_id) or "method" in message:
+            return b"\n"
+        return self.from_server(_error(request_id, _TOO_LONG_TEXT))
+
+    def _question(self, line: bytes, original: int | str) -> bytes:
+        shown = self._shown(original)
+        self._asked[shown] = original
+        return line if shown == original else _with_id(line, shown)
+
+    def _withdrawal(self, line: bytes, message: "dict[str, Any]") -> bytes:
+        params = message.get("params")
+        original = params.get("requestId") if isinstance(params, dict) else None
+        if not _is_id(original) or self._shown(original) not in self._asked:
+            return line
+        shown = self._shown(original)
+        del self._asked[shown]
+        self._withdrawn.add(shown)
+        return line if shown == original else _cancellation(shown, "the server has withdrawn it")
+
+    def _shown(self, original: int | str) -> int | str:
+        return f"{self._generation}/{original}" if self._generation else original
+
+    # -- one server after the other ---------------------------------------------------------------------------
+
+    def lost(self) -> bytes:
+        """The connection is gone: what the client is told at once."""
+        messages = [_cancellation(shown, "the server that asked is gone") for shown in self._asked]
+        for request_id, sent in list(self._in_flight.items()):
+            if sent.line is None or sent.tries >= _TRIES:
+                del self._in_flight[request_id]
+                messages.append(_error(request_id, _LOST_TEXT))
+        self._withdrawn |= self._asked.keys()
+        self._asked.clear()
+        self._replayed.clear()
+        self._generation += 1
+        return b"".join(messages)
+
+    def resume(self) -> bytes:
+        """There is another connection: what the server gets first."""
+        return b"".join(self._resumed())
+
+    def _resumed(self) -> "Iterator[bytes]":
+        opening = look(self._opening)["id"] if self._opening is not None else None
+        if self._opening is not None and opening not in self._in_flight:
+            yield self._replay(self._opening)
+        elif self._opening is not None:
+            yield self._opening
+        yield self._initialized
+        for line in (self._level, *self._subscriptions.values()):
+            if line is not None and look(line)["id"] not in self._in_flight:
+                yield self._replay(line)
+        for request_id, sent in self._in_flight.items():
+            if request_id != opening and sent.line is not None:
+                sent.tries += 1
+                yield sent.line
+
+    @property
+    def replayed(self) -> frozenset[str]:
+        """The requests of `resume` whose answers are not for the client."""
+        return frozenset(self._replayed)
+
+    def _replay(self, line: bytes) -> bytes:
+        self._replays += 1
+        request_id = f"claude-code-mcp/replay/{self._replays}"
+        self._replayed.add(request_id)
+        return _with_id(line, request_id)
+
+
+def _is_id(value: object) -> "TypeGuard[int | str]":
+    return isinstance(value, int | str)
+
+
+def _may_repeat(line: bytes, method: object, params: object) -> bool:
+    if len(line) > _MAX_REPEATED or not isinstance(method, str):
+        return False
+    if method != "tools/call":
+        return method in READING_METHODS
+    name = params.get("name") if isinstance(params, dict) else None
+    return isinstance(name, str) and name in READING_TOOLS
+
+
+def _with_id(line: bytes, request_id: int | str) -> bytes:
+    import json  # noqa: PLC0415 - seldom, and not before the first answer
+
+    return json.dumps({**json.loads(line), "id": request_id}).encode() + b"\n"
+
+
+def _encoded(request_id: int | str) -> str:
+    return encode_string(request_id) if isinstance(request_id, str) else str(request_id)
+
+
+def _cancellation(request_id: int | str, reason: str) -> bytes:
+    params = f'{{"requestId":{_encoded(request_id)},"reason":{encode_string(reason)}}}'
+    return f'{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{params}}}\n'.encode()
+
+
+def _error(request_id: int | str, text: str) -> bytes:
+    problem = f'{{"code":{_LOST},"message":{encode_string(text)}}}'
+    return f'{{"jsonrpc":"2.0","id":{_encoded(request_id)},"error":{problem}}}\n'.encode()

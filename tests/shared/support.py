@@ -1,0 +1,137 @@
+"""A shared server of a test's own: where it is, which process it is, and that nothing of it is left at the end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from claude_code_mcp.shared import place
+from claude_code_mcp.testing import Sandbox
+
+from ..greeting.client import INITIALIZED, Client, Message, initialize, request
+
+SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
+PATIENCE = 90.0
+"""Seconds after which something that must happen counts as not happening, on however busy a machine."""
+
+
+class SharedPlace:
+    """The environment of clients that share a server, and that server."""
+
+    def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], runtime: Path) -> None:
+        self.sandbox = sandbox
+        self.runtime = runtime
+        self.environment = {**environment, place.RUNTIME_DIR: str(runtime), "LOG_LEVEL": "info"}
+
+    def client(self, *arguments: str, **variables: str) -> Client:
+        return Client({**self.environment, **variables}, "--shared", *arguments)
+
+    def command(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [SCRIPT, *arguments],
+            env={**self.environment, **variables},
+            cwd=self.sandbox.project,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+
+    def status(self, **variables: str) -> list[dict[str, Any]]:
+        told: list[dict[str, Any]] = json.loads(self.command("shared", "status", "--json", **variables).stdout)
+        return told
+
+    def locked_pids(self) -> set[int]:
+        """The processes that are a shared server here, starting and ending ones included."""
+        return {pid for pid in map(_pid_in, self.runtime.glob("*.lock")) if pid and psutil.pid_exists(pid)}
+
+    def kill_server(self) -> int:
+        """SIGKILL for the one server; returns when the process is gone."""
+        until(lambda: len(self.locked_pids()) == 1)
+        (pid,) = self.locked_pids()
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not _runs(pid))
+        return pid
+
+    def log(self) -> str:
+        return "".join(file.read_text() for file in sorted(self.runtime.glob("*.log")))
+
+
+def _pid_in(lock: Path) -> int:
+    text = lock.read_text().strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _runs(pid: int) -> bool:
+    """Whether something of a process is left: its files stay open until the last of its threads is gone, although it
+    counts as a zombie before."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(reached: Callable[[], bool]) -> None:
+    """Waits for what another process does, and nobody tells."""
+    deadline = time.monotonic() + PATIENCE
+    while not reached():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
+@contextmanager
+def shared_place(sandbox: Sandbox, environment: Mapping[str, str]) -> Iterator[SharedPlace]:
+    """Ends every server of the place afterwards; nothing may be left that runs for its home."""
+    runtime = sandbox.root / "run"
+    runtime.mkdir(mode=0o700)
+    shared = SharedPlace(sandbox, environment, runtime)
+    try:
+        yield shared
+    finally:
+        shared.command("shared", "stop", "--all")
+        until(lambda: not any(_runs(pid) for pid in shared.locked_pids()))
+    until(lambda: not running_in(sandbox))
+
+
+def running_in(sandbox: Sandbox) -> list[str]:
+    """Every program, but for this one and what exits, whose home is the sandbox's."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("HOME") == str(sandbox.home):
+                found.append(" ".join(process.cmdline()))
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def opened(client: Client) -> Client:
+    """The client after its handshake."""
+    assert "result" in client.ask(initialize())
+    client.send(INITIALIZED)
+    return client
+
+
+def call(client: Client, number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    """The structured content of a tool's result."""
+    answer = client.ask(request("tools/call", number, name=tool, arguments=arguments))
+    structured: dict[str, Any] = answer["result"]["structuredContent"]
+    return structured
+
+
+def next_answer(client: Client, number: int) -> Message:
+    """The answer to a request; what else is said before is skipped."""
+    while True:
+        message = client.read()
+        if message.get("id") == number and "method" not in message:
+            return message
