@@ -15,9 +15,8 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from .claude.user_config import config_directory
@@ -47,16 +46,13 @@ from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTu
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
-from .sessions.session_library import Costs, ExportFormat, ReadPage
 from .sessions.slots import Slots
+from .sessions.stored_sessions import StoredSessions
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
 from .store.catalogue import CatalogueEntries
-from .store.cost_report import Grouping
 from .store.event_log import Subscription
-from .store.session_marks import Mark
 from .store.session_records import LOCAL
 from .store.spending import Spending
-from .store.transcript_text import Detail
 from .store.transcripts import is_session_id
 
 log = logging.getLogger(__name__)
@@ -134,6 +130,7 @@ class Service:
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self._listing = SessionListing(self._sessions)
+        self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaners = [
@@ -421,116 +418,6 @@ class Service:
     ) -> dict[str, State]:
         """Where sessions of ours stand that are only on disk; others are left out."""
         return await self._listing.last_states(session_ids, owner, self._workplaces.of(origin, owner).stores)
-
-    # -- sessions on disk -------------------------------------------------------------------------------------
-
-    async def read(
-        self,
-        session_id: str,
-        *,
-        owner: str = LOCAL,
-        origin: ClientOrigin | None = None,
-        cursor: str = "1",
-        size: int = 24_000,
-        detail: Detail | None = None,
-        agent: str | None = None,
-    ) -> ReadPage:
-        """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
-        own_id, stores = await self._locate(session_id, owner, origin)
-        return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
-
-    async def follow(
-        self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> AsyncIterator[list[str]]:
-        """What is written to a session's transcript from now on, whoever drives it, as readable lines, at most twice a
-        second; without end."""
-        own_id, stores = await self._locate(session_id, owner, origin)
-        async for lines in stores.library.follow(own_id):
-            yield self._redactor.data(lines)
-
-    async def rename(
-        self, session_id: str, title: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> str:
-        """Names a session as Claude Code does, and returns the name; an empty one takes it away."""
-        async with self._caring(session_id, owner, origin, "rename") as (own_id, stores):
-            return await stores.library.rename(own_id, title)
-
-    async def tag(self, session_id: str, tag: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> str:
-        """Tags a session; an empty tag takes it away."""
-        async with self._caring(session_id, owner, origin, "tag") as (own_id, stores):
-            return await stores.library.tag(own_id, tag)
-
-    async def mark(
-        self, session_id: str, mark: Mark, on: bool, *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> None:
-        """Pins or archives a session, or no longer."""
-        async with self._caring(session_id, owner, origin, f"{mark} {'on' if on else 'off'}") as (own_id, stores):
-            await stores.library.mark(own_id, mark, on)
-
-    async def copy(
-        self, session_id: str, *, owner: str = LOCAL, title: str | None = None, origin: ClientOrigin | None = None
-    ) -> str:
-        """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned."""
-        async with self._caring(session_id, owner, origin, "fork") as (own_id, stores):
-            await stores.recorder.saved(own_id)
-            return await stores.library.copy(own_id, owner, title)
-
-    async def export(
-        self,
-        session_id: str,
-        form: ExportFormat,
-        *,
-        owner: str = LOCAL,
-        detail: Detail | None = None,
-        origin: ClientOrigin | None = None,
-    ) -> Path:
-        """Writes a conversation to a private file in the state directory and returns its path."""
-        async with self._caring(session_id, owner, origin, f"export {form}") as (own_id, stores):
-            return await stores.library.export(own_id, form, detail or Detail(full=True))
-
-    async def delete(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> None:
-        """Removes a session for good. SessionBusy, with nothing removed, while anybody runs it or has it open."""
-        async with self._caring(session_id, owner, origin, "delete") as (own_id, stores):
-            await self._sessions.release(own_id)
-            await stores.recorder.saved(own_id)
-            await stores.library.remove(own_id)
-
-    async def costs(
-        self,
-        by: Grouping = "day",
-        *,
-        owner: str = LOCAL,
-        since: str = "",
-        project: str | None = None,
-        origin: ClientOrigin | None = None,
-    ) -> Costs:
-        """What the owner's sessions on this machine have cost, over everything on disk; `since` is a day."""
-        return await self._workplaces.of(origin, owner).stores.library.costs(
-            by, owner=owner, since=since, project=project
-        )
-
-    async def _locate(self, session_id: str, owner: str, origin: ClientOrigin | None) -> tuple[str, Stores]:
-        """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the owner's."""
-        if self._sessions.known(session_id) is not None:
-            session = self.session(session_id, owner=owner)
-            return session.id, session.deps.stores
-        if not is_session_id(session_id):
-            raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        stores = self._workplaces.of(origin, owner).stores
-        own_id = await asyncio.to_thread(stores.aliases.resolve, session_id)
-        if not await asyncio.to_thread(stores.recorder.records.owned_by, owner, own_id):
-            raise self._observers.foreign_session(session_id, owner)
-        return own_id, stores
-
-    @contextlib.asynccontextmanager
-    async def _caring(
-        self, session_id: str, owner: str, origin: ClientOrigin | None, action: str
-    ) -> AsyncIterator[tuple[str, Stores]]:
-        """Around a change to a session on disk: audited if it is made, and if it is refused."""
-        with self._observers.auditing_refusals(owner, action, session_id):
-            own_id, stores = await self._locate(session_id, owner, origin)
-            yield own_id, stores
-        self.audit(AuditEvent(AuditKind.SESSION_MANAGED, owner, own_id, {"action": action}))
 
     # -- questions --------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ FULL = Detail(full=True)
 async def whole(service: Service, session_id: str, detail: Detail = FULL, **how: Any) -> str:
     text, cursor = "", "1"
     while cursor:
-        page = await service.read(session_id, cursor=cursor, detail=detail, size=2000, **how)
+        page = await service.stored.read(session_id, cursor=cursor, detail=detail, size=2000, **how)
         text += page.text
         cursor = page.next_cursor or ""
     return text
@@ -64,7 +64,7 @@ async def test_a_conversation_is_read_turn_by_turn(service: Service, sandbox: Sa
         assert part in text.split("> never ends")[1]
     assert "```thinking" not in text
     assert "```thinking\na deep thought" in await whole(service, session.id, Detail(full=True, thinking=True))
-    last = await service.read(session.id, cursor="-1")
+    last = await service.stored.read(session.id, cursor="-1")
     assert last.text.startswith("## 5 ")
     assert (last.turns, last.left_behind, last.next_cursor) == (5, 0, None)
     (subagent,) = last.agents
@@ -95,7 +95,7 @@ async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: 
     await say(service, session, "/clear")
     await say(service, session, script("a new beginning", "fresh"))
     assert session.id != old
-    read = await service.read(old)
+    read = await service.stored.read(old)
     assert read.session_id == session.id
     assert "a new beginning" in read.text
     assert "# The plan" not in read.text
@@ -118,9 +118,9 @@ async def test_claude_code_shows_the_title_and_goes_on_with_a_copy(
 ) -> None:
     session, _ = await run(service, script("hello", "one"), options(sandbox, max_budget_usd=5))
     await parked(session)
-    assert await service.rename(session.id, "  My\nkitchen ") == "My kitchen"
-    assert await service.tag(session.id, "cooking") == "cooking"
-    copy = await service.copy(session.id)
+    assert await service.stored.rename(session.id, "  My\nkitchen ") == "My kitchen"
+    assert await service.stored.tag(session.id, "cooking") == "cooking"
+    copy = await service.stored.copy(session.id)
     (newest, first) = await service.catalogue()
     assert (newest.session_id, newest.title) == (copy, "My kitchen (fork)")
     assert (first.title, first.tag) == ("My kitchen", "cooking")
@@ -150,26 +150,26 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
     session = turn.session
     await until(session, lambda: any(use.status == "running" for use in session.readable_lines.tools.values()))
     with pytest.raises(SessionBusy):
-        await service.delete(session.id)
+        await service.stored.delete(session.id)
     other: Service = await start_service()
     with pytest.raises(SessionBusy):
-        await other.delete(session.id)
+        await other.stored.delete(session.id)
     await service.interrupt(session.id)
     await end_of(turn)
     await parked(session)
     async with open_in_claude(sandbox, environment, session.id, "--resume"):
         with pytest.raises(SessionBusy, match="open in another"):
-            await service.delete(session.id)
-    await service.mark(session.id, Mark.PINNED, True)
+            await service.stored.delete(session.id)
+    await service.stored.mark(session.id, Mark.PINNED, True)
     assert list(sandbox.home.glob(f".claude/projects/*/{session.id}.jsonl"))
-    await service.delete(session.id)
+    await service.stored.delete(session.id)
     assert not list(sandbox.home.glob(f".claude/**/*{session.id}*"))
     assert not list(sandbox.root.glob(f"state/sessions/**/{session.id}*"))
     assert await service.catalogue() == []
     with pytest.raises(SessionNotFound):
         await service.find(session.id)
     with pytest.raises(SessionNotFound):
-        await service.delete(session.id)
+        await service.stored.delete(session.id)
 
 
 async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
@@ -181,7 +181,7 @@ async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
     found = asyncio.Event()
 
     async def follow() -> None:
-        async for lines in service.follow(session.id):
+        async for lines in service.stored.follow(session.id):
             seen.extend(lines)
             if any("here" in line and not line.startswith(">") for line in seen):
                 found.set()
@@ -209,16 +209,16 @@ async def test_costs_add_up_to_what_the_sessions_say(service: Service, sandbox: 
     await parked(first)
     await parked(second)
     for by in ("session", "project", "model", "day"):
-        costs = await service.costs(by)
+        costs = await service.stored.costs(by)
         assert costs.total.usd == pytest.approx(spent), by
         assert sum(line.usd for line in costs.lines) == pytest.approx(spent)
-    by_project = await service.costs("project")
+    by_project = await service.stored.costs("project")
     assert {line.name for line in by_project.lines} == {str(sandbox.project), str(other)}
-    assert (await service.costs("day", since="2999-01-01")).lines == []
-    only = await service.costs("session", project=str(other))
+    assert (await service.stored.costs("day", since="2999-01-01")).lines == []
+    only = await service.stored.costs("session", project=str(other))
     assert [line.name for line in only.lines] == [second.id]
     assert only.total.usd == pytest.approx(second.usage.cost_usd)
-    assert (await service.costs("session", owner="alice")).lines == []
+    assert (await service.stored.costs("session", owner="alice")).lines == []
 
 
 async def test_an_export_is_whole_and_has_no_secret(start_service: StartService, sandbox: Sandbox) -> None:
@@ -227,7 +227,7 @@ async def test_an_export_is_whole_and_has_no_secret(start_service: StartService,
     session, _ = await run(service, prompt, options(sandbox, allowed_tools=TOOLS))
     forms: dict[ExportFormat, str] = {"markdown": "<script>alert(1)", "html": "&lt;script&gt;alert(1)"}
     for form, escaped in forms.items():
-        path = await service.export(session.id, form)
+        path = await service.stored.export(session.id, form)
         text = path.read_text(encoding="utf-8")
         assert escaped in text
         assert "hidden-behind" not in text

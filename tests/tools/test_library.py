@@ -138,25 +138,25 @@ async def test_nobody_touches_the_session_of_another_caller(start_service: Start
     await parked(turn.session)
     for server in (service, await start_service()):  # in memory, and on disk alone
         for act in (
-            server.read(session_id, owner="bob"),
-            server.rename(session_id, "his", owner="bob"),
-            server.tag(session_id, "his", owner="bob"),
-            server.mark(session_id, Mark.PINNED, True, owner="bob"),
-            server.copy(session_id, owner="bob"),
-            server.export(session_id, "html", owner="bob"),
-            server.delete(session_id, owner="bob"),
-            anext(server.follow(session_id, owner="bob")),
+            server.stored.read(session_id, owner="bob"),
+            server.stored.rename(session_id, "his", owner="bob"),
+            server.stored.tag(session_id, "his", owner="bob"),
+            server.stored.mark(session_id, Mark.PINNED, True, owner="bob"),
+            server.stored.copy(session_id, owner="bob"),
+            server.stored.export(session_id, "html", owner="bob"),
+            server.stored.delete(session_id, owner="bob"),
+            anext(server.stored.follow(session_id, owner="bob")),
         ):
             with pytest.raises(SessionNotFound):
                 await act
         assert await server.catalogue(owner="bob", text="mine", whole=True) == []
-        assert (await server.costs("session", owner="bob")).lines == []
+        assert (await server.stored.costs("session", owner="bob")).lines == []
         (entry,) = await server.catalogue(owner="alice", text="mine")
         assert (entry.session_id, entry.title, entry.pinned) == (session_id, None, False)
-    copy = await service.copy(session_id, owner="alice")
+    copy = await service.stored.copy(session_id, owner="alice")
     assert {entry.session_id for entry in await service.catalogue(owner="alice")} == {session_id, copy}
     with pytest.raises(SessionNotFound):
-        await service.read(copy, owner="bob")
+        await service.stored.read(copy, owner="bob")
 
 
 async def test_after_a_restart_the_status_is_what_it_was(start_caller: StartCaller) -> None:

@@ -22,7 +22,7 @@ _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
 
 
-class Place(NamedTuple):
+class LineRange(NamedTuple):
     """Where a line lies in its file."""
 
     start: int
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 class _Node:
     """A line that is part of the tree."""
 
-    place: Place
+    place: LineRange
     parent: str | None
     begins_turn: bool = False
     calls: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class _Node:
 class Outline:
     """Where the turns of a conversation lie."""
 
-    turns: tuple[tuple[Place, ...], ...] = ()
+    turns: tuple[tuple[LineRange, ...], ...] = ()
     left_behind: int = 0
     """Messages on other branches."""
 
@@ -100,7 +100,7 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
         if line is not None and bool(line.get("isSidechain")) is of_subagent:
             uuid = line.get("uuid")
             if isinstance(uuid, str) and uuid not in nodes:
-                nodes[uuid] = _node(line, Place(start, end))
+                nodes[uuid] = _node(line, LineRange(start, end))
         start = end
     chain = _chain(nodes)
     places = _with_results(chain, nodes)
@@ -109,7 +109,7 @@ def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) ->
     return Outline(tuple(_turns(places)), spoken - kept)
 
 
-def _node(line: Mapping[str, Any], place: Place) -> _Node:
+def _node(line: Mapping[str, Any], place: LineRange) -> _Node:
     parent = line.get("parentUuid") or line.get("logicalParentUuid")
     blocks = _blocks(line)
     return _Node(
@@ -158,8 +158,8 @@ def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tu
     return list(taken.values())
 
 
-def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[Place, ...]]:
-    by_turn: dict[int, list[Place]] = {}
+def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...]]:
+    by_turn: dict[int, list[LineRange]] = {}
     for node, turn in places:
         by_turn.setdefault(turn, []).append(node.place)
     for turn in sorted(by_turn):
@@ -177,12 +177,12 @@ def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 # -- one turn -----------------------------------------------------------------------------------------------------
 
 
-def read_turn(path: str, places: Iterable[Place]) -> ConversationTurn:
+def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
     """The turn whose lines lie there; what cannot be read any more is left out."""
     return turn_of(_read_lines(path, places))
 
 
-def _read_lines(path: str, places: Iterable[Place]) -> Iterator[dict[str, Any]]:
+def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
             for place in places:

@@ -57,7 +57,7 @@ class SessionText(ToolOutput):
 
 
 async def read_session(call: Call, arguments: ReadSession) -> Reply:
-    page = await call.service.read(
+    page = await call.service.stored.read(
         arguments.session_id,
         owner=call.principal,
         origin=call.origin,
@@ -112,21 +112,23 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:
     service, owner, session_id, text = call.service, call.principal, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":
-            title = await service.rename(session_id, _needed(text), owner=owner, origin=call.origin)
+            title = await service.stored.rename(session_id, _needed(text), owner=owner, origin=call.origin)
             return Managed(session_id=session_id, message=f"Its title is {title!r}." if title else "It has no title.")
         case "tag":
-            tag = await service.tag(session_id, _needed(text), owner=owner, origin=call.origin)
+            tag = await service.stored.tag(session_id, _needed(text), owner=owner, origin=call.origin)
             return Managed(session_id=session_id, message=f"Its tag is {tag!r}." if tag else "It has no tag.")
         case "fork":
-            copy = await service.copy(session_id, owner=owner, origin=call.origin, title=text)
+            copy = await service.stored.copy(session_id, owner=owner, origin=call.origin, title=text)
             return Managed(session_id=copy, message=f"Session {copy} begins with the same conversation.")
         case "export":
-            path = await service.export(session_id, arguments.format or "markdown", owner=owner, origin=call.origin)
+            path = await service.stored.export(
+                session_id, arguments.format or "markdown", owner=owner, origin=call.origin
+            )
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
     mark, on = _MARKS[arguments.action]
-    await service.mark(session_id, mark, on, owner=owner, origin=call.origin)
+    await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 
 
@@ -139,7 +141,7 @@ def _needed(text: str | None) -> str:
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
     """Only with the yes of a person, or of a caller that says to have it."""
     if not arguments.confirm:
-        page = await call.service.read(arguments.session_id, owner=call.principal, origin=call.origin, size=1)
+        page = await call.service.stored.read(arguments.session_id, owner=call.principal, origin=call.origin, size=1)
         question = f"Delete the session {page.title[:200]!r} ({page.session_id}) for good? It has {page.turns} turns."
         answer = await call.confirmed(question, "Delete it")
         if isinstance(answer, types.InputRequiredResult):
@@ -148,7 +150,7 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
-    await call.service.delete(arguments.session_id, owner=call.principal, origin=call.origin)
+    await call.service.stored.delete(arguments.session_id, owner=call.principal, origin=call.origin)
     return Managed(session_id=arguments.session_id, message="It is deleted.")
 
 
@@ -176,7 +178,7 @@ class CostReport(ToolOutput):
 
 async def session_costs(call: Call, arguments: CostArguments) -> Reply:
     by = arguments.by or "day"
-    costs = await call.service.costs(
+    costs = await call.service.stored.costs(
         by, owner=call.principal, origin=call.origin, since=arguments.since or "", project=arguments.project_directory
     )
     shown = costs.lines[-_MOST_LINES:] if by == "day" else costs.lines[:_MOST_LINES]
