@@ -7,7 +7,7 @@ import sys
 from typing import Any, get_args
 
 from ..config import Settings, load_settings, variable_of
-from ..errors import ClaudeCodeError
+from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
 from .flags import add_config_file
 
@@ -52,6 +52,8 @@ def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
+    if arguments.http and arguments.shared:
+        raise InvalidArgument("The shared server serves over HTTP with `claude-code-mcp shared run --http HOST:PORT`.")
     try:
         settings = load_settings(file=arguments.config, **overrides(arguments))
         log_to_stderr(settings)
