@@ -128,6 +128,8 @@ async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
         "python3.12 -m claude_code_mcp serve",
         "/usr/bin/python -m claude_code_mcp",
         "uvx claude-code-mcp",
+        "claude-code-mcp --shared",
+        "uvx claude-code-mcp --toolsets=code --shared",
         "uvx --from claude-code-mcp[cli]==0.1.0 claude-code-mcp serve",
         "uvx claude-code-mcp@latest",
         "pipx run claude-code-mcp serve",

@@ -7,7 +7,7 @@ import sys
 from typing import Any, get_args
 
 from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
-from ..errors import ClaudeCodeError
+from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
 from .flags import add_config_file
 
@@ -69,6 +69,8 @@ def add_setting(parser: argparse.ArgumentParser, field: str) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     from ..app import log_to_stderr, run_http, run_stdio  # noqa: PLC0415 - loads the MCP SDK
 
+    if arguments.http and arguments.shared:
+        raise InvalidArgument("The shared server serves over HTTP with `claude-code-mcp shared run --http HOST:PORT`.")
     try:
         settings = load_settings(file=arguments.config, **overrides(arguments))
         if arguments.config is not None:  # so that it is known, and hidden from sandboxes

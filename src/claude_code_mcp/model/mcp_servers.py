@@ -86,7 +86,8 @@ def _with_digits(name: str, pair: tuple[str, ...]) -> str:
 
 
 _NAMES = frozenset({"claude-code-mcp", "claude_code_mcp"})
-_INFORMING = frozenset({"-h", "--help", "-V", "--version"})
+_FLAGS = frozenset({"--shared", "--http", "--config", "--toolsets", "--on-disconnect"})
+"""Those of `serve`, which may be left out before them."""
 _RUNNERS = re.compile(r"(uvx?|pipx|env|python[0-9.]*w?|pypy[0-9.]*|py)\Z")
 
 
@@ -106,7 +107,7 @@ def is_this_server(command: str, arguments: Sequence[str]) -> bool:
 
 
 def _serves(rest: Sequence[str]) -> bool:
-    return not rest or rest[0] == "serve" or (rest[0].startswith("-") and rest[0] not in _INFORMING)
+    return not rest or rest[0] == "serve" or rest[0].partition("=")[0] in _FLAGS
 
 
 def _distribution(requirement: str) -> str:
