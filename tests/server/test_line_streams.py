@@ -48,5 +48,6 @@ async def test_a_client_that_does_not_read_is_not_read_either_until_it_does() ->
         answered = {json.loads(await client_reader.readline())["id"] for _ in range(REQUESTS)}
         assert answered == set(range(REQUESTS))
         tasks.cancel_scope.cancel()
-    client_writer.close()
-    writer.close()
+    for end in (client_writer, writer):
+        end.close()
+        await end.wait_closed()

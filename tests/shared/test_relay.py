@@ -197,6 +197,7 @@ def test_the_tools_that_are_repeated_are_those_that_only_read() -> None:
 
 def test_what_is_no_id_is_never_written_as_one() -> None:
     relay = Relay()
-    for wrong in (True, False, None, 1.5, [], {}):
+    wrong_ids: list[Any] = [True, False, None, 1.5, [], {}]
+    for wrong in wrong_ids:
         relay.from_client(line(id=wrong, method="tools/call", params={"name": "claude_create_session"}))
     assert messages(relay.lost()) == []
