@@ -51,7 +51,7 @@ class Spending:
         self._reserved_elsewhere: dict[tuple[str, str], tuple[str, float]] = {}
         """The same by server and session."""
         self._bytes_read = 0
-        self._alive: "FileLock | None" = None
+        self._alive: FileLock | None = None
 
     def today(self, who: str) -> float:
         """What the caller has spent today, as far as this server knows: `refresh` adds what others wrote."""
