@@ -335,7 +335,9 @@ async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificat
 async def test_a_command_prints_the_headers_of_each_connection(start_hub: StartHub, tmp_path: Path) -> None:
     seen: list[Any] = []
     count = tmp_path / "count"
-    helper = f'echo x >>{count}; echo "{{\\"X-Token\\": \\"$CLAUDE_CODE_MCP_SERVER_NAME-$(wc -l <{count} | tr -d " ")\\"}}"'
+    helper = (
+        f'echo x >>{count}; echo "{{\\"X-Token\\": \\"$CLAUDE_CODE_MCP_SERVER_NAME-$(wc -l <{count} | tr -d " ")\\"}}"'
+    )
     async with sse_server(RemoteServer(), headers=seen) as url:
         entry = {"type": "sse", "url": url, "headers": {"X-Team": "blue"}, "headersHelper": helper}
         hub = await start_hub({"x": entry, "bad": {**entry, "headersHelper": "echo s3cret; exit 3"}})

@@ -5,12 +5,12 @@ VS Code has `servers` beside `inputs`, and asks a person for `${input:id}`; here
 VS Code and Cursor `envFile`. Everything but `read_env_file` is pure.
 """
 
-import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from ..private_files import read_regular
 
 _INPUT = re.compile(r"\$\{input:([^{}]*)\}")
 _NO_LETTER = re.compile(r"[^A-Za-z0-9]")
@@ -64,24 +64,16 @@ def _variable(input_id: str, default: str | None) -> str:
 # -- files ------------------------------------------------------------------------------------------------------------
 
 
-def read_regular(file: Path, most: int = _MAX_BYTES) -> str:
-    """The text of a file. OSError for one that is no regular file: a project may have a pipe of that name, and reading
-    that would never end. ValueError for one that is too large."""
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with open(descriptor, encoding="utf-8-sig", errors="strict") as opened:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise OSError(f"{file} is not a regular file")
-        if facts.st_size > most:
-            raise ValueError(f"it has more than {most >> 20} MiB")
-        return opened.read(most)
+def read_text(file: Path, most: int = _MAX_BYTES) -> str:
+    """The text of a file. OSError for one that is no regular file, ValueError for one that is no text."""
+    return read_regular(file, most).decode("utf-8-sig")
 
 
 def read_env_file(file: Path) -> dict[str, str]:
     """The variables of a file with `NAME=value` lines; `export`, quotes and comments as usual. Raises OSError and
     ValueError."""
     found: dict[str, str] = {}
-    for line in read_regular(file, _MAX_ENV_BYTES).splitlines():
+    for line in read_text(file, _MAX_ENV_BYTES).splitlines():
         name, separator, value = line.strip().removeprefix("export ").partition("=")
         if separator and name.strip() and not name.startswith("#"):
             found[name.strip()] = _unquoted(value.strip())

@@ -21,7 +21,7 @@ from ..config import Settings
 from ..json_text import decode_with_comments
 from ..model.mcp_servers import is_this_server
 from .approvals import Approvals, is_below, is_trusted, project_entry, project_roots, read_approvals
-from .config_dialects import input_defaults, read_regular, section_of
+from .config_dialects import input_defaults, read_text, section_of
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"
@@ -215,7 +215,7 @@ class _Reader:
         if file is None:
             return {}
         try:
-            content = decode_with_comments(read_regular(file))
+            content = decode_with_comments(read_text(file))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:

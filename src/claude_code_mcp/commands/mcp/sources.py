@@ -7,7 +7,7 @@ from typing import Any
 
 from ...claude_home import user_file
 from ...errors import InvalidArgument
-from ...hub.config_dialects import in_our_words, input_defaults, read_regular, section_of
+from ...hub.config_dialects import in_our_words, input_defaults, read_text, section_of
 from ...json_text import decode_with_comments
 
 PROGRAMS = ("claude-desktop", "claude-code", "cursor", "vscode", "windsurf", "gemini")
@@ -59,7 +59,7 @@ def entries_of(source: str, environment: Mapping[str, str], project: Path) -> di
 
 def _entries_in(file: Path) -> dict[str, dict[str, Any]]:
     try:
-        content = decode_with_comments(read_regular(file))
+        content = decode_with_comments(read_text(file))
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be read: {error.strerror or error}.") from None
     except ValueError as error:
