@@ -21,7 +21,7 @@ async def test_a_client_that_does_not_read_is_not_read_either_until_it_does() ->
     connection.output = writer  # type: ignore[assignment]
     answer = {"text": "x" * 2000}
     taken = 0
-    async with line_streams(connection) as (inbox, outbox), anyio.create_task_group() as tasks:
+    async with line_streams(connection) as (inbox, outbox), inbox, outbox, anyio.create_task_group() as tasks:
 
         async def reply(message: types.JSONRPCRequest) -> None:
             await outbox.send(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id=message.id, result=answer)))
