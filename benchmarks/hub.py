@@ -1,6 +1,7 @@
 """The hub: a call through it against a client of one's own, and thirty servers at once against one after another."""
 
 import asyncio
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -16,6 +17,8 @@ from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.server.server import McpServer
+from claude_code_mcp.service import Service
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio
 
@@ -112,5 +115,36 @@ async def hub_connect(place: Place) -> Sequence[Figure]:
             f"{parallel / serial:.2f}×, {connected} connected",
             "≤ 0.6×, all",
             parallel / serial <= 0.6 and connected == _SERVERS,
+        )
+    ]
+
+
+@benchmark
+async def hub_search(place: Place) -> Sequence[Figure]:
+    """What the tools of ten large servers cost a client's context: a list of all, and two tools with one search."""
+    servers = {f"s{number}": {"command": sys.executable, "args": ["-S", _SERVER, "many"]} for number in range(10)}
+    sizes: dict[str, int] = {}
+    async with _hub(place, servers) as hub:
+        for toolset in ("hub-tools", "hub-search"):
+            settings = load_settings({}, toolsets=toolset, state_dir=place.sandbox.root / "state")
+            async with (
+                Service(settings, place.environment, host=hub) as service,
+                Client(McpServer(service, hub=hub).server()) as client,
+            ):
+                listed = await client.list_tools()
+                sizes[toolset] = len(listed.model_dump_json(by_alias=True, exclude_none=True))
+                if toolset == "hub-search":
+                    found = await client.call_tool("claude_mcp_search", {"query": "create an issue"})
+                    sizes["search"] = len(json.dumps(found.structured_content))
+    needed = sizes["hub-search"] + sizes["search"]
+    share = needed / sizes["hub-tools"]
+    return [
+        Figure(
+            "400 hub tools, listed or searched",
+            f"{sizes['hub-tools']:,} B",
+            f"{needed:,} B",
+            f"{share:.1%}",
+            "≤ 5%",
+            share <= 0.05,
         )
     ]

@@ -5,13 +5,14 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 _MOMENT = 0.3
 
 
 def main(kind: str) -> None:
-    {"stdio": _stdio, "http": _http, "slow": _slow, "small": _small}[kind]()
+    {"stdio": _stdio, "http": _http, "slow": _slow, "small": _small, "many": _many}[kind]()
 
 
 def _slow() -> None:
@@ -20,16 +21,39 @@ def _slow() -> None:
     _small()
 
 
-def _small() -> None:
-    """With one tool, and nothing but the standard library."""
-    tool = {"name": "echo", "inputSchema": {"type": "object"}}
+def _many() -> None:
+    """With as many tools as the servers of large services have, each described in a sentence."""
+    kinds = ("issue", "branch", "release", "comment", "label", "workflow", "commit", "review", "file", "secret")
+    acts = {
+        "create": "Create a new",
+        "get": "Get the details of one",
+        "list": "List every",
+        "delete": "Delete the given",
+    }
+    text = {"type": "string", "description": "The name of the repository that it belongs to, as owner/name"}
+    schema = {
+        "type": "object",
+        "properties": {"repository": text, "page": {"type": "integer"}},
+        "required": ["repository"],
+    }
+    _small(
+        [
+            {"name": f"{act}_{kind}", "description": f"{said} {kind} in a repository.", "inputSchema": schema}
+            for kind in kinds
+            for act, said in acts.items()
+        ]
+    )
+
+
+def _small(tools: Sequence[Any] = ({"name": "echo", "inputSchema": {"type": "object"}},)) -> None:
+    """With one tool unless given others, and nothing but the standard library."""
     results: dict[str, Any] = {
         "initialize": {
             "protocolVersion": "2025-11-25",
             "capabilities": {"tools": {}},
             "serverInfo": {"name": "small", "version": "1"},
         },
-        "tools/list": {"tools": [tool]},
+        "tools/list": {"tools": list(tools)},
         "tools/call": {"content": [{"type": "text", "text": "done"}]},
     }
     for line in sys.stdin:

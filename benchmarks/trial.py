@@ -16,7 +16,7 @@ from random import Random
 
 import psutil
 
-from claude_code_mcp.claude.user_config import config_directory
+from claude_code_mcp.claude_home import config_directory
 from claude_code_mcp.errors import Cancelled, SessionNotFound
 from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChanged, TurnStarted
 from claude_code_mcp.model.options import SessionOptions

@@ -24,7 +24,7 @@ ROWS: list[set[str]] = [
     {"greeting"},
     {"shared"},
     {"model"},
-    {"errors", "json_text", "private_files"},
+    {"errors", "json_text", "private_files", "claude_home"},
     {"config"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
@@ -49,6 +49,7 @@ NARROW: dict[str, set[str]] = {
     "model": set(),
     "errors": set(),
     "json_text": set(),
+    "claude_home": set(),
     "config": {"processes", "errors"},
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
@@ -109,6 +110,7 @@ PUBLIC: dict[str, set[str]] = {
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
     "sessions.dependencies",
+    "hub_factory",  # one for each hub: it follows the files of the hub, and ends before the hub is left
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "store.following",  # one: it is kept, and ends when its last file is no longer followed

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claude_code_mcp.json_text import decode, encode, flaw, sound
+from claude_code_mcp.json_text import decode, decode_with_comments, encode, flaw, sound
 
 _TEXT = st.text(st.characters(codec=None, exclude_categories=()))
 _VALUES = st.recursive(
@@ -79,3 +79,29 @@ def test_the_time_grows_no_faster_than_the_text() -> None:
     text = "\ud800\\ud800😀" * 50_000
     once = min(seconds(text) for _ in range(3))
     assert min(seconds(text * 4) for _ in range(3)) < 16 * once + 0.05
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('\ufeff{"a": [1, 2,], /* x */ "b": "//c", } // end', {"a": [1, 2], "b": "//c"}),
+        ('{"a": "/* no */", "b": ",]", "c": "\\"//,}"}', {"a": "/* no */", "b": ",]", "c": '"//,}'}),
+        ("[1, // one,\n 2 /* , */ , ]", [1, 2]),
+    ],
+)
+def test_json_of_people_is_read_with_comments_and_last_commas(text: str, value: Any) -> None:
+    assert decode_with_comments(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1,,}', "/* {}", '{"a": "s3cret', "[" * 100_000, "{a: 's3cret'}"])
+def test_what_is_no_json_even_so_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - it has no message of ours
+        decode_with_comments(text)
+    assert "s3cret" not in str(refused.value)
+
+
+@given(_VALUES)
+def test_json_without_comments_is_read_as_ever(value: Any) -> None:
+    text = json.dumps(sound(value))
+    assert decode_with_comments(text) == json.loads(text)

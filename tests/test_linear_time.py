@@ -8,6 +8,7 @@ Usually every function is given the shapes that are made for its kind of text, a
 `LINEAR_TIME=full`, as in `make soak`, each gets every shape, at four times that length.
 """
 
+import contextlib
 import json
 import os
 import time
@@ -19,7 +20,9 @@ import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
 from claude_code_mcp.hub.config_entry import expand
+from claude_code_mcp.hub.tool_search import ToolIndex
 from claude_code_mcp.hub.trimming import with_long_parts_saved
+from claude_code_mcp.json_text import decode_with_comments
 from claude_code_mcp.model.mcp_servers import ToolNames
 from claude_code_mcp.model.paths import POSIX, WINDOWS
 from claude_code_mcp.policy import programs, shell
@@ -165,6 +168,12 @@ def _judge(tool: str, **given: str) -> object:
     return judge(call, [*RULES, *FILES], [*RULES, *FILES])
 
 
+def _tolerant(text: str) -> None:
+    for form in (text, f'["{text}', f"[/*{text}", f"[{text},,"):
+        with contextlib.suppress(ValueError):
+            decode_with_comments(form)
+
+
 def _lines(text: str) -> object:
     splitter = LineSplitter()
     data = text.encode()
@@ -184,6 +193,8 @@ HANDLERS: dict[str, Handle] = {
     "slash command": slash_command,
     "mentions": lambda text: [*mentioned_paths(text), *mentioned_servers(text)],
     "mentions in words": lambda text: [*mentioned_paths(text.replace("a", ' @"'))],
+    "tool search": lambda text: ToolIndex([(text, text, {"properties": {text: {"description": text}}})]).ranked(text),
+    "comments": _tolerant,
     "expand": lambda text: expand(text, {"A": "b"}),
     "shell": programs.read_loosely,
     "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),

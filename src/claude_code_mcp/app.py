@@ -296,7 +296,11 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
 
 
 def _uses_hub(settings: Settings) -> bool:
-    used = settings.hub == "all" or {"hub", "hub-tools"} & set(settings.toolsets) or settings.hub_file.exists()
+    used = (
+        settings.hub == "all"
+        or {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
+        or settings.hub_file.exists()
+    )
     return settings.hub != "off" and bool(used)
 
 
@@ -311,6 +315,10 @@ class ClientHubs:
     def adopt(self, hub: "Hub", configuration: "HubConfig") -> None:
         """Has clients that are like this process use the hub of this process."""
         self._loaded().adopt(hub, configuration, os.environ)
+
+    def updated(self, hub: "Hub", configuration: "HubConfig") -> None:
+        """The hub of this process has another configuration now."""
+        self._loaded().updated(hub, configuration, os.environ)
 
     def _loaded(self) -> "Hubs":
         from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
@@ -341,17 +349,19 @@ async def _hub(
         yield None
         return
     from .channel_relay import ChannelRelay  # noqa: PLC0415
-    from .hub_factory import hub_configuration, make_hub  # noqa: PLC0415 - a server without a hub does not pay for one
+    from .hub_factory import HubSource, following, make_hub  # noqa: PLC0415 - a server without a hub does not pay
 
     relay = ChannelRelay(settings.channels, settings.permission_channels)
-    configuration = await asyncio.to_thread(hub_configuration, settings, os.environ, settings.default_cwd, serving_at)
+    source = HubSource(settings, os.environ, settings.default_cwd, serving_at)
+    configuration = await asyncio.to_thread(source.read)
     for problem in configuration.problems:
         if problem.entry is None and problem.file == settings.hub_file:
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
     async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
         client_hubs.adopt(hub, configuration)
-        yield hub, relay
+        async with following(hub, configuration, source, partial(client_hubs.updated, hub)):
+            yield hub, relay
 
 
 @asynccontextmanager

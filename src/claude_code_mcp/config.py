@@ -53,7 +53,7 @@ LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], Befor
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
-Toolset = Literal["sessions", "code", "query", "care", "hub", "hub-tools"]
+Toolset = Literal["sessions", "code", "query", "care", "hub", "hub-tools", "hub-search"]
 ALL_TOOLSETS: tuple[Toolset, ...] = get_args(Toolset)
 TOOLSETS: tuple[Toolset, ...] = ("sessions", "code", "query")
 """Those that are offered by default."""
@@ -176,8 +176,8 @@ class Settings(BaseModel):
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
-    pin, archive, fork, export and delete sessions, and what they cost), `hub` (the servers of the hub) and `hub-tools`
-    (the tools of those servers)."""
+    pin, archive, fork, export and delete sessions, and what they cost), `hub` (the servers of the hub), `hub-tools`
+    (all their tools) and `hub-search` (two tools that find and call those)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
     """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
     (`all`), or none (`off`)."""
@@ -186,6 +186,9 @@ class Settings(BaseModel):
         validation_alias=f"{_OWN}HUB_FILE",
     )
     """Our own file of MCP servers."""
+    trusted_projects: tuple[str, ...] = Field((), validation_alias=f"{_OWN}TRUSTED_PROJECTS")
+    """Directories, separated by commas, whose projects may have the hub start the servers of their `.mcp.json` although
+    nobody approved them in Claude Code; those below count too, and `*` is every project."""
     channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}CHANNELS")
     """Servers of the hub that may push messages into sessions, separated by commas."""
     permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
@@ -216,6 +219,7 @@ class Settings(BaseModel):
 
     @field_validator(
         "toolsets",
+        "trusted_projects",
         "channels",
         "permission_channels",
         "query_allowed_tools",

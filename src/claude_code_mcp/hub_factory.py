@@ -3,16 +3,17 @@ marked, so that none is left behind when this process ends."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from .claude.user_config import config_directory
+from .claude_home import config_directory
 from .config import Settings, client_settings
+from .errors import ClaudeCodeError
 from .hub.config_entry import fingerprint
-from .hub.config_files import HubConfig, bar_address, hub_servers
+from .hub.config_files import HubConfig, bar_address, hub_paths, hub_servers, watched_files
 from .hub.dependencies import HubDeps, OnNotification, ignore_notification
 from .hub.hub import Hub
 from .model.origin import ClientOrigin
@@ -20,9 +21,11 @@ from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.launcher import default_directory, own_directory
 from .sessions.workplaces import environment_key
+from .store.following import FileFollower, Following
 
 log = logging.getLogger(__name__)
 
+OnUpdate = Callable[[HubConfig], None]
 _LINGER = 60.0
 """Seconds for which a hub that nobody uses is kept: clients are restarted, and sessions parked and resumed."""
 
@@ -35,10 +38,107 @@ def hub_configuration(
 ) -> HubConfig:
     """The servers of a project, by default of the directory that we were started in; those that lead to the host and
     port that we serve at ourselves are locked. Blocks on the disk."""
-    if project is None and settings.hub == "all":  # otherwise no directory counts, and ours may be gone
-        project = own_directory()
-    servers = hub_servers(settings, environment, Path(project or ""))
-    return servers if serving_at is None else bar_address(servers, *serving_at)
+    return HubSource(settings, environment, project, serving_at).read()
+
+
+@dataclass(frozen=True)
+class HubSource:
+    """Where the configuration of a hub comes from; its methods block on the disk."""
+
+    settings: Settings
+    environment: Mapping[str, str] = field(hash=False)
+    project: str | None = None
+    serving_at: tuple[str, int] | None = None
+
+    def read(self) -> HubConfig:
+        servers = hub_servers(self.settings, self.environment, self._project())
+        return servers if self.serving_at is None else bar_address(servers, *self.serving_at)
+
+    def files(self) -> list[Path]:
+        """The files whose changes may change it."""
+        paths = hub_paths(self.settings, self.environment, self._project())
+        return watched_files(paths) if paths is not None else []
+
+    def _project(self) -> Path:
+        if self.project is None and self.settings.hub == "all":  # otherwise no directory counts, and ours may be gone
+            return Path(own_directory())
+        return Path(self.project or "")
+
+
+# -- changes of the files --------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def following(
+    hub: Hub, configuration: HubConfig, source: HubSource, on_update: OnUpdate | None = None
+) -> AsyncIterator[None]:
+    """Within this context the hub, which has this configuration, is as its files say, also when they change;
+    `on_update` is called with the configuration that it then has."""
+    task = asyncio.create_task(_follow(hub, configuration, source, on_update))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _follow(hub: Hub, configuration: HubConfig, source: HubSource, on_update: OnUpdate | None) -> None:
+    follower, changed = FileFollower(), asyncio.Event()
+
+    async def wait_for(file: Following) -> None:
+        while True:
+            await file.changed()
+            changed.set()
+
+    async with AsyncExitStack() as stack:
+        paths = await asyncio.to_thread(lambda: [path for path in source.files() if path.parent.is_dir()])
+        followed = [await stack.enter_async_context(follower.follow(str(path))) for path in paths]
+        tasks = await stack.enter_async_context(asyncio.TaskGroup())
+        for file in followed:
+            tasks.create_task(wait_for(file))
+        seen: object = None
+        while True:
+            # Looked at once at the beginning too: a change may have come between reading and following.
+            now = await asyncio.to_thread(_facts, paths)
+            if now != seen:
+                seen = now
+                configuration = await _update(hub, configuration, source)
+                if on_update is not None:
+                    on_update(configuration)
+            await changed.wait()
+            changed.clear()
+
+
+def _facts(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
+    """What is different when a file is."""
+
+    def of_file(file: Path) -> tuple[int, int, int] | None:
+        try:
+            facts = file.stat()
+        except OSError:
+            return None
+        return facts.st_mtime_ns, facts.st_size, facts.st_ino
+
+    return [of_file(file) for file in files]
+
+
+async def _update(hub: Hub, configuration: HubConfig, source: HubSource) -> HubConfig:
+    """Has the hub be as the files say now; returns what it is then. While a file cannot be read, as in the middle of an
+    edit, the servers stay as they are."""
+    try:
+        read = await asyncio.to_thread(source.read)
+    except ClaudeCodeError as error:  # our directory is gone
+        log.warning("the files of MCP servers cannot be read: %s", error.message)
+        return configuration
+    for problem in read.problems:
+        if problem not in configuration.problems:
+            log.warning("an MCP server is left out: %s", problem)
+    if any(problem.entry is None for problem in read.problems):
+        read = replace(configuration, problems=read.problems)
+    if read != configuration:
+        log.info("the MCP servers are those of the files as they are now: %s", ", ".join(read.servers) or "none")
+        hub.apply(read)
+    return read
 
 
 def marked_environment(variables: Mapping[str, str], *, nested: bool = True) -> tuple[dict[str, str], str]:
@@ -81,20 +181,23 @@ class _SharedHub:
     hub: Hub
     users: int = 0
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    opened: bool = False
     adopted: bool = False
+    key: tuple[object, ...] = ()
+    _context: AsyncExitStack | None = None
 
-    async def open(self) -> Hub:
+    async def open(self, follow: Callable[[Hub], AbstractAsyncContextManager[None]]) -> Hub:
+        """The hub, entered by the first who wants it, and following its files from then on."""
         async with self.opening:
-            if not self.opened:
-                await self.hub.__aenter__()
-                self.opened = True
+            if self._context is None and not self.adopted:
+                self._context = AsyncExitStack()
+                await self._context.enter_async_context(self.hub)
+                await self._context.enter_async_context(follow(self.hub))
         return self.hub
 
     async def close(self) -> None:
         async with self.opening:
-            if self.opened:
-                await self.hub.__aexit__()
+            if self._context is not None:
+                await self._context.aclose()
 
 
 class Hubs:
@@ -103,7 +206,7 @@ class Hubs:
     Two clients with other credentials never share the connection to a server: `${VARIABLES}` in its configuration may
     be theirs, and its program inherits their environment. A hub is opened for its first user, a connection or the
     process of a session, and closed `linger` seconds after it has lost the last. The files are read for every user, so
-    that a client which comes after they were changed gets what they say now.
+    that a client which comes after they were changed gets what they say now; a hub of our own file follows it too.
     """
 
     def __init__(
@@ -118,34 +221,49 @@ class Hubs:
     def adopt(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
         """Has clients with this environment and configuration use this hub, which is open, and which its owner
         closes."""
-        self._hubs[_key(environment, configuration)] = _SharedHub(hub, users=1, opened=True, adopted=True)
+        key = _key(environment, configuration)
+        self._hubs[key] = _SharedHub(hub, users=1, adopted=True, key=key)
+
+    def updated(self, hub: Hub, configuration: HubConfig, environment: Mapping[str, str]) -> None:
+        """The hub has another configuration now: clients that have the same are to find it."""
+        key, shared = _key(environment, configuration), next((s for s in self._hubs.values() if s.hub is hub), None)
+        if shared is not None and key not in self._hubs:
+            self._hubs[key] = self._hubs.pop(shared.key)
+            shared.key = key
 
     @asynccontextmanager
     async def use(self, origin: ClientOrigin) -> AsyncIterator[Hub]:
         """The hub for this client, open within this context."""
         settings = client_settings(self._settings, origin.environment)
         project = default_directory(settings, origin.directory)
-        configuration = await asyncio.to_thread(
-            hub_configuration, settings, origin.environment, project, self._serving_at
-        )
+        source = HubSource(settings, origin.environment, project, self._serving_at)
+        configuration = await asyncio.to_thread(source.read)
         key = _key(origin.environment, configuration)
         shared = self._hubs.get(key)
         if shared is None:
             for problem in configuration.problems:
                 log.warning("an MCP server is left out: %s", problem)
-            shared = self._hubs[key] = _SharedHub(make_hub(settings, configuration, origin.environment))
+            hub = make_hub(settings, configuration, origin.environment)
+            shared = self._hubs[key] = _SharedHub(hub, key=key)
+
+        def follow(hub: Hub) -> AbstractAsyncContextManager[None]:
+            if settings.hub != "own":  # its users may be in other projects, where other files count
+                return nullcontext()
+            renewed = partial(self.updated, hub, environment=origin.environment)
+            return following(hub, configuration, source, renewed)
+
         shared.users += 1
         try:
-            yield await shared.open()
+            yield await shared.open(follow)
         finally:
             shared.users -= 1
             if not shared.users:
-                asyncio.get_running_loop().call_later(self._linger, self._close_unused, key, shared)
+                asyncio.get_running_loop().call_later(self._linger, self._close_unused, shared)
 
-    def _close_unused(self, key: tuple[object, ...], shared: _SharedHub) -> None:
+    def _close_unused(self, shared: _SharedHub) -> None:
         """Runs a while after the last user has left; there may be another one by now, or this was done already."""
-        if not shared.users and self._hubs.get(key) is shared:
-            del self._hubs[key]
+        if not shared.users and self._hubs.get(shared.key) is shared:
+            del self._hubs[shared.key]
             closing = asyncio.ensure_future(shared.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)

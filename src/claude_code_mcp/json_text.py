@@ -88,3 +88,34 @@ def decode(text: bytes | str) -> Any:
         return sound(json.loads(text))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+# -- files that people write -----------------------------------------------------------------------------------------
+
+_STRING = r'"(?:[^"\\]+|\\.)*"?'
+_STRING_OR_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*(?:.*?\*/|.*)", re.DOTALL)
+_STRING_OR_LAST_COMMA = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+
+
+def decode_with_comments(text: str) -> Any:
+    """Reads JSON as editors write and take it: with comments, commas behind the last item, and a byte order mark.
+
+    Takes time in proportion to the text; raises ValueError, whose message repeats nothing of it.
+    """
+    text = text.removeprefix("\ufeff")
+    try:
+        return json.loads(text)
+    except ValueError:
+        plain = _STRING_OR_COMMENT.sub(_blank_comment, text)
+        plain = _STRING_OR_LAST_COMMA.sub(lambda found: found[0] if found[0][0] == '"' else " ", plain)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    try:
+        return json.loads(plain)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _blank_comment(found: re.Match[str]) -> str:
+    """A string as it is; of a comment only its line ends, so that errors name the right line."""
+    return found[0] if found[0][0] == '"' else " " + "\n" * found[0].count("\n")

@@ -19,7 +19,7 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, 
 from dataclasses import replace
 from typing import Any
 
-from .claude.user_config import config_directory
+from .claude_home import config_directory
 from .config import Settings, load_settings
 from .errors import InvalidArgument, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event

@@ -77,11 +77,11 @@ def test_secrets_are_written_and_never_shown(mcp: Mcp, own_file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["bad name", "--", "x"], "'bad name' is no name"),
+        (["bad name", "--", "x"], "name of a server has"),
         (["taken", "--", "x"], "already a server called 'taken'"),
-        (["x"], "either --url, or a command"),
-        (["x", "--url", "https://a/b", "--", "x"], "either --url, or a command"),
-        (["x", "some-command"], "the command of a server goes after --"),
+        (["x"], "either an address, or a command"),
+        (["x", "--url", "https://a/b", "--", "x"], "either an address, or a command"),
+        (["x", "--headr", "A: s3cret", "https://a/b"], "the command of a server goes after --"),
         (["x", "--url", "https://a/b", "--transport", "ws"], "begins with ws://"),
         (["x", "--url", "ftp://a/b"], "begins with http://"),
         (["x", "--url", "https://a/b", "--header", "s3cret"], "--header wants 'NAME: VALUE'"),
@@ -159,3 +159,46 @@ def test_a_name_that_there_is_not_is_a_mistake_in_the_call(mcp: Mcp, action: str
     answer = mcp(action, "nobody")
     assert answer.returncode == 2
     assert "no MCP server called 'nobody'" in answer.stderr
+
+
+def test_an_entry_is_added_as_json_and_shown_without_its_secrets(mcp: Mcp, own_file: Path) -> None:
+    entry = {"command": "x", "args": ["--token", "s3cret-argument"], "env": {"API_KEY": "s3cret-variable"}}
+    assert mcp("add-json", "x", json.dumps(entry), "-s", "user").returncode == 0
+    assert entries(own_file)["x"] == entry
+    told = mcp("get", "x")
+    assert told.returncode == 0
+    assert "variables: API_KEY" in told.stdout
+    assert "s3cret" not in told.stdout + mcp("get", "x", "--json").stdout
+    refused = mcp("add-json", "y", '{"command": "s3cret')
+    assert refused.returncode == 2
+    assert "s3cret" not in refused.stderr
+
+
+def test_the_servers_of_other_programs_are_copied(mcp: Mcp, own_file: Path, sandbox: Sandbox) -> None:
+    desktop = Path(mcp("import", "claude-desktop").stderr.split("There is no ")[1].split(".json")[0] + ".json")
+    desktop.parent.mkdir(parents=True, exist_ok=True)
+    desktop.write_text('{"mcpServers": {"files": {"command": "npx", "args": ["files"]}, "bad": {"type": "http"}}}')
+    code = sandbox.project / ".vscode" / "mcp.json"
+    code.parent.mkdir()
+    code.write_text('{"servers": {"gh": {"url": "https://a/mcp", "headers": {"A": "${input:gh-token}"}}}, /* mine */}')
+    first = mcp("import", "claude-desktop")
+    assert first.returncode == 1
+    assert "left out: bad: url" in first.stderr
+    assert "files: stdio, npx files" in first.stdout
+    assert mcp("import", "vscode").returncode == 0
+    assert entries(own_file) == {
+        "files": {"command": "npx", "args": ["files"]},
+        "gh": {"url": "https://a/mcp", "headers": {"A": "${GH_TOKEN}"}},
+    }
+    assert "already there" in mcp("import", str(code), "gh").stdout
+    assert mcp("import", "vscode", "nobody").returncode == 2
+
+
+def test_a_file_with_comments_is_changed_and_kept_as_it_was_too(mcp: Mcp, own_file: Path) -> None:
+    own_file.parent.mkdir(parents=True)
+    before = '{"mcpServers": {"old": {"command": "x"}}, /* mine */}'
+    own_file.write_text(before)
+    added = mcp("add", "new", "https://example.com/mcp")
+    assert added.returncode == 0
+    assert sorted(entries(own_file)) == ["new", "old"]
+    assert own_file.with_name("mcp.json.with-comments").read_text() == before

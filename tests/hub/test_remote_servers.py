@@ -330,3 +330,22 @@ async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificat
             await asyncio.wait_for(listening.wait(), 20)  # httpcore leaks a socket that is cancelled in its handshake
         hub.disable("x")
         await asyncio.sleep(0.05)
+
+
+async def test_a_command_prints_the_headers_of_each_connection(start_hub: StartHub, tmp_path: Path) -> None:
+    seen: list[Any] = []
+    count = tmp_path / "count"
+    helper = (
+        f'echo x >>{count}; echo "{{\\"X-Token\\": \\"$CLAUDE_CODE_MCP_SERVER_NAME-$(wc -l <{count} | tr -d " ")\\"}}"'
+    )
+    async with sse_server(RemoteServer(), headers=seen) as url:
+        entry = {"type": "sse", "url": url, "headers": {"X-Team": "blue"}, "headersHelper": helper}
+        hub = await start_hub({"x": entry, "bad": {**entry, "headersHelper": "echo s3cret; exit 3"}})
+        await hub.call("x", "echo", {"word": "hi"})
+        assert {(one.get("x-token"), one.get("x-team")) for one in seen} == {("x-1", "blue")}
+        with pytest.raises(UpstreamUnavailable, match="headersHelper failed: exited with code 3") as failed:
+            await hub.call("bad", "echo")
+        assert "s3cret" not in failed.value.message
+        seen.clear()
+        await hub.reconnect("x")
+        assert {one.get("x-token") for one in seen} == {"x-2"}

@@ -174,20 +174,20 @@ class Caller:
     changes: list[str] = field(default_factory=list)
     progress: list[str | None] = field(default_factory=list)
 
-    async def call(self, name: str, **arguments: Any) -> types.CallToolResult:
+    async def call(self, name: str, /, **arguments: Any) -> types.CallToolResult:
         return await asyncio.wait_for(self.client.call_tool(name, arguments, progress_callback=self._note), LONG)
 
-    async def ok(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def ok(self, name: str, /, **arguments: Any) -> dict[str, Any]:
         result = await self.call(name, **arguments)
         assert not result.is_error, result.content
         return dict(result.structured_content or {})
 
-    async def text(self, name: str, **arguments: Any) -> str:
+    async def text(self, name: str, /, **arguments: Any) -> str:
         result = await self.call(name, **arguments)
         assert not result.is_error, result.content
         return text_of(result)
 
-    async def refused(self, name: str, **arguments: Any) -> tuple[str, str]:
+    async def refused(self, name: str, /, **arguments: Any) -> tuple[str, str]:
         result = await self.call(name, **arguments)
         assert result.is_error, result.content
         assert result.structured_content is not None, result.content

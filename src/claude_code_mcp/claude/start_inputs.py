@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..claude_home import config_directory, user_file
 from ..private_files import read_regular
-from .user_config import MAX_BYTES, config_directory, user_file_directory
+from .user_config import MAX_BYTES
 
 _MOST_FILES = 5000
 _MOST_IMPORTS = 100
@@ -77,7 +78,7 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
             _refuse_start_hooks(directory / name)
     yield _facts(Path(executable))
     yield _facts(Path(os.path.realpath(executable)))
-    yield _user_file(user_file_directory(environment) / ".claude.json", places)
+    yield _user_file(user_file(environment), places)
     files = [home / ".gitconfig", managed]
     files += [directory / name for directory in configured for name in _CONFIGURED]
     files += [config / "plugins" / name for name in ("installed_plugins.json", "known_marketplaces.json")]

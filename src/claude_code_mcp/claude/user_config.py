@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 
+from ..claude_home import user_file
 from ..model.mcp_servers import is_this_server
 from ..private_files import open_private, read_regular
 from ..processes.leftovers import started_at
@@ -35,28 +36,13 @@ USER_SETTINGS = (
 """What the user configures there, the settings first."""
 
 
-def config_directory(environment: Mapping[str, str]) -> str:
-    """Where the CLI keeps its transcripts under this environment."""
-    explicit = environment.get("CLAUDE_CONFIG_DIR")
-    if explicit:
-        return explicit
-    home = environment.get("HOME") or environment.get("USERPROFILE") or os.path.expanduser("~")
-    return os.path.join(home, ".claude")
-
-
-def user_file_directory(environment: Mapping[str, str]) -> Path:
-    """Where the CLI keeps `.claude.json`: beside its configuration directory, or in it if that was set explicitly."""
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    return Path(home or Path.home())
-
-
 def own_registrations(environment: Mapping[str, str], cwd: str) -> _Commands:
     """The command lines, as they are configured, that would start this server in a session in `cwd`.
 
     Read are `.claude.json` of the user and `.mcp.json` of the directory and all above it; a file that is missing or
     malformed has none. Blocks on the disk.
     """
-    files = [user_file_directory(environment) / ".claude.json"]
+    files = [user_file(environment)]
     files += [directory / ".mcp.json" for directory in (Path(cwd), *Path(cwd).parents)]
     return tuple(dict.fromkeys(command for file in files for command in _registered_in(str(file))))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
-from ..claude.user_config import config_directory
+from ..claude_home import config_directory
 from ..config import Settings, load_settings
 from ..errors import ClaudeCodeError, ExecutableNotFound
 from ..private_files import private_directory

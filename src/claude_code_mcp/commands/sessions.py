@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ..claude.user_config import config_directory
+from ..claude_home import config_directory
 from ..config import load_settings
 from ..errors import InvalidArgument, SessionNotFound
 from ..model.text import clip_line

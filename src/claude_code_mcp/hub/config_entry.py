@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
@@ -27,6 +28,7 @@ from ..redaction import (
     secret_values,
     secrets_of_url,
 )
+from .config_dialects import in_our_words, read_env_file
 
 _REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -170,6 +172,8 @@ class StdioConfig(_ServerConfig):
 class _RemoteConfig(_ServerConfig):
     url: str
     headers: dict[str, str] = {}
+    headers_helper: str | None = Field(None, min_length=1)
+    """A command of the shell that prints more headers as a JSON object; run for every connection."""
     tls: TlsConfig = TlsConfig()
     oauth: OAuthConfig = OAuthConfig()
 
@@ -253,15 +257,23 @@ class InvalidEntry(ValueError):
     """Why an entry cannot be used, in one line and without its values, which may be secret."""
 
 
-def parse_entry(name: str, raw: object, environment: Mapping[str, str]) -> ServerConfig:
+def parse_entry(
+    name: str,
+    raw: object,
+    environment: Mapping[str, str],
+    input_defaults: Mapping[str, str] | None = None,
+    directory: Path | None = None,
+) -> ServerConfig:
     """Makes an entry from JSON: expands variables, finds out the type, validates. Raises InvalidEntry.
+
+    An `envFile` is read, from `directory` if it is relative, and `env` comes before it. Blocks on the disk for that.
 
     An IDE's server offers only `IDE_TOOLS` unless the entry lists others.
     """
     if not isinstance(raw, dict):
         raise InvalidEntry("must be an object")
     try:
-        entry = expand(raw, environment)
+        entry = _with_env_file(expand(in_our_words(raw, input_defaults or {}), environment), directory)
         config = _ADAPTER.validate_python({**entry, "type": _type_of(entry)})
     except MissingVariable as error:
         raise InvalidEntry(str(error)) from None
@@ -270,6 +282,21 @@ def parse_entry(name: str, raw: object, environment: Mapping[str, str]) -> Serve
     if config.include_tools is None and (name == "ide" or isinstance(config, IdeConfig)):
         return config.model_copy(update={"include_tools": IDE_TOOLS})
     return config
+
+
+def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, Any]:
+    named = entry.pop("envFile", None)
+    if not isinstance(named, str) or not named:
+        return entry
+    base = str(directory or Path())
+    file = Path(base, _replace_directory(named, dict.fromkeys(_OF_DIRECTORY, base))).expanduser()
+    try:
+        variables = read_env_file(file)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "is not what it should be"
+        raise InvalidEntry(f"envFile: {file} cannot be read: {reason}") from None
+    env = entry.get("env")
+    return {**entry, "env": {**variables, **env} if isinstance(env, dict) else variables}
 
 
 def depends_on_directory(config: ServerConfig) -> bool:

@@ -1,13 +1,13 @@
 """Which servers the hub has: the files that configure them, their order, and which entries may be used.
 
-Order, the first that has a name wins: our own file, `~/.claude.json` for this project, `.mcp.json` in the project,
-`~/.claude.json` for all projects. An entry that cannot be used hides nothing and breaks nothing: it becomes a problem
-that names the file and the entry.
+Order, the first that has a name wins: our own file, `~/.claude.json` for this project, `.mcp.json` in the project and
+then in the directories above it, `~/.claude.json` for all projects. An entry that cannot be used hides nothing and
+breaks nothing: it becomes a problem that names the file and the entry.
 
 `hub_servers` is the only place that decides which files count; the server and the commands both ask it.
 """
 
-import json
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from ..claude_home import config_directory, user_file
 from ..config import Settings
+from ..json_text import decode_with_comments
 from ..model.mcp_servers import is_this_server
-from ..private_files import read_regular
+from .approvals import Approvals, is_below, is_trusted, project_entry, project_roots, read_approvals
+from .config_dialects import input_defaults, read_text, section_of
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"
-_LARGEST = 64 << 20
-"""Bytes of a file that is read."""
 _ITSELF = "it is this server itself"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -36,7 +37,7 @@ class ConfigScope(StrEnum):
     LOCAL = "local"
     """`~/.claude.json`, for one project."""
     PROJECT = "project"
-    """`.mcp.json` in the project: its authors are not trusted, so it is used only when a person approved it."""
+    """`.mcp.json` in the project or above it: its authors are not trusted, so somebody must have approved it."""
     USER = "user"
     """`~/.claude.json`, for all projects."""
 
@@ -84,6 +85,9 @@ class ConfigPaths:
     own_file: Path
     claude_file: Path | None = None
     project: Path | None = None
+    user_settings: Path | None = None
+    trusted: tuple[str, ...] = ()
+    """Directories whose projects the operator trusts, `*` for all."""
 
 
 def hub_servers(
@@ -92,40 +96,90 @@ def hub_servers(
     project: Path,
     extent: Literal["off", "own", "all"] | None = None,
 ) -> HubConfig:
-    """The servers that the hub has for a project directory; `extent` overrides the setting `hub`. Blocks on the disk.
+    """The servers that the hub has for a project; `extent` overrides the setting `hub`. Blocks on the disk."""
+    paths = hub_paths(settings, environment, project, extent)
+    return HubConfig() if paths is None else read_configuration(paths, environment)
 
-    Links in the project's path are resolved, since that is how Claude Code names projects in its file.
-    """
+
+def hub_paths(
+    settings: Settings,
+    environment: Mapping[str, str],
+    project: Path,
+    extent: Literal["off", "own", "all"] | None = None,
+) -> ConfigPaths | None:
+    """The files that count, None for none. Links in the project's path are resolved, since that is how Claude Code
+    names projects in its file."""
     extent = extent or settings.hub
     if extent == "off":
-        return HubConfig()
+        return None
     if extent == "own":
-        return read_configuration(ConfigPaths(settings.hub_file), environment)
-    home = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or environment.get("USERPROFILE")
-    claude_file = Path(home or Path.home()) / ".claude.json"
-    return read_configuration(ConfigPaths(settings.hub_file, claude_file, project.resolve()), environment)
+        return ConfigPaths(settings.hub_file)
+    return ConfigPaths(
+        settings.hub_file,
+        user_file(environment),
+        project.resolve(),
+        Path(config_directory(environment)) / "settings.json",
+        settings.trusted_projects,
+    )
 
 
 def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, trust_project: bool = False) -> HubConfig:
-    """Everything that the files say. Without trust, servers of `.mcp.json` count only when Claude Code has them
-    approved for the project: a checkout must not be able to start programs by itself."""
-    problems: list[ConfigProblem] = []
-    claude_file = paths.claude_file
-    claude = _read(claude_file, problems) if claude_file else {}
-    own = _read(paths.own_file, problems)
-    project_file = paths.project / ".mcp.json" if paths.project else None
-    project = _read(project_file, problems) if project_file else {}
-    approvals = _project_settings(claude, paths.project)
-    candidates = [
-        *_entries(own, paths.own_file, ConfigScope.OWN, environment, problems),
-        *(_entries(approvals, claude_file, ConfigScope.LOCAL, environment, problems) if claude_file else ()),
-        *(_entries(project, project_file, ConfigScope.PROJECT, environment, problems) if project_file else ()),
-        *(_entries(claude, claude_file, ConfigScope.USER, environment, problems) if claude_file else ()),
-    ]
+    """Everything that the files say. Without trust, servers of `.mcp.json` count only when a person approved them for
+    the project: a checkout must not be able to start programs by itself."""
+    reader = _Reader(environment)
+    claude = reader.read(paths.claude_file)
+    roots = project_roots(paths.project) if paths.project else []
+    approvals = _approvals(reader, paths, claude, roots, trust_project)
+    candidates = [*reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)]
+    for root in roots:
+        candidates += reader.entries(project_entry(claude, root), paths.claude_file, ConfigScope.LOCAL)
+    for file in project_files(paths):
+        candidates += reader.entries(reader.read(file), file, ConfigScope.PROJECT)
+    candidates += reader.entries(claude, paths.claude_file, ConfigScope.USER)
     servers: dict[str, ConfiguredServer] = {}
     for server in candidates:
-        servers.setdefault(server.name, _bar(server, approvals, trust_project))
-    return HubConfig(servers, problems)
+        servers.setdefault(server.name, _bar(server, approvals))
+    return HubConfig(servers, reader.problems)
+
+
+def project_files(paths: ConfigPaths) -> list[Path]:
+    """The `.mcp.json` of the project and of all directories above it, the nearest first. One above that belongs to
+    another user is left out: anybody may write to a directory such as /tmp."""
+    if paths.project is None:
+        return []
+    above = [directory / ".mcp.json" for directory in paths.project.parents]
+    return [paths.project / ".mcp.json", *(file for file in above if _is_ours(file))]
+
+
+def watched_files(paths: ConfigPaths) -> list[Path]:
+    """The files whose changes may change the servers, those that are not there yet too."""
+    files = [paths.own_file, paths.own_file.resolve(), *filter(None, (paths.claude_file, paths.user_settings))]
+    if paths.project is not None:
+        files += [directory / ".mcp.json" for directory in (paths.project, *paths.project.parents)]
+        settings = ("settings.json", "settings.local.json")
+        files += [root / ".claude" / name for root in project_roots(paths.project)[:2] for name in settings]
+    return list(dict.fromkeys(files))
+
+
+def _is_ours(file: Path) -> bool:
+    try:
+        return not hasattr(os, "geteuid") or file.stat().st_uid in (os.geteuid(), 0)
+    except OSError:
+        return False
+
+
+def _approvals(
+    reader: "_Reader", paths: ConfigPaths, claude: Mapping[str, Any], roots: Sequence[Path], trust_project: bool
+) -> Approvals:
+    if paths.project is None:
+        return Approvals()
+    trusted = [*(project_entry(claude, root) for root in roots), reader.read(paths.user_settings)]
+    local = [reader.read(root / ".claude" / "settings.local.json") for root in roots[:2]]
+    shared = [reader.read(root / ".claude" / "settings.json") for root in roots[:2]]
+    by_person = is_trusted(claude, [*roots, *paths.project.parents])
+    approvals = read_approvals([*trusted, *(local if by_person else ())], [*local, *shared])
+    trust_all = approvals.trusts_all or trust_project or is_below(paths.project, paths.trusted)
+    return replace(approvals, trusts_all=trust_all)
 
 
 def parse_servers(
@@ -135,9 +189,9 @@ def parse_servers(
     file: Path | None = None,
 ) -> HubConfig:
     """The servers of a mapping as it stands under `mcpServers`; all of it is trusted."""
-    problems: list[ConfigProblem] = []
-    servers = _entries({_KEY: raw}, file or Path("-"), scope, environment, problems)
-    return HubConfig({server.name: _bar(server, {}, trust_project=True) for server in servers}, problems)
+    reader, approvals = _Reader(environment), Approvals(trusts_all=True)
+    servers = reader.entries({_KEY: raw}, file or Path("-"), scope)
+    return HubConfig({server.name: _bar(server, approvals) for server in servers}, reader.problems)
 
 
 def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
@@ -149,70 +203,59 @@ def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
     return HubConfig(servers, configuration.problems)
 
 
-def _read(file: Path, problems: list[ConfigProblem]) -> Mapping[str, Any]:
-    try:
-        content = json.loads(read_regular(file, _LARGEST))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        problems.append(ConfigProblem(file, None, f"cannot be read: {error}"))
-        return {}
-    if isinstance(content, dict):
-        return content
-    problems.append(ConfigProblem(file, None, "must be an object"))
-    return {}
+class _Reader:
+    """Reads files and their entries; what cannot be used becomes a problem, and takes nothing else down."""
 
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.problems: list[ConfigProblem] = []
 
-def _project_settings(claude: Mapping[str, Any], project: Path | None) -> Mapping[str, Any]:
-    """What Claude Code's file says of one project: its own servers, and which of `.mcp.json` are approved."""
-    projects = claude.get("projects")
-    settings = projects.get(str(project)) if isinstance(projects, dict) and project else None
-    return settings if isinstance(settings, dict) else {}
-
-
-def _entries(
-    content: Mapping[str, Any],
-    file: Path,
-    scope: ConfigScope,
-    environment: Mapping[str, str],
-    problems: list[ConfigProblem],
-) -> Iterator[ConfiguredServer]:
-    entries = content.get(_KEY, {})
-    if not isinstance(entries, dict):
-        problems.append(ConfigProblem(file, None, f"{_KEY} must be an object"))
-        return
-    for name, raw in entries.items():
+    def read(self, file: Path | None) -> Mapping[str, Any]:
+        """The object in a file; empty where there is none."""
+        if file is None:
+            return {}
         try:
-            yield ConfiguredServer(name, parse_entry(name, raw, environment), scope, file)
-        except InvalidEntry as error:
-            problems.append(ConfigProblem(file, name, str(error)))
+            content = decode_with_comments(read_text(file))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError) as error:
+            self.problems.append(ConfigProblem(file, None, f"cannot be read: {error}"))
+            return {}
+        if isinstance(content, dict):
+            return content
+        self.problems.append(ConfigProblem(file, None, "must be an object"))
+        return {}
+
+    def entries(self, content: Mapping[str, Any], file: Path | None, scope: ConfigScope) -> Iterator[ConfiguredServer]:
+        if file is None:
+            return
+        key, entries = section_of(content)
+        if not isinstance(entries, dict):
+            self.problems.append(ConfigProblem(file, None, f"{key} must be an object"))
+            return
+        defaults = input_defaults(content)
+        for name, raw in entries.items():
+            try:
+                config = parse_entry(name, raw, self._environment, defaults, file.parent)
+                yield ConfiguredServer(name, config, scope, file)
+            except InvalidEntry as error:
+                self.problems.append(ConfigProblem(file, name, str(error)))
 
 
-def _bar(server: ConfiguredServer, approvals: Mapping[str, Any], trust_project: bool) -> ConfiguredServer:
+def _bar(server: ConfiguredServer, approvals: Approvals) -> ConfiguredServer:
     """The server, barred where it is not to be used."""
     # What locks comes first: an entry must not get out of the lock by calling itself disabled.
     config = server.config
     if isinstance(config, StdioConfig) and is_this_server(config.command, config.args):
         return replace(server, barred=_ITSELF, locked=True)
-    unapproved = _unapproved(server, approvals, trust_project)
+    unapproved = approvals.objection(server.name) if server.scope is ConfigScope.PROJECT else None
     if unapproved is not None:
         return replace(server, barred=unapproved, locked=True)
     if config.disabled:
         return replace(server, barred="disabled in its configuration")
-    if server.name in _names(approvals, "disabledMcpServers"):
+    if server.name in approvals.disabled:
         return replace(server, barred="disabled for this project in Claude Code")
     return server
-
-
-def _unapproved(server: ConfiguredServer, approvals: Mapping[str, Any], trust_project: bool) -> str | None:
-    """Why a server of `.mcp.json` may not be used; None for one that may, and for those of other files."""
-    if server.scope is not ConfigScope.PROJECT:
-        return None
-    if server.name in _names(approvals, "disabledMcpjsonServers"):
-        return "rejected for this project in Claude Code"
-    if trust_project or approvals.get("enableAllProjectMcpServers") is True:
-        return None
-    return None if server.name in _names(approvals, "enabledMcpjsonServers") else "from .mcp.json, and not approved"
 
 
 def _leads_to(config: ServerConfig, host: str, port: int) -> bool:
@@ -222,8 +265,3 @@ def _leads_to(config: ServerConfig, host: str, port: int) -> bool:
         return parts.port == port and parts.hostname in {*_LOOPBACK, host.lower(), socket.gethostname().lower()}
     except ValueError:
         return False
-
-
-def _names(approvals: Mapping[str, Any], key: str) -> list[str]:
-    names = approvals.get(key)
-    return names if isinstance(names, list) else []

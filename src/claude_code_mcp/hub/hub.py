@@ -42,6 +42,7 @@ from .upstream import Upstream, UpstreamContext, Watcher
 
 log = logging.getLogger(__name__)
 
+OnServersChanged = Callable[[frozenset[str]], None]
 _SIGN_IN_TIMEOUT = 300.0
 
 
@@ -92,6 +93,9 @@ class Hub:
             settings.mcp_timeout,
             deps.directory,
         )
+        self._watchers: set[Watcher] = set()
+        """Of every server, those that come later too."""
+        self._set_watchers: set[OnServersChanged] = set()
         self._problems = tuple(configuration.problems)
         self._pools = {name: self._pool(server) for name, server in configuration.servers.items()}
         self._tasks: TaskGroup | None = None
@@ -101,7 +105,10 @@ class Hub:
         self._followed: dict[tuple[str, str], Route] = {}
 
     def _pool(self, server: ConfiguredServer) -> ServerPool:
-        return ServerPool(server, self._context, self._start_owner)
+        pool = ServerPool(server, self._context, self._start_owner)
+        for watcher in self._watchers:
+            pool.watch(watcher)
+        return pool
 
     def _start_owner(self, upstream: Upstream) -> None:
         assert self._tasks is not None
@@ -152,9 +159,20 @@ class Hub:
         return self._find(server).watch(watcher)
 
     def watch_all(self, watcher: Watcher) -> None:
-        """The same for every server."""
+        """The same for every server, also for those that are added later."""
+        self._watchers.add(watcher)
         for pool in self._pools.values():
             pool.watch(watcher)
+
+    def watch_servers(self, watcher: OnServersChanged) -> Callable[[], None]:
+        """Calls back with the names of servers that were added, replaced, removed or enabled, until the function that
+        it returns is called. What `servers` and `offered` say has changed by then."""
+        self._set_watchers.add(watcher)
+        return lambda: self._set_watchers.discard(watcher)
+
+    def _servers_changed(self, names: Collection[str]) -> None:
+        for watcher in list(self._set_watchers):
+            watcher(frozenset(names))
 
     async def connect(self, timeout: float | None = None) -> list[ServerStatus]:
         """Connects to all that are enabled, a few at a time, and waits for that until the timeout; attempts go on."""
@@ -366,22 +384,54 @@ class Hub:
         pool = self._unlocked(server)
         for upstream in pool.connections:
             upstream.enable()
+        self._servers_changed([server])
         return _status(pool)
+
+    def apply(self, configuration: HubConfig) -> None:
+        """Has the hub be as a new configuration says: adds, replaces and removes servers. What has not changed keeps
+        its connections, and stays enabled or disabled as it was steered meanwhile."""
+        removed = [name for name in self._pools if name not in configuration.servers]
+        changed = [name for name, server in configuration.servers.items() if self._differs(server)]
+        for name in removed:
+            self._close_pool(name)
+        for name in changed:
+            self._replace(configuration.servers[name])
+        self._pools = {name: self._pools[name] for name in configuration.servers}
+        self._problems = tuple(configuration.problems)
+        if removed or changed:
+            self._servers_changed([*removed, *changed])
+            for watcher in list(self._watchers):
+                for kind in ("tools", "resources", "prompts"):
+                    watcher(kind)
 
     def replace(self, server: ConfiguredServer) -> None:
         """Adds a server, or replaces one whose configuration has changed; an unchanged one keeps its connection."""
-        old = self._pools.get(server.name)
-        if old is not None and old.key == fingerprint(server.name, server.config):
-            return
-        if old is not None:
-            old.close()
-        pool = self._pools[server.name] = self._pool(server)
-        self._start_owner(pool.primary)
+        if self._differs(server):
+            self._replace(server)
+            self._servers_changed([server.name])
 
     def remove(self, server: str) -> None:
         """Ends the connections to a server and forgets it."""
-        self._find(server).close()
-        del self._pools[server]
+        self._find(server)
+        self._close_pool(server)
+        self._servers_changed([server])
+
+    def _differs(self, server: ConfiguredServer) -> bool:
+        old = self._pools.get(server.name)
+        if old is None or old.key != fingerprint(server.name, server.config):
+            return True
+        return (old.server.barred, old.server.locked) != (server.barred, server.locked)
+
+    def _replace(self, server: ConfiguredServer) -> None:
+        if server.name in self._pools:
+            self._close_pool(server.name)
+        pool = self._pools[server.name] = self._pool(server)
+        self._start_owner(pool.primary)
+
+    def _close_pool(self, name: str) -> None:
+        self._pools.pop(name).close()
+        for followed in [key for key in self._followed if key[0] == name]:
+            self._followed.pop(followed).close()
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
         """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew.

@@ -74,11 +74,21 @@ class SessionEndpoint:
         self._client_can_ask = False
         self._closed = False
 
-    def close(self) -> None:
-        """Stops listening to the server; calls in flight are cancelled."""
+    def retire(self) -> None:
+        """Stops listening to the server; calls in flight end as it ends them."""
         if not self._closed:
             self._closed = True
             self._route.close()
+
+    def take_over(self) -> None:
+        """Goes on for a client that had its handshake with an earlier endpoint, and has it ask for everything anew."""
+        self._route.watch(self._on_change)
+        for kind in ("tools", "resources", "prompts"):
+            self._on_change(kind)
+
+    def close(self) -> None:
+        """Stops listening to the server; calls in flight are cancelled."""
+        self.retire()
         for scope in self._in_flight.values():
             scope.cancel()
 

@@ -28,6 +28,7 @@ from ..errors import UpstreamUnavailable
 from ..model.mcp_servers import UPDATED
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
+from .auth.headers_helper import with_helped_headers
 from .auth.oauth import has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
 from .config_entry import fingerprint, for_directory
@@ -372,6 +373,7 @@ class Upstream:
     @asynccontextmanager
     async def _observed_transport(self, probe: Probe | None) -> AsyncIterator[Streams]:
         config = for_directory(self.server.config, self.directory)
+        config = await with_helped_headers(self.name, config, self._context.deps, self.directory)
         transport = open_transport(self.name, config, self._context.deps, self._failure, self._give_up)
         async with transport as (inbox, outbox):
             requests = RequestsInFlight()

@@ -74,9 +74,9 @@ class Connected:
     origin: ClientOrigin | None
     hub: "Hub | None"
     proxy: "HubProxy | None" = None
-    """The hub's tools, where they are offered to clients."""
+    """The hub's tools, where they are offered to clients, listed or on demand."""
     contents: "HubContents | None" = None
-    """What the hub's servers have besides tools, likewise."""
+    """What the hub's servers have besides tools, where they are listed."""
 
 
 class McpServer:
@@ -94,7 +94,9 @@ class McpServer:
         service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
         self.service = service
-        self._offers_hub_tools = "hub-tools" in service.settings.toolsets and (hub is not None or service.has_hosts)
+        has_hub, toolsets = hub is not None or service.has_hosts, service.settings.toolsets
+        self._offers_hub_tools = has_hub and "hub-tools" in toolsets
+        self._uses_proxy = has_hub and bool({"hub-tools", "hub-search"} & {*toolsets})
         self._clients: list[Connected] = []
         """Those with an origin."""
         self._subscriptions = Subscriptions(principal)
@@ -157,23 +159,25 @@ class McpServer:
 
     def _connected_to(self, origin: ClientOrigin | None, hub: "Hub | None") -> Connected:
         """A client of this hub, with what the hub offers to clients: one proxy for all clients of a hub."""
-        if hub is None or not self._offers_hub_tools:
+        if hub is None or not self._uses_proxy:
             return Connected(origin, hub)
         known = [self._here, *self._clients] if origin is not None else []
         sharing = next((other for other in known if other.hub is hub), None)
         if sharing is not None:
             return Connected(origin, hub, sharing.proxy, sharing.contents)
-        from .tools.hub_contents import HubContents  # noqa: PLC0415 - a server without a hub does not pay for one
-        from .tools.hub_proxy import HubProxy  # noqa: PLC0415
+        from .tools.hub_proxy import HubProxy  # noqa: PLC0415 - a server without a hub does not pay for one
+
+        proxy = HubProxy(hub, self.service)
+        if not self._offers_hub_tools:
+            return Connected(origin, hub, proxy)
+        from .tools.hub_contents import HubContents  # noqa: PLC0415
 
         hub.watch_all(self._hub_changed)
-        return Connected(
-            origin, hub, HubProxy(hub, self.service), HubContents(hub, self.service, self._subscriptions.listen)
-        )
+        return Connected(origin, hub, proxy, HubContents(hub, self.service, self._subscriptions.listen))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         proxy = _connected(context).proxy
-        if proxy is None:
+        if proxy is None or not self._offers_hub_tools:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
         return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(principal())])
@@ -261,6 +265,7 @@ class McpServer:
             self._held_events,
             client.origin,
             client.hub,
+            client.proxy,
             params.input_responses or {},
             read_state(params),
             self._on_disconnect,
@@ -297,7 +302,7 @@ class McpServer:
         tool = self._tools.get(name)
         if tool is not None:
             return tool.call
-        if proxy is not None and await proxy.knows(name):
+        if proxy is not None and self._offers_hub_tools and await proxy.knows(name):
             return partial(proxy.call, name)
         return None
 
@@ -377,6 +382,7 @@ def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
         "query": query_tools,
         "care": lambda: CARE_TOOLS,
         "hub": _hub_tools,
+        "hub-search": _search_tools,
     }
     chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]
     return {name: tool for make in chosen for name, tool in make().items()}
@@ -386,6 +392,12 @@ def _hub_tools() -> Mapping[str, Tool[Any]]:
     from .tools.hub_admin import hub_tools  # noqa: PLC0415 - a server without a hub does not pay for one
 
     return hub_tools()
+
+
+def _search_tools() -> Mapping[str, Tool[Any]]:
+    from .tools.hub_search import search_tools  # noqa: PLC0415
+
+    return search_tools()
 
 
 def _connected(context: Context) -> Connected:

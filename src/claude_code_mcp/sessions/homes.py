@@ -22,7 +22,8 @@ from pathlib import Path
 
 from ..claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables
 from ..claude.model_socket import INSIDE, ModelSocket, reachable_by_socket
-from ..claude.user_config import CONVERSATIONS, USER_SETTINGS, config_directory, user_file_directory
+from ..claude.user_config import CONVERSATIONS, USER_SETTINGS
+from ..claude_home import config_directory, user_file
 from ..config import CONFIG_FILE_VARIABLE, Settings
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
@@ -212,7 +213,7 @@ class Homes:
 def _of_user(environment: Mapping[str, str]) -> Iterator[str | Path]:
     home = environment.get("HOME") or os.path.expanduser("~")
     yield config_directory(environment)
-    yield user_file_directory(environment) / ".claude.json"
+    yield user_file(environment)
     yield from (os.path.join(home, name) for name in _WELL_KNOWN_SECRETS)
     if environment.get("XDG_RUNTIME_DIR"):
         # Whoever reaches a socket there is taken for the user: a shared server, an agent with keys, D-Bus.

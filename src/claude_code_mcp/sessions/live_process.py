@@ -156,12 +156,11 @@ class LiveProcess:
 
     async def _make_bridge(self) -> McpBridge | None:
         host, owner = await self._hosting.enter_async_context(self._deps.hosted()), self._owner
-        servers = host.offered(owner.options.hub_servers) if host is not None else ()
-        if host is None or not servers:
+        if host is None or owner.options.hub_servers == ():
             return None
         return McpBridge(
             host,
-            servers,
+            owner.options.hub_servers,
             f"session:{owner.id}",
             owner.cwd,
             self._deps.start_task,
@@ -190,6 +189,8 @@ class LiveProcess:
         else:
             if self._closing is None:
                 self.ready = True
+                if self.bridge is not None:
+                    self.bridge.follow(process)
                 self._lifecycle.process_ready()
 
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:

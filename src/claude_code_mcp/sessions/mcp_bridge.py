@@ -4,6 +4,7 @@ The process needs no program per server and no port. Every request of the CLI ge
 happens to the server: the CLI would wait forever otherwise.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -24,6 +25,7 @@ _NO_ANSWER = {"jsonrpc": "2.0", "result": {}, "id": 0}
 _PROGRESS_INTERVAL = 0.5
 _PROGRESS_LENGTH = 200
 _PUSH_TIMEOUT = 10
+_SET_TIMEOUT = 60
 
 
 class McpEndpoint(Protocol):
@@ -32,7 +34,14 @@ class McpEndpoint(Protocol):
     async def answer(self, message: Raw) -> Raw | None:
         """The response to a JSON-RPC message; None for a notification."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends it, with its calls in flight."""
+
+    def retire(self) -> None:
+        """Ends it; calls in flight end as the server ends them."""
+
+    def take_over(self) -> None:
+        """Goes on for a process that knows the server already, and has it ask for everything anew."""
 
 
 class McpServerHost(Protocol):
@@ -44,6 +53,10 @@ class McpServerHost(Protocol):
 
     def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """The names of the servers that a session gets: all that may be used, or those of them it wants."""
+
+    def watch_servers(self, watcher: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Calls back with the names of servers that were added, replaced, removed or enabled, until the function that
+        it returns is called."""
 
     async def expand_prompt(
         self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
@@ -79,12 +92,13 @@ async def expand_prompt(
 
 
 class McpBridge:
-    """The servers that one process was started with. An endpoint is made at the first message to its server."""
+    """The servers that one process has: those it was started with, and those that came to the hub since. An endpoint is
+    made at the first message to its server."""
 
     def __init__(
         self,
         host: McpServerHost,
-        servers: tuple[str, ...],
+        wanted: tuple[str, ...] | None,
         caller: str,
         directory: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
@@ -92,7 +106,8 @@ class McpBridge:
         report_progress: Callable[[str], None],
         ask: Callable[[str, Raw], Awaitable[Raw]],
     ) -> None:
-        """`report_progress` takes readable lines for the session's log, `ask` the name of a server and its form."""
+        """`wanted` are the servers that the session asks for, None for all; `report_progress` takes readable lines for
+        the session's log, `ask` the name of a server and its form."""
         self._host = host
         self._caller = caller
         self._directory = directory
@@ -102,7 +117,13 @@ class McpBridge:
         self._ask = ask
         self._progress_at = 0.0
         self._endpoints: dict[str, McpEndpoint] = {}
-        self._servers = server_names(servers)
+        self._wanted = wanted
+        self._servers = server_names(host.offered(wanted))
+        self._announced = self._servers
+        """What the process knows; it is started with those of now."""
+        self._process: ClaudeProcess | None = None
+        self._announcing = asyncio.Lock()
+        self._unwatch = host.watch_servers(self._on_servers_changed)
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -160,9 +181,48 @@ class McpBridge:
 
     def close(self) -> None:
         """Closes the endpoints, because the process is about to end."""
+        self._unwatch()
         for endpoint in self._endpoints.values():
             endpoint.close()
         self._endpoints.clear()
+
+    # -- when the servers change ------------------------------------------------------------------------------
+
+    def follow(self, process: ClaudeProcess) -> None:
+        """From now on the process is told of servers that come and go."""
+        self._process = process
+        if self._announced != self._servers:
+            self._start_task(self._announce(process))
+
+    def _on_servers_changed(self, changed: frozenset[str]) -> None:
+        known = {*self._servers.values()}
+        # One that is disabled stays known, with no tools: the model goes on naming them, and may get them back.
+        there = [name for name in self._servers.values() if name in self._host.servers]
+        offered = self._host.offered(self._wanted)
+        self._servers = server_names([*there, *(name for name in offered if name not in known)])
+        for name in changed & {*self._endpoints}:
+            self._endpoints.pop(name).retire()
+        process = self._process
+        if process is None:
+            return
+        for name, server in self._servers.items():
+            if server in changed and server in known:
+                self._endpoint(process, name, server).take_over()
+        if self._servers != self._announced:
+            self._start_task(self._announce(process))
+
+    async def _announce(self, process: ClaudeProcess) -> None:
+        """Tells the process which servers there are. A CLI that cannot be told has them when it is started next."""
+        async with self._announcing:
+            servers = self._servers
+            if servers == self._announced:
+                return
+            try:
+                # This replaces the servers of this kind alone: those that the session brought itself stay.
+                await process.request("mcp_set_servers", timeout=_SET_TIMEOUT, servers=self.configuration)
+                self._announced = servers
+            except ClaudeCodeError as error:
+                log.info("a session was not told of its MCP servers: %s", error.message)
 
 
 async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart
 from ..claude.frames import ControlRequest, Frame, Raw, Result, System
-from ..claude.user_config import Registration, config_directory, take_registration
+from ..claude.user_config import Registration, take_registration
+from ..claude_home import config_directory
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
 from ..processes.child import Exit

@@ -18,20 +18,20 @@ _REMOTE_KINDS = {
 
 
 class _ActionParser(argparse.ArgumentParser):
-    """For an action that takes the command of a server: everything after the first `--` is that command, unparsed."""
+    """For an action that reads its own line: argparse would repeat in its messages what it does not understand, and
+    that may be a secret."""
 
-    takes_command = False
+    reads_line = False
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        if not self.takes_command:
+        if not self.reads_line:
             return super().parse_known_args(args, namespace)
         argv = list(args or ())
-        end = argv.index("--") if "--" in argv else len(argv)
-        arguments, unknown = super().parse_known_args(argv[:end], namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)} (the command of a server goes after --)")
-        arguments.command = argv[end + 1 :]
-        return arguments, unknown
+        options = argv[: argv.index("--")] if "--" in argv else argv
+        wants_help = [word for word in options if word in ("-h", "--help")][:1] if len(options) == 1 else []
+        arguments, _ = super().parse_known_args(wants_help, namespace)
+        arguments.line = argv
+        return arguments, []
 
 
 def add_to(commands: Any) -> None:
@@ -44,6 +44,7 @@ def add_to(commands: Any) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=_ActionParser)
     _add_list(actions)
     _add_add(actions)
+    _add_add_json_get_and_import(actions)
     _add_remove_enable_disable(actions)
     _add_status_and_tools(actions)
     _add_call(actions)
@@ -61,22 +62,40 @@ def _add_list(actions: Any) -> None:
 def _add_add(actions: Any) -> None:
     parser = actions.add_parser(
         "add",
-        help="configure a server in our own file",
-        usage="%(prog)s NAME [--env NAME=VALUE] [--force] -- COMMAND [ARGUMENT …]\n"
-        "       %(prog)s NAME --url URL [--transport {http,sse,ws}] [--header 'NAME: VALUE'] [--force]",
-        description="${VARIABLE} and ${VARIABLE:-default} are kept as they are and replaced when the server is used.",
+        help="configure a server in our own file; takes the lines of `claude mcp add`",
+        usage="%(prog)s NAME [-e NAME=VALUE …] [--force] -- COMMAND [ARGUMENT …]\n"
+        "       %(prog)s NAME URL [-t {http,sse,ws}] [-H 'NAME: VALUE' …] [--force]",
+        description="${VARIABLE} and ${VARIABLE:-default} are kept as they are and replaced when the server is used. "
+        "-e or --env, -H or --header, -t or --transport, -s or --scope (which is for Claude Code and changes nothing "
+        "here), --client-id, --client-secret and --callback-port are as in `claude mcp add`. --force replaces the "
+        "server of this name.",
     )
-    parser.takes_command = True
-    parser.add_argument("name", metavar="NAME", help="letters, digits, _ and -")
-    parser.add_argument("--url", help="the address of a remote server")
-    parser.add_argument(
-        "--transport", choices=tuple(_REMOTE_KINDS), help="how it is spoken to (default: what the address says)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the one of this name")
-    _add_headers(parser)
-    _add_variables(parser)
-    _add_scope(parser)
+    parser.reads_line = True
     parser.set_defaults(run=_configure, action="add")
+
+
+def _add_add_json_get_and_import(actions: Any) -> None:
+    parser = actions.add_parser("add-json", help="configure a server in our own file from its entry as JSON")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("entry", metavar="JSON", help='such as \'{"command": "npx", "args": ["-y", "a-server"]}\'')
+    parser.add_argument("-s", "--scope", metavar="SCOPE", help="for Claude Code; changes nothing here")
+    parser.add_argument("--force", action="store_true", help="replace the one of this name")
+    parser.set_defaults(run=_configure, action="add-json")
+    parser = actions.add_parser("get", help="one server as it is configured, without its secrets")
+    parser.add_argument("name", metavar="NAME")
+    add_json(parser)
+    _add_scope(parser)
+    parser.set_defaults(run=_configure, action="get")
+    parser = actions.add_parser("import", help="copy the servers of another program into our own file")
+    parser.add_argument(
+        "source",
+        metavar="PROGRAM | FILE",
+        help="claude-desktop, claude-code, cursor, vscode, windsurf, gemini, or a file",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these")
+    parser.add_argument("--force", action="store_true", help="replace those of the same names")
+    parser.add_argument("--project", type=Path, default=Path(), metavar="DIR", help="whose files count too")
+    parser.set_defaults(run=_configure, action="import")
 
 
 def _add_remove_enable_disable(actions: Any) -> None:

@@ -1,4 +1,4 @@
-"""`mcp list`, `add`, `remove`, `enable`, `disable`: what is configured. Connects to nothing.
+"""`mcp list`, `get`, `add`, `add-json`, `import`, `remove`, `enable`, `disable`: the configuration. Connect to nothing.
 
 `load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
 changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
@@ -8,7 +8,6 @@ everything else in the file kept. A file that cannot be read is refused and left
 import argparse
 import json
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,14 +19,16 @@ from typing import Any
 
 from ...config import Settings, load_settings
 from ...errors import InvalidArgument
+from ...hub.config_dialects import SECTIONS, in_our_words
 from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, expand, parse_entry
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
-from ...private_files import FILE, private_directory
+from ...json_text import decode_with_comments
+from ...private_files import FILE, private_directory, replace_file
+from .add_line import checked_name, entry_of, read_add_line
 from .render import as_json, clean, table
+from .sources import entries_of
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _KEY = "mcpServers"
-_SCHEMES = {"http": ("http://", "https://"), "sse": ("http://", "https://"), "ws": ("ws://", "wss://")}
 
 
 def load_configuration(arguments: argparse.Namespace) -> HubConfig:
@@ -89,51 +90,87 @@ def _server_data(server: ConfiguredServer) -> dict[str, Any]:
 
 
 def add(arguments: argparse.Namespace) -> int:
-    name = arguments.name
-    if not _NAME.fullmatch(name):
-        raise InvalidArgument(f"{name!r} is no name for a server: at most 64 letters, digits, _ and -, please.")
-    if bool(arguments.url) == bool(arguments.command):
-        raise InvalidArgument("Give either --url, or a command after --.")
-    entry = raw_entry(arguments.command, arguments.url, arguments.transport, arguments.header, arguments.env)
-    description = _check_entry(name, entry)
-    file = load_settings().hub_file
-    with edit_entries(file) as entries:
-        if name in entries and not arguments.force:
-            raise InvalidArgument(f"There is already a server called {name!r} in {file}; --force replaces it.")
-        entries[name] = entry
-    print(f"Added {name} ({description}) to {file}.")
+    line = read_add_line(arguments.line)
+    _add_entry(line.name, entry_of(line), force=line.force)
+    _explain_scope(line.scope)
     return 0
 
 
-def raw_entry(
-    command: list[str], url: str | None, kind: str | None, headers: list[str], variables: list[str]
-) -> dict[str, Any]:
-    """An entry in the form of a configuration file: a program if `url` is None, else a remote server.
-
-    Raises InvalidArgument for what does not fit together; the message never repeats a value, which may be a secret.
-    """
-    if url is None:
-        if headers or kind not in (None, "stdio"):
-            raise InvalidArgument("--header and --transport are for remote servers.")
-        entry = {"type": "stdio", "command": command[0], "args": command[1:]}
-        return {**entry, "env": _pairs(variables, "=", "--env wants NAME=VALUE.")} if variables else entry
-    if variables:
-        raise InvalidArgument("--env is for servers that are programs.")
-    kind = kind or ("ws" if url.startswith(_SCHEMES["ws"]) else "http")
-    if not url.startswith((*_SCHEMES[kind], "${")):
-        raise InvalidArgument(f"The address of a server of type {kind} begins with {' or '.join(_SCHEMES[kind])}.")
-    entry = {"type": kind, "url": url}
-    return {**entry, "headers": _pairs(headers, ":", "--header wants 'NAME: VALUE'.")} if headers else entry
+def add_json(arguments: argparse.Namespace) -> int:
+    """An entry as JSON, as Claude Code's own `add-json` takes it."""
+    try:
+        entry = decode_with_comments(arguments.entry)
+    except ValueError as error:
+        raise InvalidArgument(f"The entry is not JSON: {error}.") from None
+    if not isinstance(entry, dict):
+        raise InvalidArgument("The entry must be an object.")
+    _add_entry(checked_name(arguments.name), in_our_words(entry, {}), force=arguments.force)
+    _explain_scope(arguments.scope)
+    return 0
 
 
-def _pairs(texts: list[str], separator: str, usage: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        name, found, value = text.partition(separator)
-        if not found or not name.strip():
-            raise InvalidArgument(usage)
-        pairs[name.strip()] = value.strip() if separator == ":" else value
-    return pairs
+def _add_entry(name: str, entry: dict[str, Any], *, force: bool) -> None:
+    description = _check_entry(name, entry)
+    file = load_settings().hub_file
+    with edit_entries(file) as entries:
+        if name in entries and not force:
+            raise InvalidArgument(f"There is already a server called {name!r} in {file}; --force replaces it.")
+        entries[name] = entry
+    print(f"Added {name} ({description}) to {file}.")
+
+
+def _explain_scope(scope: str | None) -> None:
+    if scope is not None:
+        print("claude-code-mcp: note: --scope is for Claude Code; our own file is for all sessions.", file=sys.stderr)
+
+
+def import_servers(arguments: argparse.Namespace) -> int:
+    """Copies the servers of another program into our own file. One that is there already, or cannot be used, is told
+    and left out; ends with 1 where one could not be used."""
+    found = entries_of(arguments.source, os.environ, arguments.project.resolve())
+    wanted = arguments.names or list(found)
+    for name in wanted:
+        if name not in found:
+            raise InvalidArgument(f"There is no server called {name!r}; there are: {', '.join(found) or 'none'}.")
+    failed = 0
+    with edit_entries(load_settings().hub_file) as entries:
+        for name in wanted:
+            file, entry = found[name]
+            if name in entries and not arguments.force:
+                print(f"{clean(name)}: already there; --force replaces it")
+                continue
+            try:
+                entry = _with_whole_path(entry, file, arguments.project.resolve())
+                description = _check_entry(checked_name(name), entry)
+            except InvalidArgument as error:
+                failed += 1
+                print(f"claude-code-mcp: left out: {clean(error.message)}", file=sys.stderr)
+                continue
+            entries[name] = entry
+            print(f"{name}: {description}, from {file}")
+    return 1 if failed else 0
+
+
+def _with_whole_path(entry: dict[str, Any], file: Path, project: Path) -> dict[str, Any]:
+    """The entry with the whole path of its `envFile`, which our own file is not beside."""
+    named = entry.get("envFile")
+    if not isinstance(named, str):
+        return entry
+    return {**entry, "envFile": os.path.join(file.parent, named.replace("${workspaceFolder}", str(project)))}
+
+
+def get(arguments: argparse.Namespace) -> int:
+    """Tells all of one entry that may be shown."""
+    server = select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
+    data = {**_server_data(server), "variables": sorted(getattr(server.config, "env", {}))}
+    if arguments.json:
+        print(as_json(data))
+        return 0
+    for key, value in data.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list | dict) else value
+        if shown not in (None, ""):
+            print(f"{key}: {clean(str(shown))}")
+    return 0
 
 
 def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
@@ -145,7 +182,7 @@ def _check_entry(name: str, entry: Mapping[str, Any]) -> str:
         expand(dict(entry), os.environ)
     except MissingVariable as error:
         print(f"claude-code-mcp: note: {error} here", file=sys.stderr)
-        return str(entry["type"])
+        return str(entry.get("type") or "type not known yet")
     try:
         config = parse_entry(name, dict(entry), os.environ)
     except InvalidEntry as error:
@@ -199,7 +236,7 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
         private_directory(file.parent)
         with FileLock(f"{file}.lock", mode=FILE):
             content = _read_file(file)
-            entries = content.setdefault(_KEY, {})
+            entries = content.setdefault(next((key for key in SECTIONS if key in content), _KEY), {})
             if not isinstance(entries, dict):
                 raise InvalidArgument(f"{file}: {_KEY} must be an object; it was left as it is.")
             yield entries
@@ -210,14 +247,26 @@ def edit_entries(file: Path) -> Iterator[dict[str, Any]]:
 
 def _read_file(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8") or "{}")
+        text = file.read_text(encoding="utf-8") or "{}"
+        content = decode_with_comments(text)
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise InvalidArgument(f"{file} cannot be read: {error}; it was left as it is.") from None
     if not isinstance(content, dict):
         raise InvalidArgument(f"{file} must hold an object; it was left as it is.")
+    _keep_comments(file, text)
     return content
+
+
+def _keep_comments(file: Path, text: str) -> None:
+    """Keeps a file that has comments under another name: what is written has none."""
+    try:
+        json.loads(text)
+    except ValueError:
+        kept = file.with_name(f"{file.name}.with-comments")
+        replace_file(kept, text.encode())
+        print(f"claude-code-mcp: note: comments are not written back; they are in {kept}", file=sys.stderr)
 
 
 def _write_file(file: Path, content: dict[str, Any]) -> None:
@@ -235,7 +284,10 @@ def _write_file(file: Path, content: dict[str, Any]) -> None:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": list_servers,
+    "get": get,
     "add": add,
+    "add-json": add_json,
+    "import": import_servers,
     "remove": remove,
     "enable": partial(set_disabled, disabled=False),
     "disable": partial(set_disabled, disabled=True),

@@ -24,7 +24,7 @@ from ...errors import ClaudeCodeError, InvalidArgument
 from ...hub.config_entry import InvalidEntry, parse_entry
 from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
-from .configure import raw_entry
+from .add_line import raw_entry
 from .live import call_tool, server_name, tool_line
 from .prompts import QuestionPrompter, parse_arguments
 from .render import block_text, counted, one_line, resource_text, result_text, signature

@@ -31,6 +31,7 @@ _INSTRUCTIONS = {
     "after what still runs and answers its questions.",
     "query": "claude_code_query runs a prompt and streams its messages.",
     "hub": "claude_mcp_servers shows and steers the MCP servers that all sessions share.",
+    "hub-search": "claude_mcp_search finds tools of the MCP servers that sessions share; claude_mcp_call calls one.",
 }
 
 

@@ -64,7 +64,7 @@ def dump(output: ToolOutput) -> dict[str, Any]:
 
 
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
-Reply = ToolOutput | types.InputRequiredResult
+Reply = ToolOutput | types.CallToolResult | types.InputRequiredResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class Tool(Generic[ArgumentsT]):
     name: str
     description: str
     arguments: type[ArgumentsT]
-    output: type[ToolOutput]
+    output: type[ToolOutput] | None
+    """None where the result is another server's."""
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
 
@@ -84,7 +85,7 @@ class Tool(Generic[ArgumentsT]):
             name=self.name,
             description=self.description,
             input_schema=compact_schema(self.arguments),
-            output_schema=compact_schema(self.output),
+            output_schema=compact_schema(self.output) if self.output is not None else None,
             annotations=self.hints,
         )
 

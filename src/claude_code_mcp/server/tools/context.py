@@ -62,6 +62,23 @@ class RunsOn(Protocol):
         """Makes the rest of the call a task, durably."""
 
 
+class FindsTools(Protocol):
+    """The tools of the hub's servers, behind the policy: see hub_proxy.py."""
+
+    async def find(self, principal: str, query: str) -> list[types.Tool]:
+        """Those that the caller may use and that have a word of the query, the best first."""
+
+    def tools_by_server(self, principal: str) -> dict[str, int]:
+        """How many there are for the caller, as of the last time they were listed."""
+
+    async def knows(self, name: str) -> bool: ...
+
+    async def call(
+        self, name: str, call: "Call", arguments: Mapping[str, Any]
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        """Calls one, once that is permitted; PermissionDenied if it is not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """What a tool needs to run one call."""
@@ -75,6 +92,8 @@ class Call:
     origin: ClientOrigin | None = None
     """Where the client is from; None: from here, as on stdio and over HTTP."""
     hub: "Hub | None" = None
+    proxy: "FindsTools | None" = None
+    """The tools of the hub for clients, where a toolset offers them."""
     responses: Mapping[str, Any] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
     on_disconnect: str = "keep"

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import mcp_types as types
@@ -35,12 +35,14 @@ class ServerReport(ToolOutput):
 
 class ServerReports(ToolOutput):
     servers: list[dict[str, Any]] | None = None
+    problems: list[str] | None = None
     url: str | None = None
     message: str | None = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
         lines = [f"{server['name']}: {server['state']}" + _reason(server) for server in self.servers or []]
+        lines += [f"left out: {problem}" for problem in self.problems or []]
         return "\n".join([*filter(None, [self.message, self.url]), *lines]) or "No MCP servers are configured."
 
 
@@ -51,11 +53,11 @@ def _reason(server: Mapping[str, Any]) -> str:
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     hub = _hub_of(call)
     if arguments.action == "list":
-        return _reports(hub.status())
+        return _reports(hub.status(), hub.problems)
     if arguments.action == "status":
         chosen = [status.name for status in hub.status(arguments.server)]
         await hub.connect_to(chosen, timeout=_CONNECT_TIMEOUT)
-        return _reports(hub.status(arguments.server))
+        return _reports(hub.status(arguments.server), hub.problems if arguments.server is None else ())
     if arguments.server is None:
         raise InvalidArgument(f"server: required for {arguments.action}", field="server")
     with call.service.steering(call.principal, arguments.action, arguments.server):
@@ -101,8 +103,10 @@ def _hub_of(call: Call) -> Hub:
     return call.hub
 
 
-def _reports(statuses: list[ServerStatus]) -> ServerReports:
-    return ServerReports(servers=[dump(_report(status)) for status in statuses])
+def _reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
+    """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
+    servers = [dump(_report(status)) for status in statuses]
+    return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)
 
 
 def _report(status: ServerStatus) -> ServerReport:

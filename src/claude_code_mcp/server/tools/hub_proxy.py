@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import time
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import mcp_types as types
 
 from ...errors import PermissionDenied
 from ...hub.hub import Hub, HubTool
+from ...hub.tool_search import ToolIndex
 from ...hub.trimming import is_long, with_long_parts_saved
 from ...model.question import Answer, Question, Resolution, Scope
 from ...private_files import private_directory, replace_file
@@ -42,6 +44,8 @@ class HubProxy:
         """The answers of the questions that are open, by question."""
         self._tools: dict[str, HubTool] = {}
         """By the name that the tool has here."""
+        self._index: tuple[list[HubTool], ToolIndex] = ([], ToolIndex(()))
+        """The words of the tools, and the tools that they were read from."""
         self._rounds = CallRounds(service.settings.permission_timeout)
 
     async def listing(self, principal: str) -> list[types.Tool]:
@@ -53,6 +57,31 @@ class HubProxy:
             for name, entry in self._tools.items()
             if self._listed(principal, name)
         ]
+
+    async def find(self, principal: str, query: str) -> list[types.Tool]:
+        """The tools that the caller may use and that have a word of the query, the best first; as in the listing."""
+        await self._refresh()
+        tools, index = await self._indexed()
+        ranked = (tools[number] for number in index.ranked(query))
+        return [
+            entry.tool.model_copy(update={"name": entry.name})
+            for entry in ranked
+            if self._listed(principal, entry.name)
+        ]
+
+    def tools_by_server(self, principal: str) -> dict[str, int]:
+        """How many tools of each server the caller may use, as of the last listing."""
+        return dict(Counter(entry.server for name, entry in self._tools.items() if self._listed(principal, name)))
+
+    async def _indexed(self) -> tuple[list[HubTool], ToolIndex]:
+        """The index of the tools, made anew where they have changed."""
+        tools, index = list(self._tools.values()), self._index
+        if index[0] != tools:
+            texts = [
+                (f"{tool.server} {tool.tool.name}", tool.tool.description, tool.tool.input_schema) for tool in tools
+            ]
+            index = self._index = tools, await asyncio.to_thread(ToolIndex, texts)
+        return index
 
     async def _refresh(self) -> None:
         self._tools = {entry.name: entry for entry in await self._hub.tools(timeout=_LIST_TIMEOUT)}

@@ -1,0 +1,102 @@
+"""Whether a person has approved the servers of a project's `.mcp.json`: in Claude Code, or as the operator of ours.
+
+Claude Code keeps approvals in `~/.claude.json` under the project, which is the root of the git repository if it is in
+one, in the user's `settings.json`, and in the project's `.claude/settings.local.json`. The last is a file of the
+project, and a checkout can bring one along: it counts only for a project that `~/.claude.json` says a person trusts.
+The shared `.claude/settings.json` of a project never approves, it can only reject.
+"""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_TRUSTED = "hasTrustDialogAccepted"
+ALL_PROJECTS = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Approvals:
+    """What has been approved and rejected for one project."""
+
+    trusts_all: bool = False
+    approved: frozenset[str] = frozenset()
+    rejected: frozenset[str] = frozenset()
+    disabled: frozenset[str] = field(default=frozenset())
+    """Servers of any scope that the user switched off for this project."""
+
+    def objection(self, name: str) -> str | None:
+        """Why a server of `.mcp.json` may not be used; None for one that may."""
+        if name in self.rejected:
+            return "rejected for this project in Claude Code"
+        return None if self.trusts_all or name in self.approved else "from .mcp.json, and not approved"
+
+
+def read_approvals(trusted: Sequence[Mapping[str, Any]], untrusted: Sequence[Mapping[str, Any]]) -> Approvals:
+    """What files say together: all may reject, only trusted ones approve."""
+    return Approvals(
+        any(content.get("enableAllProjectMcpServers") is True for content in trusted),
+        _names(trusted, "enabledMcpjsonServers"),
+        _names([*trusted, *untrusted], "disabledMcpjsonServers"),
+        _names(trusted, "disabledMcpServers"),
+    )
+
+
+def _names(contents: Iterable[Mapping[str, Any]], key: str) -> frozenset[str]:
+    lists = (content.get(key) for content in contents)
+    return frozenset(name for names in lists if isinstance(names, list) for name in names if isinstance(name, str))
+
+
+def is_trusted(claude: Mapping[str, Any], places: Iterable[Path]) -> bool:
+    """Whether Claude Code's file says that a person trusts one of these directories."""
+    return any(project_entry(claude, place).get(_TRUSTED) is True for place in places)
+
+
+def project_entry(claude: Mapping[str, Any], place: Path) -> Mapping[str, Any]:
+    """What Claude Code's file says of one directory."""
+    projects = claude.get("projects")
+    entry = projects.get(str(place).replace(os.sep, "/")) if isinstance(projects, dict) else None
+    if entry is None and isinstance(projects, dict):
+        entry = projects.get(str(place))
+    return entry if isinstance(entry, dict) else {}
+
+
+def is_below(project: Path, directories: Iterable[str]) -> bool:
+    """Whether the operator trusts a project: one of these directories is it, or is above it. Blocks on the disk."""
+    for directory in directories:
+        if directory == ALL_PROJECTS or project.is_relative_to(Path(directory).expanduser().resolve()):
+            return True
+    return False
+
+
+def project_roots(project: Path) -> list[Path]:
+    """The directories under whose names Claude Code may know a project: itself, the root of its git repository, and
+    the main working tree if that is another. Blocks on the disk."""
+    root = next((place for place in (project, *project.parents) if (place / ".git").exists()), None)
+    if root is None:
+        return [project]
+    return list(dict.fromkeys([project, root, *_main_tree(root)]))
+
+
+def _main_tree(root: Path) -> list[Path]:
+    """The main working tree of a linked one, whose `.git` is a file that leads to `MAIN/.git/worktrees/NAME`."""
+    link = root / ".git"
+    try:
+        if link.is_dir():
+            return []
+        target = (root / link.read_text(encoding="utf-8")[:4096].strip().removeprefix("gitdir:").strip()).resolve()
+    except (OSError, ValueError):
+        return []
+    # The other end must lead back: a checkout could name the repository of another project, to have its approvals.
+    if target.parent.name != "worktrees" or target.parent.parent.name != ".git" or not _leads_back(target, link):
+        return []
+    return [target.parent.parent.parent]
+
+
+def _leads_back(target: Path, link: Path) -> bool:
+    try:
+        back = (target / "gitdir").read_text(encoding="utf-8")[:4096].strip()
+    except (OSError, ValueError):
+        return False
+    return Path(back).resolve() == link.resolve()

@@ -1,0 +1,106 @@
+"""Servers that come, go and change while sessions and clients are there."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.hub.config_files import parse_servers
+from claude_code_mcp.hub_factory import HubSource, following
+from claude_code_mcp.testing.script import tool
+
+from .conftest import Caller, Rig, StartCaller, StartRig, program, rules, until
+from .test_mcp_bridge import offered
+
+ALLOWED = ("mcp__x", "mcp__y", "mcp__z")
+
+
+def apply(rig: Rig, **servers: Any) -> None:
+    rig.hub.apply(parse_servers(servers, {}))
+
+
+async def test_a_running_session_gets_a_server_that_is_added_and_loses_one_that_is_removed(start_rig: StartRig) -> None:
+    own = {"z": {"type": "stdio", **program()}}
+    rig: Rig = await start_rig({"x": program()})
+    session, before = await rig.first(tool("mcp__z__pid"), "${tool_result}", allowed_tools=ALLOWED, mcp_servers=own)
+    pid = session.pid
+    apply(rig, x=program(), y=program())
+    await until(lambda: session_knows(session, {"x", "y"}))
+    assert (await rig.say(session, tool("mcp__y__echo", a=1), "${tool_result}")).result == '{"a": 1}'
+    assert (await rig.say(session, tool("mcp__z__pid"), "${tool_result}")).result == before, "its own is left alone"
+    apply(rig, y=program())
+    await until(lambda: session_knows(session, {"y"}))
+    assert "No such tool" in ((await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")).result or "")
+    assert (await rig.say(session, tool("mcp__y__echo", b=2), "${tool_result}")).result == '{"b": 2}'
+    assert session.pid == pid, "it is the same process"
+
+
+def session_knows(session: Any, names: set[str]) -> bool:
+    """Whether the process was told of just these servers of the hub."""
+    bridge = session._process.live.bridge
+    return {*bridge._announced} == names
+
+
+async def test_a_session_that_began_without_servers_gets_the_first_one(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({})
+    session, _ = await rig.first("hello", allowed_tools=ALLOWED)
+    apply(rig, x=program())
+    await until(lambda: session_knows(session, {"x"}))
+    assert (await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")).result == '{"a": 1}'
+
+
+async def test_a_server_that_was_disabled_when_a_session_began_is_there_when_it_is_enabled(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program(disabled=True)})
+    session, _ = await rig.first("hello")
+    assert offered(rig, session.id) == set()
+    rig.hub.enable("x")
+    await until(lambda: session_knows(session, {"x"}))
+    assert (await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")).result == '{"a": 1}'
+
+
+async def test_a_changed_entry_is_another_program_for_a_running_session(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program(env={"V": "1"})})
+    session, first = await rig.first(tool("mcp__x__pid"), "${tool_result}")
+    apply(rig, x=program(env={"V": "2"}))
+    second = (await rig.say(session, tool("mcp__x__pid"), "${tool_result}")).result
+    assert second is not None
+    assert first.split()[0] != second.split()[0]
+
+
+async def test_what_has_not_changed_keeps_its_connection(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program()})
+    await rig.hub.connect()
+    client = rig.hub._pools["x"].shown.client
+    apply(rig, x=program(), y=program())
+    assert rig.hub._pools["x"].shown.client is client
+    assert rig.hub.servers == ("x", "y")
+
+
+async def test_a_session_that_wants_some_servers_gets_no_others(start_rig: StartRig) -> None:
+    rig: Rig = await start_rig({"x": program(), "y": program()})
+    session, _ = await rig.first("hello", hub_servers=("y",))
+    apply(rig, x=program(), y=program(), z=program())
+    await rig.say(session, "done")
+    assert {name.split("__")[1] for name in offered(rig, session.id)} == {"y"}
+
+
+async def test_clients_see_an_edit_of_the_file_and_are_notified(
+    start_rig: StartRig, connect: StartCaller, tmp_path: Path
+) -> None:
+    rig: Rig = await start_rig({}, rules('allow = ["mcp__x"]'), toolsets="hub,hub-tools")
+    caller: Caller = await connect(rig)
+    file = tmp_path / "mcp.json"
+    source = HubSource(load_settings({}, hub_file=file), {})
+    async with following(rig.hub, parse_servers({}, {}), source):
+        assert await caller.names() == ["claude_mcp_servers"]
+        file.write_text(json.dumps({"mcpServers": {"x": program(), "bad": 3}}))
+        await until(lambda: rig.hub.servers == ("x",) and "tools" in caller.changes)
+        assert await caller.text("mcp__x__echo", a=1) == '{"a": 1}'
+        listed = await caller.ok("claude_mcp_servers", action="list")
+        assert "mcpServers.bad: must be an object" in listed["problems"][0]
+        file.write_text('{"mcpServers": {')  # in the middle of an edit
+        await until(lambda: "cannot be read" in str(rig.hub.problems))
+        assert rig.hub.servers == ("x",)
+        file.unlink()
+        await until(lambda: rig.hub.servers == ())
+        assert "mcp__x__echo" not in await caller.names()
