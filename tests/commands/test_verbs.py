@@ -25,7 +25,7 @@ if is_posix():
 
 pytestmark = [pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX"), pytest.mark.timeout(300)]
 
-HIDDEN = "touch safe \u202e\x1b[2K"
+HIDDEN = "safe \u202e\x1b[2K\n"
 
 
 @pytest.fixture(scope="module")
@@ -42,28 +42,39 @@ def place(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) 
 
 def started(place: SharedPlace, prompt: str, *options: str) -> tuple["subprocess.Popen[str]", str]:
     """`run` as another process, and the session that it has made."""
-    process = subprocess.Popen(
-        [SCRIPT, "run", *options, prompt],
-        env=place.environment,
-        cwd=place.sandbox.project,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    file = place.sandbox.root / f"prompt-{secrets.token_hex(4)}"  # one may be longer than an argument can be
+    file.write_text(prompt, encoding="utf-8")
+    with file.open("rb") as source:
+        process = subprocess.Popen(
+            [SCRIPT, "run", *options, "-"],
+            env=place.environment,
+            cwd=place.sandbox.project,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_interrupts,  # noqa: PLW1509 - nothing else runs in this process then
+        )
     assert process.stderr is not None
     return process, process.stderr.readline().removeprefix("session ").strip()
 
 
+def heed_interrupts() -> None:
+    """Whoever runs the tests in the background has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
     """The question of a session, once it is asked."""
+    waited = json.loads(place.command("show", "--json", session_id).stdout)
     deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
+    while waited["status"] in ("running", "waiting_for_input") and time.monotonic() < deadline:
+        waited = json.loads(place.command("show", "--json", session_id).stdout)
         questions = json.loads(place.command("questions", "--json").stdout)
         found = [entry for entry in questions if entry["sessionId"] == session_id]
         if found:
             return dict(found[0])
-    raise AssertionError("nothing was asked")
+    raise AssertionError(f"nothing was asked: {waited}")
 
 
 def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -124,7 +135,8 @@ def test_a_denial_has_its_reason(place: SharedPlace, model: ScriptedModelThread)
 
 
 def test_what_is_hidden_in_a_command_is_shown(place: SharedPlace) -> None:
-    process, session_id = started(place, script("Hide.", tool("Bash", command=HIDDEN), "ok"))
+    file = str(place.sandbox.project / "hidden.txt")
+    process, session_id = started(place, script("Hide.", tool("Write", file_path=file, content=HIDDEN), "ok"))
     entry = asked(place, session_id)
     answer = place.command("answer", entry["inputId"], "deny")
     assert "\\u202e" in answer.stdout
@@ -247,7 +259,7 @@ def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str)
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_lacks_a_character_gets_it_escaped(place: SharedPlace, encoding: str) -> None:
-    answer = place.command("run", script("Sag es …", "Über 日本"), PYTHONIOENCODING=encoding)
+    answer = place.command("run", script("Sag es …", "日本"), PYTHONIOENCODING=encoding)
     assert answer.returncode == 0
     assert "\\u65e5\\u672c" in answer.stdout
     assert place.command("ps", "--all", PYTHONIOENCODING=encoding).returncode == 0
@@ -314,8 +326,7 @@ def test_an_attached_terminal_follows_sends_and_leaves(place: SharedPlace) -> No
         terminal.until("[ok]")
         terminal.until("More done.")
         terminal.type(script("Wait.", tool("Bash", command="echo begun; " + ENDLESS)) + "\n")
-        terminal.until("[d]eny and why?")
-        terminal.type("a\n")
+        terminal.until("[tool] Run: echo begun")
         terminal.type("\x03")
         terminal.until("interrupting")
         terminal.type("\x04")
@@ -338,7 +349,13 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
 
 def test_the_list_is_watched_until_ctrl_c(place: SharedPlace) -> None:
     command = [SCRIPT, "ps", "--watch", "--json", "--all", "--interval", "0.1"]
-    with subprocess.Popen(command, env=place.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watching:
+    with subprocess.Popen(
+        command,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - as above
+    ) as watching:
         assert watching.stdout is not None
         before = json.loads(watching.stdout.readline())
         report = json.loads(place.command("run", "--json", script("Something new.", "New.")).stdout)

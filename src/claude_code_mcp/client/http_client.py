@@ -26,6 +26,7 @@ def address_of(url: str) -> SplitResult:
     parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        usable = usable and url.isascii() and url.isprintable() and " " not in url
     except ValueError:
         usable = False
     if not usable:
