@@ -45,7 +45,7 @@ def session_name(session: Mapping[str, Any]) -> str:
 
 def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Lines of equal columns for listed sessions."""
-    cells = [("ID", "STATE", "AGE", "COST", "PROJECT", "TITLE", "QUESTION"), *map(_row, rows)]
+    cells = [("ID", "STATE", "AGE", "COST", "PROJECT", "QUESTION", "TITLE"), *map(_row, rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
@@ -60,8 +60,8 @@ def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
         age(session.get("created") or session["timestamp"]),
         f"${cost:.4f}" if cost is not None else "-",
         _short_path(session.get("projectDirectory") or "-"),
-        visible(clip_line(session["displayText"], _LONGEST)),
         visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
+        visible(clip_line(session["displayText"], _LONGEST)),
     )
 
 

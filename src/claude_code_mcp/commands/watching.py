@@ -2,12 +2,13 @@
 
 import argparse
 import json
+import shutil
 import sys
 import time
 from typing import Any
 
 from ..client.live_sessions import LiveSessions, Report
-from ..model.text import visible
+from ..model.text import clip, visible
 from .flags import positive, print_json, seconds
 from .printing import print_question, table
 from .verbs import add_session, add_verb, at_running_server, at_server
@@ -66,7 +67,9 @@ def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace)
     elif arguments.ids:
         print("".join(f"{session['sessionId']}\n" for session in listed), end="")
     else:
-        print("\n".join(table(listed)) if listed else "No sessions.")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        lines = table(listed) if listed else ["No sessions."]
+        print("\n".join(line if width is None else clip(line, width) for line in lines))
 
 
 # -- questions ----------------------------------------------------------------------------------------------------
