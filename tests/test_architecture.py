@@ -31,6 +31,7 @@ ROWS: list[set[str]] = [
     {"service"},
     {"observers", "channel_relay"},
     {"hub_factory"},
+    {"client"},
     {"server", "tui"},
     {"greeting.build"},  # asks a real server what the greeting is to say
     {"testing"},
@@ -54,14 +55,15 @@ NARROW: dict[str, set[str]] = {
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests
-    "tui": {"model", "errors", "config"},  # a client of the MCP server, not a part of it
+    "client": {"shared", "processes", "model", "errors", "questions"},  # can do nothing that other clients cannot
+    "tui": {"model", "errors", "config", "client"},  # a client of the MCP server, not a part of it
 }
 
 # Layers that only some others may know.
 ONLY_FOR: dict[str, set[str]] = {
     "claude": {"sessions", "service", "hub_factory", "commands"},  # a command looks for the CLI without a session
     "greeting": {"shared", "greeting.build", "server", "app", "commands", "cli"},
-    "shared": {"server", "app", "commands", "cli", "tui"},
+    "shared": {"client", "server", "app", "commands", "cli", "tui"},
     "greeting.build": {"app", "cli"},
     "testing": {"commands"},
 }

@@ -402,15 +402,17 @@ class Service:
         text: str | None = None,
         whole: bool = False,
         archived: bool = False,
+        active: bool = False,
         origin: ClientOrigin | None = None,
     ) -> CatalogueEntries:
         """Every session of the owner on this machine, pinned ones first, then the newest, those without a transcript
-        yet included. `text` is looked for in titles and prompts or, with `whole`, in all conversations."""
+        yet included. `text` is looked for in titles and prompts or, with `whole`, in all conversations. With `active`,
+        only those in memory."""
         deps = self._workplaces.of(origin, owner)
         if project is not None and deps.directory is not None:
             project = os.path.join(deps.directory, project)
         return await self._listing.entries(
-            owner, deps.stores, project, limit, text, offset=offset, whole=whole, archived=archived
+            owner, deps.stores, project, limit, text, offset=offset, whole=whole, archived=archived, active=active
         )
 
     async def last_states(

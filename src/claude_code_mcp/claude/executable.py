@@ -32,7 +32,8 @@ def find_executable(explicit: str | None = None, environment: Mapping[str, str] 
         found = _on_path(os.path.expanduser(expand_home(explicit, environment or {})), environment)
         if found is None:
             raise ExecutableNotFound(
-                f"CLAUDE_CODE_PATH names {explicit!r}, which is not an executable file. {_INSTALL}"
+                f"CLAUDE_CODE_PATH names {explicit!r}, which is not an executable file. Correct it, or unset it: then "
+                "`claude` on PATH is used, or the one that `claude-code-mcp[cli]` brings."
             )
         return found
     found = _on_path("claude", environment) or bundled_executable()

@@ -1,8 +1,10 @@
 """`config`: prints the settings in force, their reference page, or how to register this server in a client."""
 
 import argparse
-import json
-import shutil
+import difflib
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from ..config import Settings, description_of, load_settings, variable_of
-from ..errors import InvalidArgument
+from ..claude.executable import find_executable
+from ..client.http_client import address_of
+from ..config import CONFIG_FILE_VARIABLE, Settings, description_of, load_settings, variable_of
+from ..errors import ClaudeCodeError, InvalidArgument
+from ..model.text import visible
 from ..shared import place
 from .flags import add_config_file, add_json, print_json
+from .registration import HOSTS, TOKEN, ServerAddress, claude_code_arguments, own_command
 
-_NAME = "claude-code"
 _PAGE = """\
 # Settings
 
@@ -43,10 +48,13 @@ def add_to(commands: Any) -> None:
         description="Without an argument prints the settings in force with the variable that sets each. With the "
         "name of a client prints what registers this server there.",
     )
-    parser.add_argument("client", nargs="?", choices=sorted(_CLIENTS), help="print the registration for this client")
+    parser.add_argument("client", nargs="?", choices=sorted(HOSTS), help="print the registration for this client")
     parser.add_argument(
         "--own", action="store_true", help="with CLIENT: a server of its own, not the one that all clients share"
     )
+    parser.add_argument("--url", metavar="URL", help="with CLIENT: the entry for a server that runs with --http there")
+    parser.add_argument("--install", action="store_true", help="with CLIENT: write it after showing what changes")
+    parser.add_argument("--yes", action="store_true", help="with --install: do not ask")
     parser.add_argument("--markdown", action="store_true", help="print the reference of all settings as Markdown")
     add_json(parser, "print the settings in force as a JSON object")
     add_config_file(parser)
@@ -56,15 +64,13 @@ def add_to(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.json and (arguments.client or arguments.markdown):
         raise InvalidArgument("--json is for the settings in force: it goes with neither CLIENT nor --markdown.")
-    if arguments.own and not arguments.client:
-        raise InvalidArgument("--own goes with the name of a client.")
+    if (arguments.own or arguments.url or arguments.install) and not arguments.client:
+        raise InvalidArgument("--own, --url and --install go with the name of a client.")
     if arguments.markdown:
         print(settings_page(), end="")
         return 0
     if arguments.client:
-        shared = not arguments.own and place.possible()
-        print(_CLIENTS[arguments.client]([*_command(), *(["--shared"] if shared else [])]))
-        return 0
+        return _register(arguments)
     settings = load_settings(file=arguments.config)
     values = {variable_of(name): value for name, value in settings.model_dump(mode="json").items()}  # hides secrets
     if arguments.json:
@@ -72,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     for variable, value in values.items():
         print(f"{variable}={'' if value is None else value}")
-    print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(_CLIENTS))}}}")
+    print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(HOSTS))}}}")
     return 0
 
 
@@ -94,46 +100,75 @@ def _default(field: FieldInfo) -> str:
     return f"`{','.join(value)}`" if isinstance(value, tuple) else f"`{value}`"
 
 
-def _command() -> list[str]:
-    """What starts this very installation: the script beside the interpreter, else one on PATH, else the module."""
-    beside = Path(sys.executable).with_name("claude-code-mcp")
-    if beside.exists():
-        return [str(beside)]
-    on_path = shutil.which("claude-code-mcp")
-    return [on_path] if on_path else [sys.executable, "-m", "claude_code_mcp"]
+# -- clients ------------------------------------------------------------------------------------------------------
 
 
-def _server(command: list[str]) -> dict[str, Any]:
-    return {"command": command[0], "args": command[1:]}
+def _register(arguments: argparse.Namespace) -> int:
+    host, address = HOSTS[arguments.client], _registration(arguments)
+    if not arguments.install:
+        print(host.instructions(address))
+        return 0
+    if arguments.client == "claude-code":
+        return _install_by_command(address, yes=arguments.yes)
+    if host.file is None or host.merged is None:
+        raise InvalidArgument(f"--install: {arguments.client} has no file of its own.")
+    return _install_in_file(host.file(), host.merged, address, yes=arguments.yes)
 
 
-def _mcp_servers_file(where: str) -> Callable[[list[str]], str]:
-    """For clients with a file in the format of Claude Desktop."""
-
-    def instructions(command: list[str]) -> str:
-        return f"Add to {where}:\n{json.dumps({'mcpServers': {_NAME: _server(command)}}, indent=2)}"
-
-    return instructions
-
-
-def _claude_code(command: list[str]) -> str:
-    return f"Run:\nclaude mcp add {_NAME} -- {' '.join(command)}"
+def _registration(arguments: argparse.Namespace) -> ServerAddress:
+    if arguments.url:
+        if arguments.client == "claude-desktop":
+            raise InvalidArgument("--url: Claude Desktop takes servers at a URL in Settings, Connectors only.")
+        return ServerAddress(url=address_of(arguments.url).geturl(), with_token=bool(os.environ.get(TOKEN)))
+    shared = ["--shared"] if not arguments.own and place.possible() else []
+    file = arguments.config or os.environ.get(CONFIG_FILE_VARIABLE)
+    config = ["--config", str(Path(file).expanduser().absolute())] if file else []
+    return ServerAddress([*own_command(), *shared, *config])
 
 
-def _vscode(command: list[str]) -> str:
-    server = {"type": "stdio", **_server(command)}
-    return f"Add to .vscode/mcp.json:\n{json.dumps({'servers': {_NAME: server}}, indent=2)}"
+def _install_by_command(address: ServerAddress, *, yes: bool) -> int:
+    """Claude Code changes its file all the time; only it can write to it safely."""
+    command = claude_code_arguments(find_executable(os.environ.get(variable_of("claude_path"))), address)
+    print(shlex.join(command), flush=True)
+    if not yes and not _agreed("Run this?"):
+        return 1
+    return subprocess.run(command, stdin=subprocess.DEVNULL, check=False).returncode and 1
 
 
-def _codex(command: list[str]) -> str:
-    lines = [f"[mcp_servers.{_NAME}]", f"command = {json.dumps(command[0])}", f"args = {json.dumps(command[1:])}"]
-    return "Add to ~/.codex/config.toml:\n" + "\n".join([*lines, "tool_timeout_sec = 120"])
+def _install_in_file(
+    file: Path, merged: Callable[[str, ServerAddress], str], address: ServerAddress, *, yes: bool
+) -> int:
+    file = file.resolve()  # a link to the file stays one
+    try:
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"{file} cannot be read: {error}") from None
+    after = merged(before, address)
+    if after == before:
+        print(f"{file} has it already.")
+        return 0
+    difference = difflib.unified_diff(before.splitlines(), after.splitlines(), str(file), str(file), n=1, lineterm="")
+    print("\n".join(map(visible, difference)), flush=True)
+    if not yes and not _agreed(f"Write {file}?"):
+        return 1
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        mode = file.stat().st_mode & 0o777 if file.exists() else 0o600
+        beside = file.with_name(f".{file.name}.{os.getpid()}")
+        beside.write_text(after, encoding="utf-8")
+        beside.chmod(mode)
+        beside.replace(file)
+    except OSError as error:
+        raise ClaudeCodeError(f"{file} cannot be written: {error.strerror}.") from None
+    print(f"Written: {file}")
+    return 0
 
 
-_CLIENTS: dict[str, Callable[[list[str]], str]] = {
-    "claude-code": _claude_code,
-    "claude-desktop": _mcp_servers_file("claude_desktop_config.json (Settings, Developer, Edit Config)"),
-    "cursor": _mcp_servers_file("~/.cursor/mcp.json"),
-    "vscode": _vscode,
-    "codex": _codex,
-}
+def _agreed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidArgument("Nobody can be asked here: --yes says that it may be done.")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("Nothing was changed.", file=sys.stderr)
+    return False

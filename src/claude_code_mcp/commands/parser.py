@@ -6,6 +6,7 @@ error.
 """
 
 import argparse
+import errno
 import io
 import json
 import os
@@ -18,10 +19,32 @@ from typing import Any, NoReturn
 from .. import __version__
 from ..errors import ClaudeCodeError, InvalidArgument
 from ..greeting.protocol import GreetedInput
-from . import serve
 
-COMMANDS = ("serve", "shared", "demo", "doctor", "claude", "config", "token", "sessions", "costs", "stats", "mcp")
-"""In the order of the help."""
+COMMANDS = {
+    "serve": "serve",
+    "shared": "shared",
+    "run": "chat",
+    "send": "chat",
+    "attach": "chat",
+    "ps": "watching",
+    "questions": "watching",
+    "answer": "steering",
+    "interrupt": "steering",
+    "cancel": "steering",
+    "show": "watching",
+    "logs": "watching",
+    "sessions": "sessions",
+    "costs": "costs",
+    "mcp": "mcp.command",
+    "stats": "stats",
+    "doctor": "doctor",
+    "demo": "demo",
+    "claude": "claude",
+    "config": "config",
+    "token": "token",
+    "completion": "completion",
+}
+"""Every command with the module that adds it; in the order of the help, but for those of one module."""
 
 
 _DESCRIPTION = """\
@@ -44,13 +67,13 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
         if argv[:1] == ["claude"]:
             # None of its arguments is ours, `--help` and `--version` neither.
             return int(_module("claude").run(argv[1:]))
-        only = ("serve",) if argv[:1] == ["serve"] else COMMANDS  # a client waits: no other command is imported
+        only = argv[:1] if argv[0] in COMMANDS else tuple(COMMANDS)  # somebody waits: no other command is imported
         arguments = build_parser(only).parse_args(argv, argparse.Namespace(greeted=greeted))
         return int(arguments.run(arguments))
     except _Misuse as error:
         print(error.usage, end="", file=sys.stderr)
         on_http = any(argument.startswith("--ht") for argument in argv)
-        return serve.refuse(error, None if on_http else greeted)
+        return int(_module("serve").refuse(error, None if on_http else greeted))
     except ClaudeCodeError as error:
         print(f"claude-code-mcp: {error.message}", file=sys.stderr)
         return 2
@@ -73,7 +96,7 @@ class _Parser(argparse.ArgumentParser):
         raise _Misuse(message, self.format_usage())
 
 
-def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
+def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser with these commands; each sets `run` to the function that takes the parsed arguments. A mistake on the
     command line raises InvalidArgument instead of ending the process."""
     parser = _Parser(
@@ -81,13 +104,13 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"claude-code-mcp {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name in names:
-        _module(name).add_to(commands)
+    for name in dict.fromkeys(COMMANDS[name] for name in names):
+        import_module(f".{name}", __package__).add_to(commands)
     return parser
 
 
 def _module(command: str) -> Any:
-    return import_module(f".{'mcp.command' if command == 'mcp' else command}", __package__)
+    return import_module(f".{COMMANDS[command]}", __package__)
 
 
 _ESCAPE = "claude_code_mcp_escape"
@@ -97,7 +120,8 @@ def run_with_output(command: Callable[[], int]) -> int:
     """Runs a command and returns its exit code; 0 if the reader of its output leaves.
 
     What the encoding of a stream lacks is escaped. Output is flushed before this returns: when the interpreter ends it
-    would be too late to handle the error. A BrokenPipeError counts also where task groups have wrapped it.
+    would be too late to handle the error. A BrokenPipeError counts also where task groups have wrapped it. Output that
+    cannot be written for another reason, such as a full disk, is 1 and a line on stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -113,6 +137,15 @@ def run_with_output(command: Callable[[], int]) -> int:
             raise
         _discard_output()
         return 0
+    except OSError as error:
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        _discard_output()
+        print(f"claude-code-mcp: the output cannot be written: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+_UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -313,9 +313,14 @@ class SessionListing:
         offset: int = 0,
         whole: bool = False,
         archived: bool = False,
+        active: bool = False,
     ) -> CatalogueEntries:
-        """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page."""
+        """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page.
+        With `active`, only those in memory."""
         only = None if owner == LOCAL else frozenset(await self._summaries(owner, stores))
+        if active:
+            in_memory = frozenset(session.id for session in self.in_memory(owner))
+            only = in_memory if only is None else only & in_memory
         search = partial(
             stores.catalogue.list,
             project=project,

@@ -3,26 +3,30 @@
     with join(os.environ) as client:
         status = client.call("claude_list_sessions")
 
-Blocking, on the standard library. Whatever speaks MCP in another way takes `connect`: a socket on which the hello is
-done and MCP begins.
+On the standard library. `LineClient` speaks MCP on any two streams of lines, such as the pipes of a server that was
+started as a child. Whatever speaks MCP in another way takes `connect`: a socket on which the hello is done and MCP
+begins.
 """
 
 import json
 import os
+import queue
 import socket
-from collections.abc import Mapping
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from . import hello, place
 from .place import NoPlace, Place
 
-_PROTOCOL_VERSION = "2025-11-25"
+PROTOCOL_VERSION = "2025-11-25"
 _TIMEOUT = 60.0
 
 
 class NotRunning(Exception):
-    """There is no shared server at this place, or it does not serve us; the text says which."""
+    """There is no server, it does not serve us, or it has ended; the text says which."""
 
 
 def connect(
@@ -72,14 +76,24 @@ def _line(connection: socket.socket) -> bytes:
     return bytes(line)
 
 
-def join(environment: Mapping[str, str], timeout: float = _TIMEOUT) -> "SharedClient":
-    """A client of the server that clients with this environment share. NotRunning if there is none."""
+def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: Sequence[str] = ()) -> "LineClient":
+    """A client of the server that clients with this environment and these arguments of `serve` share. NotRunning if
+    there is none."""
     try:
-        where, fingerprint = place.find_place((), environment)
+        where, fingerprint = place.find_place(arguments, environment)
     except NoPlace as error:
         raise NotRunning(f"there can be no shared server: {error}") from None
     connection, _ = connect(where, fingerprint, environment, timeout)
-    return SharedClient(connection)
+    connection.settimeout(None)
+
+    def leave() -> None:
+        try:
+            connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        except OSError:
+            pass  # the server was faster
+        connection.close()
+
+    return LineClient(connection.makefile("rb"), connection.sendall, leave)
 
 
 def ask_shared(environment: Mapping[str, str], ask: str) -> Any:
@@ -107,26 +121,22 @@ class CallFailed(Exception):
     """The server has refused a call; the text is its own."""
 
 
-class SharedClient:
-    """One MCP session on the socket."""
+class McpClient(ABC):
+    """One MCP session with a server of ours. Any thread may make requests, several at the same time."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._lines = connection.makefile("rb")
-        self._last_id = 0
-        information = {"name": "claude-code-mcp", "version": "1"}
-        self.request("initialize", protocolVersion=_PROTOCOL_VERSION, capabilities={}, clientInfo=information)
-        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-
-    def __enter__(self) -> "SharedClient":
+    def __enter__(self) -> "McpClient":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
-        self._lines.close()
-        self._connection.close()
+        """Leaves the server; requests that still wait raise NotRunning."""
+
+    @abstractmethod
+    def request(self, method: str, **params: Any) -> dict[str, Any]:
+        """The result of a request. CallFailed for an error, NotRunning if the server ends meanwhile."""
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """The structured content of a tool's result. CallFailed with its text if it is a refusal."""
@@ -136,24 +146,85 @@ class SharedClient:
         structured: dict[str, Any] = result.get("structuredContent") or {}
         return structured
 
-    def request(self, method: str, **params: Any) -> dict[str, Any]:
-        """The result of a request. CallFailed for an error, NotRunning if the server ends meanwhile."""
-        self._last_id += 1
-        self._send({"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params})
+
+def initialization() -> dict[str, Any]:
+    """The parameters of `initialize`."""
+    information = {"name": "claude-code-mcp", "version": "1"}
+    return {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": information}
+
+
+def result_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The result in an answer; CallFailed if it is an error."""
+    if "error" in answer:
+        raise CallFailed(str(answer["error"].get("message")))
+    result: dict[str, Any] = answer["result"]
+    return result
+
+
+class LineClient(McpClient):
+    """MCP on two streams of lines. A thread of its own reads, and ends with the stream."""
+
+    def __init__(self, lines: Iterable[bytes], write: Callable[[bytes], Any], leave: Callable[[], None]) -> None:
+        self._lines = lines
+        self._write = write
+        self._leave = leave
+        self._lock = threading.Lock()
+        self._last_id = 0
+        self._ended = False
+        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
+        """For every request that has no answer yet, where that goes; None when there will be none."""
+        threading.Thread(target=self._read, daemon=True).start()
         try:
-            for line in self._lines:
-                message = json.loads(line) if not line.startswith(b"!") else {}
-                if message.get("id") == self._last_id and "method" not in message:
-                    if "error" in message:
-                        raise CallFailed(str(message["error"].get("message")))
-                    result: dict[str, Any] = message["result"]
-                    return result
-        except OSError as error:
-            raise NotRunning(f"the shared server does not answer: {error}") from None
-        raise NotRunning("the shared server has ended")
+            self.request("initialize", **initialization())
+            self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._leave()
+
+    def request(self, method: str, **params: Any) -> dict[str, Any]:
+        answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        with self._lock:
+            if self._ended:
+                raise NotRunning("the server has ended")
+            self._last_id += 1
+            request_id = self._last_id
+            self._waiting[request_id] = answers
+        self._send({"jsonrpc": "2.0", "id": request_id, "method": method, "params": params})
+        answer = answers.get()
+        if answer is None:
+            raise NotRunning("the server has ended")
+        return result_of(answer)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError as error:
-            raise NotRunning(f"the shared server has ended: {error}") from None
+            with self._lock:
+                self._write(json.dumps(message).encode() + b"\n")
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            raise NotRunning(f"the server has ended: {error}") from None
+
+    def _read(self) -> None:
+        """Hands every answer to its request. What the server asks is refused: we have declared nothing it could ask."""
+        try:
+            for line in self._lines:
+                message = json.loads(line) if line.startswith(b"{") else {}
+                if "method" not in message and message.get("id") in self._waiting:
+                    self._waiting.pop(message["id"]).put(message)
+                elif "method" in message and "id" in message:
+                    self._send(_reply_to(message))
+        except (OSError, ValueError, NotRunning):
+            pass  # as at the end of the stream
+        with self._lock:
+            self._ended = True
+            unanswered = list(self._waiting.values())
+        for answers in unanswered:
+            answers.put(None)
+
+
+def _reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
+    if request["method"] == "ping":
+        return {"jsonrpc": "2.0", "id": request["id"], "result": {}}
+    problem = {"code": -32601, "message": "this client takes no such request"}
+    return {"jsonrpc": "2.0", "id": request["id"], "error": problem}

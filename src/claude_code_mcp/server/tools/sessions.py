@@ -25,10 +25,11 @@ from .status import (
     Status,
     interruption,
     pending_inputs,
+    position_of,
     report,
     status_of,
 )
-from .waiting import open_questions, wait_for_rest
+from .waiting import open_questions, wait_for_change, wait_for_rest
 
 Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
@@ -66,6 +67,7 @@ class GetStatus(Arguments):
     part: Name | None = Field(None, description="Read this part of truncated, from offset on")
     offset: Offset | None = None
     wait_seconds: Wait | None = None
+    any_change: bool | None = Field(None, description="With cursor: wait for new output or any change")
 
 
 class Respond(Arguments):
@@ -93,6 +95,7 @@ class ListSessions(Arguments):
     text: Name | None = Field(None, description="Only sessions that contain this in title, prompts or path")
     whole: bool | None = Field(None, description="Look for text in whole conversations (slow)")
     archived: bool | None = None
+    active: bool | None = Field(None, description="Only those in memory")
 
 
 class ListedSession(ToolOutput):
@@ -113,6 +116,8 @@ class ListedSession(ToolOutput):
     pinned: bool | None = None
     mention: str | None = None
     """Where the text was found."""
+    asks: list[str] | None = None
+    """Its open questions, a line each."""
 
 
 class SessionList(ToolOutput):
@@ -179,9 +184,12 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
     late = _accept_answers(call, session)
-    questions = await _wait(call, session, arguments.wait_seconds, late=late)
-    if questions is not None:
-        return questions
+    if arguments.any_change and arguments.cursor is not None:
+        await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
+    else:
+        questions = await _wait(call, session, arguments.wait_seconds, late=late)
+        if questions is not None:
+            return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
     return report(
         session,
@@ -235,6 +243,7 @@ async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
         text=arguments.text,
         whole=bool(arguments.whole),
         archived=bool(arguments.archived),
+        active=bool(arguments.active),
         origin=call.origin,
     )
     shown = entries[:limit]
@@ -264,11 +273,18 @@ def _listed_session(entry: Entry, session: Session | None, last_state: State | N
         created=iso(entry.created) if entry.created is not None else None,
         messages=entry.messages,
         model=entry.model,
-        cost_usd=round(entry.cost_usd, 6) if entry.cost_usd is not None else None,
+        cost_usd=_cost(entry, session),
         tag=entry.tag,
         pinned=entry.pinned or None,
         mention=entry.mention,
+        asks=[question.description for question in session.questions] or None if session else None,
     )
+
+
+def _cost(entry: Entry, session: Session | None) -> float | None:
+    """What is recorded on disk or, of a session in memory, what is known of it there if that is more."""
+    known = [entry.cost_usd, session.usage.cost_usd if session else None]
+    return max((round(cost, 6) for cost in known if cost is not None), default=None)
 
 
 async def _result(

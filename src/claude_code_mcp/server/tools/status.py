@@ -44,6 +44,9 @@ class PendingInput(ToolOutput):
     tool_name: str
     tool_input: dict[str, Any]
     description: str
+    reason: str | None = None
+    blocked_path: str | None = None
+    modes: list[str] | None = None
     can_allow_for_session: bool | None = None
     expires_at: str | None = None
 
@@ -202,11 +205,20 @@ def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int
             tool_name=question.tool_name,
             tool_input=tool_input,
             description=question.description,
+            reason=question.reason,
+            blocked_path=question.blocked_path,
+            modes=[*question.modes] or None,
             can_allow_for_session=bool(question.suggestions) or None,
             expires_at=None if question.deadline is None else iso(question.deadline),
         )
         for question, tool_input in parts.questions(questions, start)
     ]
+
+
+def position_of(session: Session, cursor: str) -> int | None:
+    """The event number of a cursor; None if it is not one of this log."""
+    start, known = _start(session, cursor)
+    return start if known else None
 
 
 def _start(session: Session, cursor: str | None) -> tuple[int | None, bool]:

@@ -16,7 +16,17 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from ... import json_text
 from ...errors import TurnTimeout
-from ...model.events import Event, Output, QuestionOpened, QuestionSettled, Retrying, TurnStarted
+from ...model.events import (
+    Event,
+    Gap,
+    Output,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
 from ...model.outcome import Outcome as TurnOutcome
 from ...model.outcome import OutcomeCode
 from ...model.question import Closure, Question
@@ -34,6 +44,8 @@ log = logging.getLogger(__name__)
 
 _PROGRESS_INTERVAL = 0.2
 """Seconds between two progress notifications of a call."""
+_SHOWN = (Output, QuestionOpened, QuestionSettled, Retrying, StateChanged, TurnStarted, TurnEnded, Gap)
+"""The events by which a report changes."""
 _MAX_PROGRESS_MESSAGE = 2000
 
 
@@ -76,6 +88,20 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
                     break
                 await first_of(outcome, call.dialogs.wait_for_change())
     await session.saved()  # what the caller is told now must be known after a crash too
+
+
+async def wait_for_change(session: Session, position: int | None, seconds: float) -> None:
+    """Waits until something that a report shows has happened behind that event, but at most `seconds`. Does not wait if
+    it has happened already, or if the position is not known here."""
+    if position is None:
+        return
+    with contextlib.suppress(TimeoutError), session.events.subscribe(position) as events:
+        async with asyncio.timeout(seconds):
+            async for event in events:
+                if isinstance(event, _SHOWN):
+                    break
+    if not session.busy:
+        await session.saved()  # what the caller is told now must be known after a crash too
 
 
 def _left_to_others(call: Call, session: Session) -> bool:

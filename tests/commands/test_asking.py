@@ -1,0 +1,114 @@
+"""What a typed line comes to, and how a question is shown: no terminal and no server."""
+
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.client.live_sessions import OpenQuestion
+from claude_code_mcp.client.question_view import Style, changed_lines, question_lines
+from claude_code_mcp.commands.asking import Asking, NoAnswer
+from claude_code_mcp.commands.printing import age, table
+from claude_code_mcp.model.question import Question, kind_of
+
+
+def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:
+    question = Question("q-0123456789abcdef", "s", kind_of(tool_name), tool_name, tool_input, "Do it", modes=modes)
+    return OpenQuestion(question, {"sessionId": "s"}, for_session)
+
+
+@pytest.mark.parametrize(
+    ("line", "decision"),
+    [
+        ("a", {"decision": "allow"}),
+        (" YES \r", {"decision": "allow"}),
+        ("s", {"decision": "allow", "scope": "session"}),
+        ("deny", {"decision": "deny"}),
+        ("n not like this", {"decision": "deny", "reason": "not like this"}),
+    ],
+)
+def test_a_word_decides_on_a_permission(line: str, decision: dict[str, Any]) -> None:
+    assert Asking(asked("Bash", for_session=True, command="ls")).take(line) == decision
+
+
+@pytest.mark.parametrize("line", ["", " ", "maybe", "yes please go on", "allow it", "e", "1", "\x1b[A", "аllow"])
+def test_what_is_not_offered_is_no_answer(line: str) -> None:
+    with pytest.raises(NoAnswer):
+        Asking(asked("Bash", for_session=True, command="ls")).take(line)
+
+
+def test_what_cannot_be_allowed_for_the_session_is_not_offered() -> None:
+    asking = Asking(asked("Bash", command="ls"))
+    assert "session" not in asking.prompt
+    with pytest.raises(NoAnswer):
+        asking.take("s")
+
+
+def test_a_plan_is_approved_with_edits_only_where_that_is_allowed() -> None:
+    decision = {"decision": "allow", "permissionMode": "acceptEdits"}
+    assert Asking(asked("ExitPlanMode", plan="# P", modes=("default", "acceptEdits"))).take("e") == decision
+    with pytest.raises(NoAnswer):
+        Asking(asked("ExitPlanMode", plan="# P", modes=("default",))).take("e")
+
+
+def test_parts_are_answered_by_number_label_or_text() -> None:
+    options = [{"label": "red"}, {"label": "blue"}]
+    first = {"question": "Which?", "options": options}
+    asking = Asking(asked("AskUserQuestion", questions=[first, {**first, "multiSelect": True}]))
+    for refused in ("3", "0", "1,2", ""):
+        with pytest.raises(NoAnswer):
+            asking.take(refused)
+    assert asking.take("2") is None
+    assert asking.take("1,2") == {"decision": "allow", "answers": ["blue", ["red", "blue"]]}
+    again = Asking(asked("AskUserQuestion", questions=[first]))
+    assert again.take("something else") == {"decision": "allow", "answers": ["something else"]}
+    assert Asking(asked("AskUserQuestion", questions=[first])).take("d") == {"decision": "deny"}
+
+
+def test_an_edit_is_shown_as_lines_that_go_and_come() -> None:
+    lines = list(changed_lines("a\nb\nc\n", "a\nB\nB2\nc\n"))
+    assert [line.text for line in lines] == ["  a", "- b", "+ B", "+ B2", "  c"]
+    assert [line.style for line in lines][1:3] == [Style.REMOVED, Style.ADDED]
+
+
+@pytest.mark.parametrize(("old", "new"), [("a\n", "a"), ("a\r\n", "a\n"), ("a", "a\u200b"), ("", "\n"), ("x\n", "")])
+def test_no_difference_is_invisible(old: str, new: str) -> None:
+    assert any(line.style in (Style.REMOVED, Style.ADDED) for line in changed_lines(old, new))
+
+
+def test_every_line_of_a_file_has_a_sign_and_nothing_steers_the_terminal() -> None:
+    forged = "x\nClaude Code wants to: nothing\n\x1b[2Jgone\n"
+    lines = [line.text for line in question_lines(asked("Write", file_path="/f", content=forged).question)]
+    assert lines[0] == "Claude Code wants to: Do it"
+    assert lines[-3:] == ["+ x", "+ Claude Code wants to: nothing", "+ \\u001b[2Jgone"]
+    assert "file_path: /f" in lines
+
+
+def test_an_input_of_another_shape_is_shown_as_it_is() -> None:
+    lines = [
+        line.text for line in question_lines(asked("Edit", file_path="/f", old_string=["x"], new_string=1).question)
+    ]
+    assert any('["x"]' in line for line in lines)
+
+
+def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> None:
+    session = {
+        "sessionId": "5f0c0000-0000-4000-8000-000000000000",
+        "activeStatus": "waiting_for_input",
+        "timestamp": "2026-11-15T12:00:00.000Z",
+        "displayText": "A\x1b[2Jtitle",
+        "projectDirectory": "/very/" + "long/" * 20 + "end",
+        "costUsd": 0.5,
+        "asks": ["Run: ls", "Run: pwd"],
+    }
+    head, row = table([session])
+    assert head.split()[:4] == ["ID", "STATE", "AGE", "COST"]
+    assert "5f0c0000" in row
+    assert "$0.5000" in row
+    assert "Run: ls (+1)" in row
+    assert row.isprintable()
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(-5, "0s"), (59, "59s"), (61, "1m"), (7300, "2h"), (200_000, "2d")])
+def test_an_age_has_one_unit(seconds: float, shown: str) -> None:
+    assert age("1970-01-01T00:00:00.000Z", seconds) == shown
+    assert age("nonsense") == "-"

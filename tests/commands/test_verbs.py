@@ -1,0 +1,369 @@
+"""The verbs on live sessions, from one process and another, against a shared server and the real CLI."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
+
+from ..conftest import RUN
+from ..engine.support import ENDLESS
+from ..shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
+from .conftest import is_posix
+
+if is_posix():
+    from .terminal_support import Terminal
+
+pytestmark = [pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX"), pytest.mark.timeout(300)]
+
+HIDDEN = "safe \u202e\x1b[2K\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[SharedPlace]:
+    """One server for all tests here, which serves over HTTP too."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("verbs"), model.url)
+    token = secrets.token_urlsafe(32)
+    environment = sandbox.environment(**{RUN: os.environ[RUN], "CLAUDE_CODE_MCP_TOKEN": token})
+    with shared_place(sandbox, environment) as shared:
+        started = shared.command("shared", "start", "--json", "--http", "127.0.0.1:0")
+        shared.url = json.loads(started.stdout)["http"]  # type: ignore[attr-defined]
+        yield shared
+
+
+def started(place: SharedPlace, prompt: str, *options: str) -> tuple["subprocess.Popen[str]", str]:
+    """`run` as another process, and the session that it has made."""
+    file = place.sandbox.root / f"prompt-{secrets.token_hex(4)}"  # one may be longer than an argument can be
+    file.write_text(prompt, encoding="utf-8")
+    with file.open("rb") as source:
+        process = subprocess.Popen(
+            [SCRIPT, "run", *options, "-"],
+            env=place.environment,
+            cwd=place.sandbox.project,
+            stdin=source,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=heed_interrupts,  # noqa: PLW1509 - nothing else runs in this process then
+        )
+    assert process.stderr is not None
+    return process, process.stderr.readline().removeprefix("session ").strip()
+
+
+def heed_interrupts() -> None:
+    """Whoever runs the tests in the background has them ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
+    """The question of a session, once it is asked."""
+    waited = json.loads(place.command("show", "--json", session_id).stdout)
+    deadline = time.monotonic() + PATIENCE
+    while waited["status"] in ("running", "waiting_for_input") and time.monotonic() < deadline:
+        waited = json.loads(place.command("show", "--json", session_id).stdout)
+        questions = json.loads(place.command("questions", "--json").stdout)
+        found = [entry for entry in questions if entry["sessionId"] == session_id]
+        if found:
+            return dict(found[0])
+    raise AssertionError(f"nothing was asked: {waited}")
+
+
+def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=PATIENCE)
+    return process.returncode, out, err
+
+
+def test_a_prompt_is_run_to_its_end(place: SharedPlace) -> None:
+    answer = place.command("run", script("Say it.", "One.\nTwo."))
+    assert (answer.returncode, answer.stdout) == (0, "One.\nTwo.\n")
+    as_json = json.loads(place.command("run", "--json", script("Again.", "Three.")).stdout)
+    assert (as_json["status"], as_json["result"]) == ("completed", "Three.")
+
+
+def test_a_long_result_is_not_cut(place: SharedPlace) -> None:
+    long = "word " * 20_000
+    report = json.loads(place.command("run", "--json", script("Long.", text("word ", repeat=20_000))).stdout)
+    assert report["result"].strip() == long.strip()
+
+
+def test_a_turn_that_fails_is_one(place: SharedPlace) -> None:
+    prompt = script("Work.", tool("Bash", command="echo 1"), tool("Bash", command="echo 2"), "never")
+    answer = place.command("run", "--max-turns", "1", prompt)
+    assert answer.returncode == 1
+    assert "max_turns" in answer.stderr
+
+
+def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: SharedPlace) -> None:
+    prompt = script("Run the tool please.", tool("Bash", command="touch answered"), "It is done.")
+    process, session_id = started(place, prompt)
+    entry = asked(place, session_id)
+    listed = place.command("ps").stdout
+    row = next(line for line in listed.splitlines() if line.startswith(session_id[:8]))
+    assert "waiting_for_input" in row
+    assert "Run: touch answered" in row
+    shown = place.command("show", session_id[:8]).stdout
+    assert "Claude Code wants to: Run: touch answered" in shown
+    answer = place.command("answer", entry["inputId"][:8], "allow")
+    assert answer.returncode == 0
+    assert answer.stdout.index("Run: touch answered") < answer.stdout.index("Answered: allow.")
+    code, out, err = finished(process)
+    assert code == 0, err
+    assert "It is done." in out
+    assert f"answer {entry['inputId']}" in err
+    assert (place.sandbox.project / "answered").exists()
+    assert "It is done." in place.command("logs", session_id[:8]).stdout
+    assert "It is done." in place.command("show", session_id[:8], "--transcript").stdout
+
+
+def test_a_denial_has_its_reason(place: SharedPlace, model: ScriptedModelThread) -> None:
+    process, session_id = started(place, script("Try.", tool("Bash", command="touch never"), "Then not."))
+    asked(place, session_id)
+    assert place.command("answer", session_id[:8], "deny", "not", "on", "Sundays").returncode == 0
+    assert finished(process)[0] == 0
+    assert not (place.sandbox.project / "never").exists()
+    results = [result.text for request in model.requests for result in request.tool_results]
+    assert any("not on Sundays" in result for result in results)
+
+
+def test_what_is_hidden_in_a_command_is_shown(place: SharedPlace) -> None:
+    file = str(place.sandbox.project / "hidden.txt")
+    process, session_id = started(place, script("Hide.", tool("Write", file_path=file, content=HIDDEN), "ok"))
+    entry = asked(place, session_id)
+    answer = place.command("answer", entry["inputId"], "deny")
+    assert "\\u202e" in answer.stdout
+    assert "\x1b" not in answer.stdout
+    assert finished(process)[0] == 0
+
+
+def test_all_of_a_large_input_is_shown_before_it_is_answered(place: SharedPlace) -> None:
+    content = "".join(f"line {number}\n" for number in range(40_000))  # more than a question has room for
+    file = place.sandbox.project / "large.txt"
+    process, session_id = started(place, script("Write.", tool("Write", file_path=str(file), content=content), "ok"))
+    entry = asked(place, session_id)
+    assert entry["toolInput"]["content"] == content
+    answer = place.command("answer", entry["inputId"], "deny")
+    assert [line for line in answer.stdout.splitlines() if line.startswith("+ ")] == [
+        f"+ {line}" for line in content.splitlines()
+    ]
+    assert finished(process)[0] == 0
+
+
+def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: ScriptedModelThread) -> None:
+    prompt = script("Ask.", ask_user(question("Which colour?", "red", "blue"), question("How many?", "1", "2")), "ok")
+    process, session_id = started(place, prompt)
+    entry = asked(place, session_id)
+    assert place.command("answer", entry["inputId"], "say", "red").returncode == 2
+    assert place.command("answer", entry["inputId"], "allow").returncode == 2
+    assert place.command("answer", entry["inputId"], "say", "blue", "as many as there are").returncode == 0
+    assert finished(process)[0] == 0
+    results = [result.text for request in model.requests for result in request.tool_results]
+    assert any("blue" in result and "as many as there are" in result for result in results)
+
+
+def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(place: SharedPlace) -> None:
+    process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
+    title = next(
+        session["displayText"]
+        for session in json.loads(place.command("ps", "--json").stdout)
+        if session["sessionId"] == session_id
+    )
+    answer = place.command("interrupt", title)
+    assert answer.returncode == 0, answer.stderr
+    assert finished(process)[0] == 130
+    sent = place.command("send", session_id[:10], script("And now?", "Going on."))
+    assert (sent.returncode, sent.stdout) == (0, "Going on.\n")
+    assert place.command("cancel", session_id).returncode == 0
+    refused = place.command("send", session_id, "hello")
+    assert refused.returncode == 1
+    assert "CANCELLED" in refused.stderr
+
+
+def test_ctrl_c_interrupts_the_turn(place: SharedPlace) -> None:
+    process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
+    process.send_signal(signal.SIGINT)
+    code, _, err = finished(process)
+    assert code == 130
+    assert "Traceback" not in err
+    assert json.loads(place.command("show", session_id, "--json").stdout)["status"] == "interrupted"
+
+
+def test_the_same_over_http_and_not_without_the_token(place: SharedPlace) -> None:
+    url = place.url  # type: ignore[attr-defined]
+    answer = place.command("run", "--url", url, script("Say it.", "Over HTTP."))
+    assert (answer.returncode, answer.stdout) == (0, "Over HTTP.\n")
+    assert place.command("ps", "--url", url).returncode == 0
+    refused = place.command("ps", "--url", url, "--token", "wrong")
+    assert refused.returncode == 1
+    assert "401" in refused.stderr
+    assert place.command("ps", "--url", "no address at all").returncode == 2
+    assert place.command("ps", "--url", "127.0.0.1:9").returncode == 1
+
+
+def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
+    place: SharedPlace, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    runtime = tmp_path / "elsewhere"
+    runtime.mkdir(mode=0o700)
+    elsewhere = {"CLAUDE_CODE_MCP_RUNTIME_DIR": str(runtime)}
+    for verb in (["ps"], ["questions"], ["answer", "q-1", "allow"], ["interrupt", "x"], ["cancel", "x"], ["logs", "x"]):
+        answer = place.command(*verb, **elsewhere)
+        assert answer.returncode == 1
+        assert "no shared server runs" in answer.stderr
+        assert "Traceback" not in answer.stderr
+    answer = place.command("run", "--own", script("Say it.", "Alone."), **elsewhere)
+    assert (answer.returncode, answer.stdout) == (0, "Alone.\n")
+    assert not list(runtime.iterdir())
+
+
+def test_a_name_that_fits_nothing_or_several_is_refused(place: SharedPlace) -> None:
+    for number in range(2):
+        assert place.command("run", script("The same title", f"{number}")).returncode == 0
+    for name in ("no such session", "zzzz"):
+        answer = place.command("show", name)
+        assert (answer.returncode, "No session" in answer.stderr) == (1, True)
+    assert place.command("answer", "q-", "allow").returncode == 1
+    assert place.command("show", " ").returncode == 2
+
+
+@pytest.mark.parametrize("verb", ["ps", "questions", "run"])
+def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str) -> None:
+    arguments = [verb, script("Say it.", "Said.")] if verb == "run" else [verb]
+    for to_disk, code in ((True, 1), (False, 0)):
+        reader, writer = os.pipe()
+        os.close(reader)
+        full = os.open("/dev/full", os.O_WRONLY)
+        with os.fdopen(full, "wb") as disk, os.fdopen(writer, "wb") as pipe:
+            out = disk if to_disk else pipe
+            ended = subprocess.run(
+                [SCRIPT, *arguments],
+                env=place.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+            )
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_a_character_gets_it_escaped(place: SharedPlace, encoding: str) -> None:
+    answer = place.command("run", script("Sag es …", "日本"), PYTHONIOENCODING=encoding)
+    assert answer.returncode == 0
+    assert "\\u65e5\\u672c" in answer.stdout
+    assert place.command("ps", "--all", PYTHONIOENCODING=encoding).returncode == 0
+
+
+# -- on a terminal --------------------------------------------------------------------------------------------
+
+
+def test_what_is_asked_is_asked_on_the_terminal_and_an_empty_line_is_no_answer(place: SharedPlace) -> None:
+    file = place.sandbox.project / "edited.txt"
+    file.write_text("one\ntwo\n")
+    edit = tool("Edit", file_path=str(file), old_string="one\ntwo\n", new_string="one\nthree\n")
+    prompt = script("Edit it.", tool("Read", file_path=str(file)), edit, "Edited.")
+    with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
+        terminal.type("yes\n")  # before anything is asked
+        shown = terminal.until("[d]eny and why?")
+        assert "\x1b[31m- two\x1b[0m" in shown
+        assert "\x1b[32m+ three\x1b[0m" in shown
+        terminal.type("\n")
+        terminal.until("An empty line is no answer.")
+        terminal.type("perhaps\n")
+        terminal.until("is no answer to this question")
+        assert file.read_text() == "one\ntwo\n"
+        terminal.type("a\n")
+        terminal.until("Edited.")
+        assert terminal.end() == 0
+    assert file.read_text() == "one\nthree\n"
+
+
+def test_a_plan_and_a_question_with_parts_are_answered_on_the_terminal(place: SharedPlace) -> None:
+    asks = ask_user(question("Which colour?", "red", "blue"), question("Which sizes?", "S", "M", "L", multiple=True))
+    prompt = script("Plan.", asks, plan("# The plan\n\nPaint it."), "Painted.")
+    with Terminal(place.environment, place.sandbox.project, "run", "--permission-mode", "plan", prompt) as terminal:
+        terminal.until("Which colour?\r\n  1  red")
+        terminal.type("7\n")
+        terminal.until("There are the numbers 1 to 2")
+        terminal.type("2\n")
+        terminal.until("Which sizes?\r\n  1  S")
+        terminal.type("1,3\n")
+        terminal.until("Paint it.")
+        terminal.until("[a]pprove")
+        terminal.type("a\n")
+        terminal.until("Painted.")
+        assert terminal.end() == 0
+
+
+def test_a_question_that_is_answered_elsewhere_is_taken_back(place: SharedPlace) -> None:
+    prompt = script("Try.", tool("Bash", command="touch elsewhere"), "Went on.")
+    with Terminal(place.environment, place.sandbox.project, "run", prompt) as terminal:
+        session_id = terminal.until("[d]eny and why?").split("session ")[1][:36]
+        assert place.command("answer", session_id, "allow").returncode == 0
+        terminal.until("the question is no longer open")
+        terminal.until("Went on.")
+        assert terminal.end() == 0
+
+
+def test_an_attached_terminal_follows_sends_and_leaves(place: SharedPlace) -> None:
+    report = json.loads(place.command("run", "--json", script("Begin.", "Begun.")).stdout)
+    with Terminal(place.environment, place.sandbox.project, "attach", report["sessionId"][:8]) as terminal:
+        terminal.until("Begun.")
+        terminal.type(script("More.", tool("Bash", command="touch attached"), "More done.") + "\n")
+        terminal.until("[d]eny and why?")
+        terminal.type("allow\n")
+        terminal.until("[ok]")
+        terminal.until("More done.")
+        terminal.type(script("Wait.", tool("Bash", command="echo begun; " + ENDLESS)) + "\n")
+        terminal.until("[tool] Run: echo begun")
+        terminal.type("\x03")
+        terminal.until("interrupting")
+        terminal.type("\x04")
+        assert terminal.end() == 0
+    assert (place.sandbox.project / "attached").exists()
+
+
+def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
+    process, session_id = started(place, script("Try.", tool("Bash", command="touch decided"), "Done."))
+    asked(place, session_id)
+    refused = place.command("answer", session_id)
+    assert (refused.returncode, "Nobody can be asked here" in refused.stderr) == (2, True)
+    with Terminal(place.environment, place.sandbox.project, "answer", session_id[:8]) as terminal:
+        terminal.until("[d]eny and why?")
+        terminal.type("session\n")
+        terminal.until("Answered: allow.")
+        assert terminal.end() == 0
+    assert finished(process)[0] == 0
+
+
+def test_the_list_is_watched_until_ctrl_c(place: SharedPlace) -> None:
+    command = [SCRIPT, "ps", "--watch", "--json", "--all", "--interval", "0.1"]
+    with subprocess.Popen(
+        command,
+        env=place.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=heed_interrupts,  # noqa: PLW1509 - as above
+    ) as watching:
+        assert watching.stdout is not None
+        before = json.loads(watching.stdout.readline())
+        report = json.loads(place.command("run", "--json", script("Something new.", "New.")).stdout)
+        for line in watching.stdout:
+            if report["sessionId"] in {session["sessionId"] for session in json.loads(line)}:
+                break
+        assert report["sessionId"] not in {session["sessionId"] for session in before}
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(PATIENCE) == 130
+        assert watching.stderr is not None
+        assert watching.stderr.read() == b""
