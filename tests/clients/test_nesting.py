@@ -94,7 +94,9 @@ async def test_a_copy_is_there_where_nesting_is_asked_for(
 ) -> None:
     program, log = noted
     register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
-    service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"}, max_depth=1)
+    service = await start_service(
+        extra={"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "false"}, max_depth=1
+    )
     assert "mcp__ours__claude_create_session" in await tools_in_a_session(service, sandbox, model)
     assert started(log) == 1
 

@@ -112,6 +112,14 @@ WITH_A_SESSION: dict[str, list[dict[str, Any]]] = {
     "claude_interrupt": [{}],
     "claude_code_reply": [{"prompt": "x"}, {"prompt": "x", "forkSession": True}],
     "claude_code_session": [{"action": "get"}, {"action": "cancel"}],
+    "claude_read_session": [{}],
+    "claude_manage_session": [
+        {"action": "rename", "text": "x"},
+        {"action": "pin"},
+        {"action": "fork"},
+        {"action": "export"},
+        {"action": "delete", "confirm": True},
+    ],
 }
 
 

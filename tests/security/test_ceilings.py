@@ -86,7 +86,7 @@ async def test_sessions_at_work_cannot_spend_the_same_dollars(start_service: Sta
     with pytest.raises(LimitReached, match="reserved"):
         await two.create(script("more", "never said"), options(sandbox))
     await one.interrupt(turn.session.id)
-    await one.saved(turn.session.id)
+    await turn.session.saved()
     session, outcome = await run(two, script("more", "said"), options(sandbox))
     assert outcome.result == "said"
     assert session.process_budget is not None

@@ -13,6 +13,14 @@ from ..engine.support import ENDLESS, options, until
 SECRET = "hidden-value-0123456789"
 
 
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 async def test_secrets_prompts_and_rules_are_not_in_the_list_of_processes(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -38,6 +46,6 @@ async def test_secrets_prompts_and_rules_are_not_in_the_list_of_processes(
     )
     session = turn.session
     await until(session, lambda: bool(session.readable_lines.tools))
-    seen = [" ".join(process.cmdline()) for process in [*programs_below(), *psutil.Process().children(recursive=True)]]
+    seen = [command_line(process) for process in [*programs_below(), *psutil.Process().children(recursive=True)]]
     assert any("--settings=" in line for line in seen)
     assert [line for line in seen if SECRET in line] == []

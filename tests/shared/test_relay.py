@@ -190,6 +190,6 @@ def test_a_greeted_handshake_is_replayed_and_not_answered_twice() -> None:
 
 
 def test_the_tools_that_are_repeated_are_those_that_only_read() -> None:
-    toolsets = ("sessions", "code", "query", "hub")
+    toolsets = ("sessions", "code", "query", "care", "hub")
     tools = [tool.listing() for tool in tools_of(load_settings({}, toolsets=toolsets)).values()]
     assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READING_TOOLS

@@ -21,8 +21,10 @@ def prepare() -> None:
         return
     for name in _PACKAGES:
         _postpone(name)
-    from mcp_types import _wire_base  # noqa: PLC0415
-
+    try:
+        from mcp_types import _wire_base  # noqa: PLC0415 - private: a version without it is imported as it is
+    except ImportError:
+        return
     _wire_base.WireModel.model_config["defer_build"] = True
 
 

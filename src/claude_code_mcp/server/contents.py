@@ -1,8 +1,8 @@
 """What this server has besides tools: resources, prompts and completions. The one place that decides whose they are.
 
-Sessions are resources of this server (`resources.py`), and it has prompts of its own (`delegation_prompts.py`). Where clients are
-offered what the hub has, everything else goes to the hub (`tools/hub_contents.py`). An address or a name of ours is
-never the hub's, whatever its servers list.
+Sessions are resources of this server (`resources.py`), and it has prompts of its own (`delegation_prompts.py`). Where
+clients are offered what the hub has, everything else goes to the hub (`tools/hub_contents.py`). An address or a name of
+ours is never the hub's, whatever its servers list.
 """
 
 import contextlib

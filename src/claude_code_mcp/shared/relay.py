@@ -40,7 +40,7 @@ READING_METHODS = frozenset(
     }
 )
 """Requests that may be sent a second time."""
-READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions"})
+READING_TOOLS = frozenset({"claude_get_status", "claude_list_sessions", "claude_read_session", "claude_session_costs"})
 """The tools that say of themselves that they only read; a test compares."""
 _MAX_REPEATED = 1 << 20
 """Bytes of a request that is kept to be repeated."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from filelock import FileLock
-
 from ..errors import ClaudeCodeError
 from ..private_files import FILE, private_directory, replace_file
 from .file_changes import File, look_at
@@ -62,6 +60,8 @@ class Marks:
         if self._path is None or not is_session_id(session_id):
             raise ValueError("there is nothing to mark")
         private_directory(self._path.parent)
+        from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
+
         with FileLock(self._path.with_suffix(".lock"), timeout=_LOCK_SECONDS, mode=FILE):
             marks = _readable(self._path)
             if marks is None:

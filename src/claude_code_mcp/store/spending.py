@@ -18,10 +18,12 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from ..private_files import FILE, open_private, private_directory
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 _DAYS_KEPT = 31
 _LIFE_KEPT = 86_400.0
@@ -81,6 +83,8 @@ class Spending:
         """
         private_directory(self._directory)
         self._stay_alive()
+        from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
+
         with FileLock(self._directory / "reserving.lock", timeout=_LOCK_SECONDS, mode=FILE, thread_local=False):
             self.refresh()
             left = limit - self.today(who) - self._reserved_by(who, session_id)
@@ -139,14 +143,16 @@ class Spending:
         life = self._life(server)
         try:
             life.acquire()
-        except (Timeout, OSError):
+        except OSError:  # a lock that somebody holds is one too
             return True
         life.release()
         with contextlib.suppress(OSError):
             (self._directory / f"{server}.alive").unlink()
         return False
 
-    def _life(self, server: str) -> FileLock:
+    def _life(self, server: str) -> "FileLock":
+        from filelock import FileLock  # noqa: PLC0415
+
         return FileLock(self._directory / f"{server}.alive", timeout=0, mode=FILE, thread_local=False)
 
     # -- the file ---------------------------------------------------------------------------------------------
