@@ -131,7 +131,7 @@ class Settings(BaseModel):
 
     max_depth: int = Field(0, ge=0, lt=100, validation_alias=MAX_DEPTH)
     """How many servers like this one may run inside one another's sessions. 0: Claude Code's own registration of this
-    server is left out of the sessions that it runs."""
+    server is left out of the sessions that it runs, as it always is for callers with a name of their own."""
     default_cwd: Annotated[str, AfterValidator(os.path.expanduser)] | None = Field(
         None, validation_alias="CLAUDE_CODE_DEFAULT_CWD"
     )

@@ -1,10 +1,12 @@
-"""Files and directories that nobody else may read, whatever the umask is: what holds tokens, names and what was said.
+"""Files and directories that nobody else may read, whatever the umask is: what holds tokens, names and what was said;
+and how a file is read that somebody else may have put there.
 
 A directory that is already there is left as it is: the operator may have made it, for reasons of their own.
 """
 
 import contextlib
 import os
+import stat
 import sys
 import uuid
 from pathlib import Path
@@ -40,6 +42,17 @@ def open_private(path: Path, flags: int) -> int:
     if flags & os.O_CREAT and sys.platform != "win32":
         os.fchmod(descriptor, FILE)
     return descriptor
+
+
+def read_regular(path: str | Path, at_most: int) -> bytes:
+    """The content of a file in a directory that others may write to, such as a project. OSError for what cannot be
+    read, is larger, or is no regular file: a pipe would keep us waiting, and a device may have no end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:
+            raise OSError(22, "not a regular file, or too large", str(path))
+        return file.read(at_most)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -53,3 +53,17 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_a_malformed_file_registers_nothing(tmp_path: Path, content: Any) -> None:
     write(tmp_path / ".claude.json", content)
     assert own_registrations({"HOME": str(tmp_path)}, str(tmp_path)) == ()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are pipes and devices in directories on POSIX")
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "a directory"])
+def test_what_is_no_file_registers_nothing_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+    """A session can put it there, and this server would wait or read without end."""
+    place = tmp_path / ".mcp.json"
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a device":
+        place.symlink_to("/dev/zero")
+    else:
+        place.mkdir()
+    assert own_registrations({"HOME": str(tmp_path)}, str(tmp_path)) == ()

@@ -11,11 +11,16 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.mcp_servers import is_this_server
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.server.transports.http import own_addresses, read_address
+from claude_code_mcp.service import LOCAL
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 
 from ..conftest import StartService
 from .serving import COMMAND, Served
+
+ALL_TOOLS_AT_ONCE = {"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "0"}
+"""Claude Code offers every tool itself, and begins its first turn when all servers are connected: what is not offered
+then is not there, and not just late."""
 
 
 def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> None:
@@ -32,9 +37,11 @@ def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> 
     )
 
 
-async def tools_in_a_session(service: Any, sandbox: Sandbox, model: ScriptedModelThread) -> list[str]:
+async def tools_in_a_session(
+    service: Any, sandbox: Sandbox, model: ScriptedModelThread, owner: str = LOCAL
+) -> list[str]:
     """The tools of our registered server that the model of a new session is offered."""
-    turn = await service.create(script("Go", "done"), SessionOptions(cwd=str(sandbox.project)))
+    turn = await service.create(script("Go", "done"), SessionOptions(cwd=str(sandbox.project)), owner=owner)
     assert (await turn.outcome()).ok
     request = [request for request in model.requests if request.session_id == turn.session.id][-1]
     assert request.body is not None
@@ -66,7 +73,7 @@ async def test_a_registered_copy_is_not_even_started(
 ) -> None:
     program, log = noted
     register(sandbox, environment, "--scope", scope, "ours", "--", program, "serve")
-    service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
+    service = await start_service(extra=ALL_TOOLS_AT_ONCE)
     assert await tools_in_a_session(service, sandbox, model) == []
     assert started(log) == 0
 
@@ -80,7 +87,7 @@ async def test_a_copy_behind_a_script_is_started_and_offers_nothing(
 ) -> None:
     program, log = noted
     register(sandbox, environment, "--scope", "user", "ours", "--", "sh", "-c", program)
-    service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
+    service = await start_service(extra=ALL_TOOLS_AT_ONCE)
     assert await tools_in_a_session(service, sandbox, model) == []
     assert started(log) == 1
 
@@ -94,11 +101,23 @@ async def test_a_copy_is_there_where_nesting_is_asked_for(
 ) -> None:
     program, log = noted
     register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
-    service = await start_service(
-        extra={"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "false"}, max_depth=1
-    )
+    service = await start_service(extra=ALL_TOOLS_AT_ONCE, max_depth=1)
     assert "mcp__ours__claude_create_session" in await tools_in_a_session(service, sandbox, model)
     assert started(log) == 1
+
+
+async def test_a_copy_that_would_act_for_the_local_user_is_not_there_for_a_caller_with_a_token(
+    start_service: StartService,
+    sandbox: Sandbox,
+    environment: dict[str, str],
+    model: ScriptedModelThread,
+    noted: tuple[str, Path],
+) -> None:
+    program, log = noted
+    register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
+    service = await start_service(extra=ALL_TOOLS_AT_ONCE, max_depth=1)
+    assert await tools_in_a_session(service, sandbox, model, owner="alice") == []
+    assert started(log) == 0
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["ours", "another server"])
@@ -114,7 +133,7 @@ async def test_a_session_does_not_call_back_to_the_server_that_runs_it(
     assert address.url is not None
     header = f"Authorization: {address.headers['Authorization']}"
     register(sandbox, environment, "--transport", "http", "ours", address.url, "--header", header)
-    service = await start_service(extra={"ENABLE_TOOL_SEARCH": "false"})
+    service = await start_service(extra=ALL_TOOLS_AT_ONCE)
     if known:
         service.own_addresses.extend(own_addresses(read_address(address.url.split("/")[2])))
     offered = await tools_in_a_session(service, sandbox, model)

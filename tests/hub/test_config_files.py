@@ -1,8 +1,11 @@
 """The files that configure servers: their order, approval, and faults that stay where they are."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from claude_code_mcp.hub.config_entry import StdioConfig
 from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
@@ -112,3 +115,20 @@ def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
     assert commands_of(read) == {"x": "user"}
     assert {problem.file.name for problem in read.problems} == {"mcp.json", ".mcp.json"}
     assert all(problem.entry is None for problem in read.problems)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are pipes and devices in directories on POSIX")
+@pytest.mark.parametrize("kind", ["a pipe", "a device", "nested without end"])
+def test_whatever_a_checkout_has_in_place_of_its_file_takes_no_other_down(tmp_path: Path, kind: str) -> None:
+    disk = Disk(tmp_path)
+    disk.own({"a": command("own")})
+    place = disk.project / ".mcp.json"
+    if kind == "a pipe":
+        os.mkfifo(place)
+    elif kind == "a device":
+        place.symlink_to("/dev/zero")
+    else:
+        place.write_text("[" * 100_000)
+    read = disk.read(trust_project=True)
+    assert commands_of(read) == {"a": "own"}
+    assert [problem.file for problem in read.problems] == [place]

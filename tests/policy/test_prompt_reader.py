@@ -1,6 +1,8 @@
 """What a prompt would set off in Claude Code by itself."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +93,32 @@ def test_a_mentioned_file_that_may_not_be_read_is_refused() -> None:
 def test_what_does_not_exist_may_be_mentioned() -> None:
     nothing = Admission(REMOTE_PROFILE, lambda path: path, "/srv", exists=lambda path: False)
     nothing.check_prompt("prompt", "import from @/components", "/srv")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "missing/../../secret",
+        "a\n/../../secret",
+        f"{'./' * 3000}../secret",
+        f"{'x/../' * 3000}../secret",
+        "deep/../../secret",
+    ],
+)
+def test_no_way_of_writing_a_path_hides_where_it_leads(tmp_path: Path, path: str) -> None:
+    """`..` behind a name that is missing, has a line break or is a link, or behind more than a path can have."""
+    root = tmp_path / "root"
+    (root / "one" / "two").mkdir(parents=True)
+    (root / "deep").symlink_to(root / "one" / "two")
+    for place in (tmp_path, root):
+        (place / "secret").touch()
+    profile = Profile(roots=(str(root),))
+    looking = Admission(profile, os.path.realpath, str(root), exists=os.path.lexists)
+    for prompt in {f'look at @"{path}"', f"look at @{path}"} if "\n" not in path else {f'look at @"{path}"'}:
+        with pytest.raises(PermissionDenied):
+            looking.check_prompt("prompt", prompt, str(root))
+    looking.check_prompt("prompt", 'look at @secret and @missing and @"one/../secret"', str(root))
+    looking.check_prompt("prompt", f"look at @{'x' * 9000} and @{'x/' * 9000}", str(root))
 
 
 def test_more_mentions_than_can_be_looked_up_are_refused() -> None:

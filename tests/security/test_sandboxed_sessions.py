@@ -94,6 +94,41 @@ def test_a_network_that_nothing_enforces_is_no_valid_policy(isolation: str) -> N
         Profile(isolation=isolation, network="model")  # type: ignore[arg-type]
 
 
+# -- what is hidden -------------------------------------------------------------------------------------------------
+
+
+@needs_bubblewrap
+async def test_a_caller_that_names_its_directories_cannot_name_what_is_hidden(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(policy=policy(sandbox, roots=None), principals=TWO)
+    theirs = sandbox.root / "state" / "principals" / "of-another" / "claude"
+    for hidden in (theirs, sandbox.home / ".ssh" / "keys", sandbox.home / ".claude" / "projects"):
+        hidden.mkdir(parents=True)
+        (sandbox.project / "link").unlink(missing_ok=True)
+        (sandbox.project / "link").symlink_to(hidden)
+        project, link = str(sandbox.project), str(sandbox.project / "link")
+        for wish in ({"cwd": link}, {"cwd": project, "additional_directories": (str(hidden),)}):
+            with pytest.raises(PermissionDenied):
+                await service.create(script("go", "never"), SessionOptions(**wish), owner="alice")
+
+
+@needs_bubblewrap
+async def test_the_socket_of_a_shared_server_is_not_there_though_a_root_lies_above_it(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    runtime, named = sandbox.root / "runtime", sandbox.root / "named"
+    for directory in (runtime / "claude-code-mcp", named):
+        directory.mkdir(parents=True)
+        (directory / "any.sock").touch()
+    service = await start_service(
+        extra={"XDG_RUNTIME_DIR": str(runtime)},
+        policy=policy(sandbox, roots=(str(sandbox.root),)),
+        runtime_dir=named,
+    )
+    assert "any.sock" not in await seen(service, sandbox, f"find {runtime} {named}")
+
+
 # -- credentials ----------------------------------------------------------------------------------------------------
 
 

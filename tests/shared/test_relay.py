@@ -193,3 +193,11 @@ def test_the_tools_that_are_repeated_are_those_that_only_read() -> None:
     toolsets = ("sessions", "code", "query", "care", "hub")
     tools = [tool.listing() for tool in tools_of(load_settings({}, toolsets=toolsets)).values()]
     assert {tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint} == READING_TOOLS
+
+
+def test_what_is_no_id_is_never_written_as_one() -> None:
+    relay = Relay()
+    wrong_ids: list[Any] = [True, False, None, 1.5, [], {}]
+    for wrong in wrong_ids:
+        relay.from_client(line(id=wrong, method="tools/call", params={"name": "claude_create_session"}))
+    assert messages(relay.lost()) == []

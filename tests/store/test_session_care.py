@@ -44,6 +44,16 @@ def test_a_title_is_a_line_of_its_own_even_behind_an_unfinished_one(disk: Disk, 
     assert not (path.with_suffix("") / "custom-title.json").exists()
 
 
+def test_a_title_is_not_written_to_where_a_link_leads(disk: Disk, files: SessionFiles, tmp_path: Path) -> None:
+    """A session may have made the link, and this server may write to more than the session may."""
+    session_id, elsewhere = disk.session("hello"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    disk.path_of(session_id).with_suffix("").symlink_to(elsewhere)
+    files.set_title(session_id, "A title")
+    assert [entry.title for entry in kept(disk).list()] == ["A title"]
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_a_session_without_a_transcript_has_nothing_to_be_named(disk: Disk, files: SessionFiles) -> None:
     for wrong in (str(uuid.uuid4()), "../../etc/passwd", ""):
         for act in (files.set_title, files.set_tag):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.store.transcript_lines import lines_from, parse
 from claude_code_mcp.store.transcripts import Transcripts, is_session_id
 
 SESSION = "11111111-1111-4111-8111-111111111111"
@@ -197,3 +198,26 @@ def test_a_message_counts_as_lost_only_if_that_is_certain(tmp_path: Path, conten
 def test_a_line_that_was_cut_off_is_ended(tmp_path: Path, before: bytes, after: bytes) -> None:
     written(tmp_path, before).end_last_line(ID)
     assert (tmp_path / "projects" / "-code" / f"{ID}.jsonl").read_bytes() == after
+
+
+def test_a_link_in_the_place_of_a_transcript_changes_nothing_elsewhere(
+    transcripts: Transcripts, tmp_path: Path
+) -> None:
+    """A session may put it there; what it leads to is not the session's."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text("no line break")
+    path = write(tmp_path, USER)
+    path.unlink()
+    path.symlink_to(elsewhere)
+    with pytest.raises(OSError, match="symbolic link"):
+        transcripts.end_last_line(SESSION)
+    assert elsewhere.read_text() == "no line break"
+
+
+def test_a_transcript_that_is_longer_than_the_disk_is_given_up(transcripts: Transcripts, tmp_path: Path) -> None:
+    path = write(tmp_path, cost(0.5))
+    os.truncate(path, 1 << 40)
+    assert not transcripts.resumable(SESSION)
+    assert transcripts.usage_of(SESSION) == spent(0.5)
+    assert transcripts.flaw_after(SESSION, "/srv/app", "no message", 10) is None
+    assert [parse(line) for line, _ in lines_from(str(path))] == [cost(0.5)]

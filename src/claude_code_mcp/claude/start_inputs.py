@@ -17,7 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .user_config import config_directory, user_file_directory
+from ..private_files import read_regular
+from .user_config import MAX_BYTES, config_directory, user_file_directory
 
 _MOST_FILES = 5000
 _MOST_IMPORTS = 100
@@ -94,7 +95,7 @@ def _lines(environment: Mapping[str, str], cwd: Path, directories: Sequence[str]
 def _user_file(file: Path, places: Sequence[Path]) -> str:
     """What of the user's `.claude.json` a session depends on. The CLI notes much else there, all the time."""
     try:
-        content = json.loads(file.read_bytes())
+        content = json.loads(read_regular(file, MAX_BYTES))
     except FileNotFoundError:
         return "none"
     projects = content.get("projects") or {}
@@ -162,8 +163,8 @@ def _repository(root: Path, budget: list[int]) -> Iterator[str]:
 
 def _refuse_start_hooks(file: Path) -> None:
     try:
-        content = file.read_bytes()
-    except OSError:
+        content = read_regular(file, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         return
     settings = json.loads(content or b"{}")
     hooks = settings.get("hooks") if isinstance(settings, dict) else None

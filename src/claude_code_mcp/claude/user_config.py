@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 
 from ..model.mcp_servers import is_this_server
-from ..private_files import open_private
+from ..private_files import open_private, read_regular
 from ..processes.leftovers import started_at
 
 _Commands = tuple[tuple[str, ...], ...]
-_MAX_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 """A larger file is not read."""
 
 CONVERSATIONS = ("projects", "file-history", "todos", "tasks", "plans")
@@ -66,15 +66,14 @@ def _registered_in(file: str) -> _Commands:
         facts = os.stat(file)
     except (OSError, ValueError):
         return ()
-    return _read_commands(file, facts.st_mtime_ns, facts.st_size) if facts.st_size < _MAX_BYTES else ()
+    return _read_commands(file, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=256)
 def _read_commands(file: str, changed: int, size: int) -> _Commands:
     """Cached by time and size of the file: `.claude.json` can be large, and is needed at every start of a process."""
     try:
-        with open(file, "rb") as opened:
-            content = json.loads(opened.read())
+        content = json.loads(read_regular(file, MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return ()
     return tuple(_own_commands(content))
@@ -140,7 +139,7 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        entry = json.loads(path.read_bytes())
+        entry = json.loads(read_regular(path, MAX_BYTES))
     except (OSError, ValueError, RecursionError):  # it has just gone, or is being written
         return {}
     return entry if isinstance(entry, dict) else {}

@@ -18,9 +18,12 @@ from urllib.parse import urlsplit
 
 from ..config import Settings
 from ..model.mcp_servers import is_this_server
+from ..private_files import read_regular
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
 
 _KEY = "mcpServers"
+_LARGEST = 64 << 20
+"""Bytes of a file that is read."""
 _ITSELF = "it is this server itself"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -148,10 +151,10 @@ def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
 
 def _read(file: Path, problems: list[ConfigProblem]) -> Mapping[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(file, _LARGEST))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         problems.append(ConfigProblem(file, None, f"cannot be read: {error}"))
         return {}
     if isinstance(content, dict):

@@ -229,7 +229,8 @@ class Admission:
         return listed is None or command in listed
 
     def _check_mentioned_files(self, field: str, prompt: str, cwd: str) -> None:
-        mentioned = [path for path in dict.fromkeys(mentioned_paths(prompt)) if path and len(path) <= LONGEST_PATH]
+        written = dict.fromkeys(mentioned_paths(prompt))
+        mentioned = [path for path in written if path and len(self.paths.normal(path)) <= LONGEST_PATH]
         if len(mentioned) > _MOST_MENTIONED:
             raise _denied(field, f"it mentions more than {_MOST_MENTIONED} files with @")
         for path in mentioned:
@@ -238,15 +239,25 @@ class Admission:
                 raise _denied(field, f"@{path[:200]} is a file that you may not read. {hint}")
 
     def _may_read(self, path: str, cwd: str) -> bool:
-        """Also true of what does not exist: nothing is read then."""
+        """Also true of what does not exist: nothing is read then. Claude Code takes out each `..` with the name before
+        it, whatever that is; the system follows it first, and it may be a link. Both places count."""
+        if len(path) > LONGEST_PATH:
+            return False  # it is short once `..` is taken out, and written so that it does not look it
+        if path.startswith("~/"):
+            path = self.resolve("~") + path[1:]
         joined = self.paths.joined(cwd, path)
-        if "\0" in path or joined is None or not self.exists(joined):
+        if "\0" in path or joined is None:
+            return True
+        return all(self._may_read_there(place, cwd) for place in dict.fromkeys((joined, self.paths.normal(joined))))
+
+    def _may_read_there(self, path: str, cwd: str) -> bool:
+        if not self.exists(path):
             return True
         try:
             self.inside("prompt", path, cwd)
         except PermissionDenied:
             return False
-        return not self._is_refused("Read", {"file_path": joined}, cwd)
+        return not self._is_refused("Read", {"file_path": path}, cwd)
 
     def readable(self, field: str, path: str, cwd: str) -> str:
         """Where a path really leads; PermissionDenied if the caller's sessions may not read it."""

@@ -13,7 +13,7 @@ _INVISIBLE = re.compile(
 )
 _COMMAND = re.compile(r"/([^\s/]+)(?=\s|$)")
 # At the beginning, or behind a space or something that is not ASCII: an address such as me@example.org is none.
-_QUOTED = re.compile(r'(?<![!-~])@"([^"\n]{1,4096})"')
+_QUOTED = re.compile(r'(?<![!-~])@"([^"]+)"')
 _MENTION = re.compile(r"(?<![!-~])@([^\s\"]\S*)")
 _OF_A_WORD = re.compile(r"[A-Za-z0-9_]")
 _SERVER = re.compile(r"([\w.-]+):.")

@@ -196,6 +196,7 @@ class Homes:
         settings, config = self._settings, self._environment.get(CONFIG_FILE_VARIABLE)
         paths = [
             settings.state_dir,
+            settings.runtime_dir,
             settings.http_tokens_file,
             settings.policy_file,
             settings.hub_file,
@@ -213,6 +214,9 @@ def _of_user(environment: Mapping[str, str]) -> Iterator[str | Path]:
     yield config_directory(environment)
     yield user_file_directory(environment) / ".claude.json"
     yield from (os.path.join(home, name) for name in _WELL_KNOWN_SECRETS)
+    if environment.get("XDG_RUNTIME_DIR"):
+        # Whoever reaches a socket there is taken for the user: a shared server, an agent with keys, D-Bus.
+        yield environment["XDG_RUNTIME_DIR"]
 
 
 @dataclass(frozen=True)
@@ -242,9 +246,6 @@ class Enclosure:
     def check(self, options: SessionOptions, cwd: str) -> None:
         """PermissionDenied for directories that cannot be given to a sandbox."""
         writable = self._writable(options, cwd)
-        for path in writable:
-            if path in _ENDLESS:
-                raise PermissionDenied(f"cwd: a session in a sandbox cannot work in {path}.", field="cwd")
         debug_file = options.debug_file and self._real(os.path.join(cwd, options.debug_file))
         if debug_file and not any(Path(debug_file).is_relative_to(path) for path in writable):
             raise PermissionDenied(
@@ -307,10 +308,15 @@ class Enclosure:
 
     def _writable(self, options: SessionOptions, cwd: str) -> tuple[str, ...]:
         """The roots of the profile, not the directory of the session: what lies below a root may be replaced by
-        another session at any moment, the root itself cannot."""
-        if self._roots is not None:
-            return self._roots
-        return tuple(os.path.realpath(os.path.join(cwd, path)) for path in (cwd, *options.additional_directories))
+        another session at any moment, the root itself cannot. Without roots the caller names the directories;
+        PermissionDenied for one that would uncover what is hidden."""
+        named = () if self._roots is not None else (cwd, *options.additional_directories)
+        chosen = tuple(os.path.realpath(os.path.join(cwd, path)) for path in named)
+        writable = chosen if self._roots is None else self._roots
+        for path in writable:
+            if path in _ENDLESS or (path in chosen and self._is_hidden(path)):
+                raise PermissionDenied(f"cwd: a session in a sandbox cannot work in {path}.", field="cwd")
+        return writable
 
     def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
         """Whether a session there may read what this real path leads to, beside what belongs to the system."""

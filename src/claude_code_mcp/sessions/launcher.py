@@ -27,6 +27,7 @@ from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
+from ..store.session_records import LOCAL
 from ..store.transcripts import Transcripts
 from .homes import Home
 
@@ -74,7 +75,7 @@ class Launcher:
     executable: str | None
     start_timeout: float
     nested: Mapping[str, str] = field(default_factory=dict)
-    """Variables for servers of ours inside a session; empty where there may be none."""
+    """Variables for servers of ours inside a session of the local user; empty where there may be none."""
     own_addresses: Sequence[str] = ()
     """Where this very server is reached over HTTP. Read at every start of a process."""
 
@@ -174,14 +175,14 @@ class Launcher:
 
     def _more(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
         """What a command is made of beside the options."""
-        left_out = self._own_servers(options, launch.cwd)
+        left_out = () if self._nested(launch) else self._own_servers(options, launch.cwd)
         return {"budget": launch.budget, "rules": launch.rules, "left_out": left_out, "alone": self.home.own}
 
     def _argv(self, options: SessionOptions, command: Command) -> list[str]:
         return [self._executable(options), *command.arguments]
 
     def _variables(self, launch: Launch, command: Command) -> dict[str, str]:
-        return {**self.nested, **launch.options.env, **command.variables, **(launch.variables or {})}
+        return {**self._nested(launch), **launch.options.env, **command.variables, **(launch.variables or {})}
 
     async def key(self, launch: Launch) -> str | None:
         """A text that is equal for two launches of new conversations if the processes would be equal: the same
@@ -204,9 +205,13 @@ class Launcher:
         parts = [*started_with, home, read]
         return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
+    def _nested(self, launch: Launch) -> Mapping[str, str]:
+        """A server inside a session takes whoever uses it for the local user, so only that user's sessions have one."""
+        return self.nested if launch.owner == LOCAL else {}
+
     def _own_servers(self, options: SessionOptions, cwd: str) -> Sequence[Mapping[str, Any]]:
         """The registrations of this very server that the session must not start, or call back to."""
-        if self.nested or options.strict_mcp_config:
+        if options.strict_mcp_config:
             return ()
         commands = own_registrations({**self.environment, **options.env}, cwd)
         addresses = [{"serverUrl": address} for address in self.own_addresses]

@@ -240,7 +240,7 @@ class Relay:
 
 
 def _is_id(value: object) -> "TypeGuard[int | str]":
-    return isinstance(value, int | str)
+    return isinstance(value, int | str) and not isinstance(value, bool)
 
 
 def _may_repeat(line: bytes, method: object, params: object) -> bool:

@@ -43,6 +43,8 @@ class SessionFiles:
         title = clip_line(clean(title), LONGEST_TITLE)
         _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
         beside = Path(path).with_suffix("") / _TITLE_FILE
+        if beside.parent.is_symlink():
+            return title  # made by a session, and leads to what is not the session's
         if title:
             private_directory(beside.parent)
             replace_file(beside, json.dumps({"customTitle": title}, ensure_ascii=False).encode())

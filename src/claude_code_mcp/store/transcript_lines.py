@@ -80,6 +80,8 @@ def clean(text: str) -> str:
 _BLOCK = 1 << 20
 LONGEST_LINE = 64 << 20
 """Bytes; the CLI writes lines of many megabytes, and a longer one is passed over."""
+_ENDLESS_LINE = 4 * LONGEST_LINE
+"""Bytes after which nothing more is read: it is no line, but a file that was made longer than the disk."""
 
 
 def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
@@ -100,7 +102,7 @@ def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
 def _whole_lines(file: Any, offset: int) -> Iterator[tuple[bytes, int]]:
     parts: list[bytes] = []
     held = 0
-    while block := file.read(_BLOCK):
+    while held <= _ENDLESS_LINE and (block := file.read(_BLOCK)):
         *whole, rest = block.split(b"\n")
         for line in whole:
             offset += held + len(line) + 1

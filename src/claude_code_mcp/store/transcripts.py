@@ -16,7 +16,7 @@ from typing import Any
 
 from ..model.usage import Usage, read_number, read_usage
 from .file_changes import look_at, scandir
-from .transcript_lines import folder_of, in_folder, open_nonblocking, parse
+from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_nonblocking, parse
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
@@ -132,7 +132,7 @@ class Transcripts:
         path = self.path_of(session_id)
         if path is None:
             return
-        with path.open("r+b") as file:
+        with open(path, "r+b", opener=open_nonblocking) as file:
             if file.seek(0, os.SEEK_END) == 0:
                 return
             file.seek(-1, os.SEEK_END)
@@ -148,9 +148,9 @@ class Transcripts:
 def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
     """The last line with a text in it, and the line break if it has one: looked for at the end of the file first."""
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             size = file.seek(0, os.SEEK_END)
-            for begin in dict.fromkeys((max(0, size - last_bytes), 0)):
+            for begin in dict.fromkeys((max(0, size - last_bytes), max(0, size - LONGEST_LINE))):
                 file.seek(begin)
                 content = file.read()
                 at = content.rfind(text)
@@ -164,10 +164,11 @@ def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read."""
+    """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read, and at a
+    line that is too long to be one."""
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
-            for line in file:
+            while (line := file.readline(LONGEST_LINE)) and len(line) < LONGEST_LINE:
                 parsed = parse(line) if containing in line else None
                 if parsed is not None:
                     yield parsed

@@ -36,6 +36,8 @@ _READ_AHEAD = 64
 """Chunks that a thread reads ahead."""
 _ANSWER_GRACE = 0.5
 """Seconds after the end of input in which requests may still be answered: some clients are a `printf` into a pipe."""
+MOST_UNREAD = 2000
+"""Requests that are taken from a client which does not read the answers."""
 _FLUSH_TIMEOUT = 1.0
 """Seconds that a slow client has for what was written before the end."""
 
@@ -257,6 +259,9 @@ async def _receive(connection: LineConnection, inbox: ContextSendStream[SessionM
                 else:
                     connection.unanswered.received(message)
                     await inbox.send(SessionMessage(message))
+                if connection.unanswered.count >= MOST_UNREAD:
+                    with suppress(ConnectionError):
+                        await connection.output.drain()
             # The input has ended, and with `inbox` the server would: requests that are being worked on get a moment.
             with anyio.move_on_after(_ANSWER_GRACE):
                 await connection.unanswered.none_left()
