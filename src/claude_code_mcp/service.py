@@ -23,6 +23,7 @@ from .claude_home import config_directory
 from .config import Settings, load_settings
 from .errors import InvalidArgument, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
+from .model.image import Image
 from .model.options import SessionOptions
 from .model.origin import ClientOrigin
 from .model.question import Answer, Question
@@ -38,6 +39,7 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
+from .sessions.images import read_images
 from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
@@ -196,14 +198,17 @@ class Service:
         *,
         owner: str = LOCAL,
         origin: ClientOrigin | None = None,
+        images: Sequence[str] = (),
     ) -> PendingTurn:
         """A new session with its first message. Returns at once; the id of the session is final. It runs in the
-        environment of its `origin`, here and in the other methods; without one, in that of this service."""
+        environment of its `origin`, here and in the other methods; without one, in that of this service. `images` go
+        with the message: paths that the session could read, or `data:` URLs."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
             made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
             async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
-                message = await session.send(await self._expanded(session, prompt))
+                shown = await _images(session, images)
+                message = await session.send(await self._expanded(session, prompt), images=shown)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
@@ -232,6 +237,7 @@ class Service:
         timeout: float | None = None,
         at_message: str | None = None,
         origin: ClientOrigin | None = None,
+        images: Sequence[str] = (),
     ) -> PendingTurn:
         """A message to a session, wherever it is: running, finished, parked, crashed, or only on disk.
 
@@ -256,12 +262,14 @@ class Service:
                 new = not session.turns
                 records = session.deps.stores.recorder.records
                 before = await asyncio.to_thread(records.read, session.id) if new else None
+                shown = await _images(session, images)
                 message = await session.send(
                     await self._expanded(session, text),
                     when_busy=when_busy,
                     timeout=timeout,
                     at_message=at_message,
                     sender=sender if origin is not None else None,
+                    images=shown,
                 )
                 await self._acceptance.confirm(session, new=new, before=before)
         await session.saved()
@@ -278,6 +286,7 @@ class Service:
         options: SessionOptions | None = None,
         timeout: float | None = None,
         origin: ClientOrigin | None = None,
+        images: Sequence[str] = (),
     ) -> PendingTurn:
         """A message to a copy of a session, which gets an id of its own; the original stays as it is."""
         _require_text("message", text)
@@ -289,7 +298,8 @@ class Service:
             await self._sessions.check_message(source, at_message)
             fork = await self._sessions.fork(source, owner, deps, at_message=at_message, options=options)
             async with self._acceptance.admitted(fork, owner, text) as session, self._acceptance.recorded(session):
-                message = await session.send(await self._expanded(session, text), timeout=timeout)
+                shown = await _images(session, images)
+                message = await session.send(await self._expanded(session, text), timeout=timeout, images=shown)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_FORKED, session, text, source=source.id)
@@ -374,6 +384,11 @@ class Service:
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
         return session
+
+    def current_id(self, session_id: str) -> str:
+        """The id under which a session in memory goes on, which is another one after it was cleared."""
+        session = self._sessions.known(session_id)
+        return session.id if session is not None else session_id
 
     def sessions(self, *, owner: str | None = LOCAL) -> list[Session]:
         """Those in memory, most recently used first; of one owner, or of all."""
@@ -498,6 +513,18 @@ class Service:
         """What the policy says of a call that no session makes; None if a person must be asked."""
         return self._enforcer.answer(principal, self.settings.default_cwd or "", tool, arguments)
 
+    def modes(self, principal: str) -> tuple[str, ...]:
+        """The permission modes that this caller may choose, the most careful first."""
+        return self._enforcer.modes(principal)
+
+    def directories(self, principal: str, *, origin: ClientOrigin | None = None) -> list[str]:
+        """Where this caller's sessions may work, or do by default if they may work anywhere. Blocks on the disk."""
+        return self._workplaces.of(origin, principal).gate.directories(principal)
+
+    def may_work_in(self, path: str, principal: str, *, origin: ClientOrigin | None = None) -> bool:
+        """Whether this caller's sessions may work in a directory. Blocks on the disk."""
+        return self._workplaces.of(origin, principal).gate.may_work_in(path, principal)
+
     def bypass_possible(self, principal: str) -> bool:
         """Whether permission checks may be switched off at all for this caller."""
         return self._enforcer.bypass_possible(principal)
@@ -551,6 +578,10 @@ async def _sweep_quietly() -> None:
         ended = await sweep_stale()
         if ended:
             log.warning("ended %d processes that a killed server had left behind", ended)
+
+
+async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:
+    return await asyncio.to_thread(read_images, sources, session.image_path) if sources else ()
 
 
 def _require_text(field: str, text: str) -> None:

@@ -111,3 +111,17 @@ async def test_a_long_result_is_saved_whole_where_the_model_can_read_it(
 def _private_content(path: Path) -> str:
     assert path.stat().st_mode & 0o077 == 0
     return path.read_text(encoding="utf-8")
+
+
+async def test_sessions_and_the_hub_are_offered_side_by_side(start_rig: StartRig, connect: StartCaller) -> None:
+    rig: Rig = await start_rig({"x": program(FULL)}, rules(ALLOW), toolsets="sessions,hub-tools")
+    client = (await connect(rig)).client
+    assert {"claude-sessions:///", "full://note"} <= {str(one.uri) for one in (await client.list_resources()).resources}
+    for uri in ("claude-sessions:///", "full://note"):
+        assert (await client.read_resource(uri)).contents
+    assert {"delegate", "mcp__x__greet"} <= {one.name for one in (await client.list_prompts()).prompts}
+    for name, argument, value in (("delegate", "model", "hai"), ("mcp__x__greet", "who", "A")):
+        reference = types.PromptReference(type="ref/prompt", name=name)
+        assert (await client.complete(reference, {"name": argument, "value": value})).completion.values
+    with pytest.raises(MCPError, match="Unknown resource"):
+        await client.read_resource("claude-session:///full")

@@ -57,6 +57,29 @@ class Listener(ClientExtension):
         return [message["type"] for message in self.messages]
 
 
+class Changes:
+    """Hears what a server says of its lists and resources on a connection with a handshake."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self._news = asyncio.Event()
+
+    async def hear(self, message: Any) -> None:
+        match message:
+            case types.ResourceListChangedNotification():
+                self.heard.append("resources")
+            case types.ResourceUpdatedNotification():
+                self.heard.append(str(message.params.uri))
+        self._news.set()
+
+    async def until(self, what: str) -> None:
+        """Returns when this has changed."""
+        async with asyncio.timeout(60):
+            while what not in self.heard:
+                self._news.clear()
+                await self._news.wait()
+
+
 @dataclass
 class Caller:
     """Calls tools and looks at what came of it."""
@@ -66,6 +89,7 @@ class Caller:
     sandbox: Sandbox
     model: ScriptedModelThread
     listener: Listener
+    changes: Changes = field(default_factory=Changes)
     progress: list[str] = field(default_factory=list)
     _told: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -136,9 +160,12 @@ async def start_caller(
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         listener = Listener()
         server = InMemoryTransport(McpServer(service).server())  # JSON-RPC in both eras, as on a real wire
-        client = Client(server, mode=mode, elicitation_callback=elicit, extensions=[listener])
+        changes = Changes()
+        client = Client(
+            server, mode=mode, elicitation_callback=elicit, extensions=[listener], message_handler=changes.hear
+        )
         connected.append(asyncio.ensure_future(connect(client, ready)))
-        return Caller(await ready, service, sandbox, model, listener)
+        return Caller(await ready, service, sandbox, model, listener, changes)
 
     yield start
     over.set()

@@ -5,10 +5,12 @@ the subscribers unharmed.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .. import json_text
+from ..model.image import Image
 from ..model.usage import Usage
 
 Raw: TypeAlias = dict[str, Any]
@@ -245,11 +247,15 @@ def encode(frame: Raw) -> bytes:
     return json_text.encode(frame) + b"\n"
 
 
-def user_message(text: str, message_id: str, *, later: bool = False) -> Raw:
+def user_message(text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> Raw:
     """A message of the user; `later` makes it a turn of its own instead of part of the running one."""
+    shown = [
+        {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
+        for image in images
+    ]
     frame: Raw = {
         "type": "user",
-        "message": {"role": "user", "content": text},
+        "message": {"role": "user", "content": [*shown, {"type": "text", "text": text}] if shown else text},
         "parent_tool_use_id": None,
         "session_id": "",
         "uuid": message_id,

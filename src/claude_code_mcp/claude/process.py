@@ -14,6 +14,7 @@ from typing import Any
 from typing import Protocol as Interface
 
 from ..errors import ProcessFailed
+from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
 from .frames import ControlResponse, Frame, Raw, describe
 from .protocol import ControlProtocol
@@ -88,9 +89,9 @@ class ClaudeProcess:
 
     # -- speaking ---------------------------------------------------------------------------------------------
 
-    def send(self, text: str, message_id: str, *, later: bool = False) -> None:
+    def send(self, text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> None:
         """Hands over a user message."""
-        self._write(self._protocol.message(text, message_id, later=later), "user", message_id)
+        self._write(self._protocol.message(text, message_id, images=images, later=later), "user", message_id)
 
     async def request(self, subtype: str, *, timeout: float, **fields: Any) -> Raw:
         """Asks the CLI and waits for its answer; ProcessFailed if it refuses, dies or stays silent."""

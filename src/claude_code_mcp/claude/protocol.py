@@ -5,9 +5,10 @@ user messages whose turn has not ended.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..model.image import Image
 from ..processes.lines import LineSplitter, Oversized
 from .frames import (
     ControlCancel,
@@ -92,10 +93,10 @@ class ControlProtocol:
             return set(self._started)
         return set() if result.raw.get("queued_turn_count") else set(self.unfinished)
 
-    def message(self, text: str, message_id: str, *, later: bool = False) -> bytes:
+    def message(self, text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> bytes:
         """A user message."""
         self.unfinished.add(message_id)
-        return encode(user_message(text, message_id, later=later))
+        return encode(user_message(text, message_id, images=images, later=later))
 
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
         """A request of ours: its id and its bytes."""

@@ -259,6 +259,14 @@ class Admission:
             return False
         return not self._is_refused("Read", {"file_path": path}, cwd)
 
+    def readable(self, field: str, path: str, cwd: str) -> str:
+        """Where a path really leads; PermissionDenied if the caller's sessions may not read it."""
+        resolved = self.inside(field, path, cwd)
+        for name in (path, resolved):
+            if self._is_refused("Read", {"file_path": name}, cwd):
+                raise _denied(field, f"{path[:200]!r} is a file that you may not read")
+        return resolved
+
     def _is_refused(self, tool: str, arguments: Mapping[str, Any], cwd: str) -> bool:
         call = ToolCall(tool, arguments, cwd, self.resolve, self.paths)
         return judge(call, (), self.profile.deny, self.profile.tools).decision is Decision.DENY

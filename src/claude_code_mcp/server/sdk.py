@@ -33,6 +33,9 @@ _STATE_KEY = "claude-code-mcp"
 class ChangingServer(Server[Any]):
     """A server whose lists change, and that announces this in its handshake."""
 
+    tools_change = False
+    """Whether its tools and prompts change too, and not only its resources."""
+
     def create_initialization_options(
         self,
         notification_options: NotificationOptions | None = None,
@@ -40,7 +43,7 @@ class ChangingServer(Server[Any]):
         extensions: dict[str, dict[str, Any]] | None = None,
     ) -> InitializationOptions:
         changing = notification_options or NotificationOptions(
-            prompts_changed=True, resources_changed=True, tools_changed=True
+            prompts_changed=self.tools_change, resources_changed=True, tools_changed=self.tools_change
         )
         return super().create_initialization_options(changing, experimental_capabilities, extensions)
 

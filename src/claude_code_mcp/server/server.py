@@ -7,7 +7,6 @@ an unexpected one an INTERNAL refusal whose details are only in the log, and kno
 stderr, so that every call reports the problem in the protocol.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -25,15 +24,15 @@ from .. import __version__
 from ..config import Settings
 from ..errors import ClaudeCodeError, TurnTimeout
 from ..model.events import AuditEvent, AuditKind
-from ..model.mcp_servers import UPDATED
 from ..model.origin import ClientOrigin
 from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from . import sdk
+from .contents import Asker, Contents, refusing_handlers
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
-from .subscriptions import PROMPTS_CHANGED, RESOURCES_CHANGED, TOOLS_CHANGED, Subscriptions
+from .subscriptions import Subscriptions
 from .tasks import Tasks, declares_tasks
 from .tools.answering import instructions, point_to_remedy
 from .tools.base import Tool, ToolOutput
@@ -62,9 +61,6 @@ NAME = "claude-code-mcp"
 _MAX_MESSAGE = 2000
 """Characters of an error message."""
 _LONGEST_CLIENT_NAME = 60
-_ANNOUNCE_DELAY = 0.5
-"""Seconds in which changes of one kind are gathered into one announcement."""
-_LIST_EVENTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROMPTS_CHANGED}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +105,15 @@ class McpServer:
         # A person may take as long as a question stays open to answer the form that a call returned.
         self._security = RequestStateSecurity.ephemeral(ttl=service.settings.permission_timeout + 600)
         self._held_events = HeldEvents()
-        self._announcing: set[str] = set()
+        self._offers_sessions = offers_sessions(service.settings)
+        self._contents = Contents(
+            service,
+            self._subscriptions,
+            lambda: self._connections,
+            self._asker,
+            self._dialogs,
+            own=self._offers_sessions,
+        )
         self._here = self._connected_to(None, hub)
 
     @cached_property
@@ -125,7 +129,7 @@ class McpServer:
 
     def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
         """A lowlevel server of the SDK with our handlers; with an `origin`, for the one connection from there."""
-        server = (sdk.ChangingServer if self._offers_hub_tools else Server[Any])(
+        server = sdk.ChangingServer(
             NAME,
             version=__version__,
             title="Claude Code",
@@ -133,8 +137,9 @@ class McpServer:
             lifespan=partial(self._lifespan, origin),
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            **{"on_subscriptions_listen": self._subscriptions.listen, **self._content_handlers()},
+            **self._content_handlers(),
         )
+        server.tools_change = self._offers_hub_tools
         self._tasks.register(server)
         server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
@@ -172,8 +177,8 @@ class McpServer:
             return Connected(origin, hub, proxy)
         from .tools.hub_contents import HubContents  # noqa: PLC0415
 
-        hub.watch_all(self._hub_changed)
-        return Connected(origin, hub, proxy, HubContents(hub, self.service, self._subscriptions.listen))
+        hub.watch_all(self._contents.hub_changed)
+        return Connected(origin, hub, proxy, HubContents(hub, self.service))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         proxy = _connected(context).proxy
@@ -183,71 +188,14 @@ class McpServer:
         return types.ListToolsResult(tools=[*self._listing.tools, *await proxy.listing(principal())])
 
     def _content_handlers(self) -> dict[str, Any]:
-        """The handlers for what the hub's servers have besides tools; none without them."""
-        if not self._offers_hub_tools:
-            return {}
+        """The handlers for what there is besides tools; where there is nothing, only of changes can be heard."""
+        if self._offers_sessions or self._offers_hub_tools:
+            return self._contents.handlers()
+        return {"on_subscriptions_listen": self._subscriptions.listen}
 
-        def contents_of(context: Context) -> "HubContents":
-            found = _connected(context).contents
-            if found is None:
-                raise MCPError(types.METHOD_NOT_FOUND, "There are no MCP servers here.")
-            return found
-
-        async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
-            return await contents_of(context).subscribe(principal(), str(params.uri), self._dialogs(context))
-
-        async def unsubscribe(context: Context, params: types.UnsubscribeRequestParams) -> types.EmptyResult:
-            return await contents_of(context).unsubscribe(str(params.uri), self._dialogs(context))
-
-        async def listen(
-            context: Context, params: types.SubscriptionsListenRequestParams
-        ) -> types.SubscriptionsListenResult:
-            found = _connected(context).contents
-            if found is None:
-                return await self._subscriptions.listen(context, params)
-            return await found.listen(context, principal(), params)
-
-        def listed(fetch: "Callable[[HubContents, str], Awaitable[Any]]") -> Any:
-            async def handle(context: Context, _: types.PaginatedRequestParams | None) -> Any:
-                self._dialogs(context)  # from now on this connection is notified of changes
-                return await fetch(contents_of(context), principal())
-
-            return handle
-
-        return {
-            "on_list_resources": listed(lambda contents, caller: contents.resources(caller)),
-            "on_list_resource_templates": listed(lambda contents, caller: contents.templates(caller)),
-            "on_list_prompts": listed(lambda contents, caller: contents.prompts(caller)),
-            "on_read_resource": lambda context, params: contents_of(context).read(principal(), str(params.uri)),
-            "on_get_prompt": lambda context, params: contents_of(context).prompt(
-                principal(), params.name, params.arguments
-            ),
-            "on_completion": lambda context, params: contents_of(context).complete(principal(), params),
-            "on_subscribe_resource": subscribe,
-            "on_unsubscribe_resource": unsubscribe,
-            "on_subscriptions_listen": listen,
-        }
-
-    def _hub_changed(self, what: str) -> None:
-        if what not in self._announcing and (what in _LIST_EVENTS or what.startswith(UPDATED)):
-            self._announcing.add(what)
-            self.service.start_task(self._announce(what))
-
-    async def _announce(self, what: str) -> None:
-        """Notifies every client that a list or a resource has changed: once for all changes within a short time, so
-        that an upstream which comes and goes cannot flood the clients."""
-        await asyncio.sleep(_ANNOUNCE_DELAY)
-        self._announcing.discard(what)
-        if what in _LIST_EVENTS:
-            self._subscriptions.list_changed(_LIST_EVENTS[what])
-            for dialogs in list(self._connections):
-                await dialogs.notify_changed(what)
-            return
-        uri = what.removeprefix(UPDATED)
-        self._subscriptions.resource_updated(uri)
-        for contents in {client.contents for client in (self._here, *self._clients) if client.contents is not None}:
-            for dialogs in contents.followers(uri):
-                await dialogs.notify_updated(uri)
+    def _asker(self, context: Context) -> Asker:
+        client = _connected(context)
+        return Asker(principal(), client.origin, client.contents)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -365,9 +313,7 @@ class McpServer:
         that another connection uses too."""
         dialogs.close()
         self._connections.discard(dialogs)
-        for client in (self._here, *self._clients):
-            if client.contents is not None:
-                client.contents.disconnected(dialogs)
+        self._contents.disconnected(dialogs)
         if self._on_disconnect != "keep":
             unshared = dialogs.followed.difference(*(other.followed for other in self._connections))
             stop = self._on_disconnect == "stop"
@@ -386,6 +332,11 @@ def tools_of(settings: Settings) -> Mapping[str, Tool[Any]]:
     }
     chosen = [make for toolset, make in makers.items() if toolset in settings.toolsets]
     return {name: tool for make in chosen for name, tool in make().items()}
+
+
+def offers_sessions(settings: Settings) -> bool:
+    """Whether clients have to do with sessions at all, and not only with the servers of the hub."""
+    return bool({"sessions", "code", "query", "care"}.intersection(settings.toolsets))
 
 
 def _hub_tools() -> Mapping[str, Tool[Any]]:
@@ -458,13 +409,15 @@ def refusing_server(problem: ClaudeCodeError, settings: Settings) -> Server[Any]
     async def call_tool(_: Context, __: types.CallToolRequestParams) -> types.CallToolResult:
         return refusal(error)
 
-    server = Server[Any](
+    handlers = refusing_handlers(error) if offers_sessions(settings) else {}
+    server = sdk.ChangingServer(
         NAME,
         version=__version__,
         title="Claude Code",
         instructions=instructions(settings),
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        **handlers,
     )
     server.middleware[:] = [checked_results]
     return server

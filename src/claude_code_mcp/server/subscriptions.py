@@ -43,10 +43,15 @@ class Subscriptions:
         self._principal = principal
         self._streams: set[_Stream] = set()
 
-    def list_changed(self, which: Key) -> None:
-        """One of the lists has changed, for every client."""
+    def list_changed(self, which: Key, owner: str | None = None) -> None:
+        """One of the lists has changed, for every client or for those of an owner."""
         for stream in self._streams:
-            stream.put(which, lambda: (_LISTS[which], {}))
+            if owner is None or stream.owner == owner:
+                stream.put(which, lambda: (_LISTS[which], {}))
+
+    def wants(self, uri: str, owner: str | None = None) -> bool:
+        """Whether anybody, or anybody of an owner, listens to changes of a resource."""
+        return any((owner is None or stream.owner == owner) and stream.wants(uri) for stream in self._streams)
 
     def resource_updated(self, uri: str, owner: str | None = None) -> None:
         """A resource has changed; with an `owner`, only its streams are told."""
@@ -106,6 +111,9 @@ class _Stream:
             self.honoured["taskIds"] = tasks
         self._waiting: dict[Key, Frame] = {}
         self._ready = asyncio.Event()
+
+    def wants(self, uri: str) -> bool:
+        return ("resource", uri) in self._wanted
 
     def put(self, key: Key, frame: Frame) -> None:
         if key in self._wanted:

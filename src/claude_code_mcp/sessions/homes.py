@@ -319,6 +319,11 @@ class Enclosure:
                 raise PermissionDenied(f"cwd: a session in a sandbox cannot work in {path}.", field="cwd")
         return writable
 
+    def sees(self, path: str, options: SessionOptions, cwd: str) -> bool:
+        """Whether a session there may read what this real path leads to, beside what belongs to the system."""
+        visible = any(Path(path).is_relative_to(directory) for directory in self._writable(options, cwd))
+        return visible and not self._is_hidden(path)
+
     def _is_hidden(self, path: str) -> bool:
         return any(Path(path).is_relative_to(hidden) for hidden in self.hidden)
 

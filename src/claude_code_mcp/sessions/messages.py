@@ -8,6 +8,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from ..model.image import Image
 from ..model.outcome import Outcome
 
 _SETTLED_KEPT = 32
@@ -32,6 +33,8 @@ class UserMessage:
     later: bool = False
     """Whether it must not join a running turn."""
     timeout: float | None = None
+    images: tuple[Image, ...] = ()
+    """Those that go with the text, until it has an outcome."""
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
     outcome: "asyncio.Future[Outcome]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     accepted: float = field(default_factory=time.monotonic)
@@ -112,6 +115,7 @@ class MessageQueue:
         """Gives a message its outcome; `turn` stays 0 for one that never ran."""
         self._open.pop(message.id, None)
         self._unsent = [unsent for unsent in self._unsent if unsent is not message]
+        message.images = ()
         self._settled[message.id] = message
         if len(self._settled) > _SETTLED_KEPT:
             self._settled.popitem(last=False)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ..errors import LimitReached, PermissionDenied
+from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
 from ..model.options import SessionOptions
 from ..model.question import Answer, QuestionKind, kind_of
 from ..policy.admission import Admission, within
-from ..policy.policy import Policy
+from ..policy.policy import MODE_LADDER, Policy
 from ..policy.rules import Decision, ToolCall, Verdict, judge
 from ..processes.environment import expand_home
 from ..store.spending import Spending
@@ -61,6 +61,29 @@ class PolicyEnforcer:
     def admit(self, options: SessionOptions, cwd: str, owner: str) -> SessionOptions:
         """The options that a session in this directory runs with, tightened by the policy, or PermissionDenied."""
         return self._admission(owner).admit(options.model_copy(update={"cwd": cwd}))
+
+    def modes(self, owner: str) -> tuple[str, ...]:
+        """The permission modes that an owner may choose, the most careful first."""
+        ceiling = MODE_LADDER.index(self._policy.profile(owner).mode_ceiling)
+        modes = MODE_LADDER[: ceiling + 1]
+        return modes if self.bypass_possible(owner) else tuple(mode for mode in modes if mode != "bypassPermissions")
+
+    def directories(self, owner: str) -> list[str]:
+        """The roots of the owner's profile; the default directory where it may work anywhere."""
+        roots = self._policy.profile(owner).roots
+        return [self._resolve(self._root(root)) for root in ((".",) if roots is None else roots)]
+
+    def may_work_in(self, path: str, owner: str) -> bool:
+        """Whether a directory lies within the owner's roots, wherever links lead."""
+        try:
+            self._admission(owner).inside("cwd", path, self._default_directory)
+        except ClaudeCodeError:
+            return False
+        return True
+
+    def readable(self, field: str, path: str, cwd: str, owner: str) -> str:
+        """Where a path really leads; PermissionDenied for one that the owner's sessions may not read."""
+        return self._admission(owner).readable(field, path, cwd)
 
     def check_prompt(self, prompt: str, cwd: str, owner: str) -> None:
         """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""

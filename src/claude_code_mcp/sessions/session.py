@@ -14,8 +14,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..errors import Cancelled, ClaudeCodeError, LimitReached, RecordUnreadable, SessionBusy, SessionNotFound
+from ..errors import (
+    Cancelled,
+    ClaudeCodeError,
+    LimitReached,
+    PermissionDenied,
+    RecordUnreadable,
+    SessionBusy,
+    SessionNotFound,
+)
 from ..model.events import Event, Retrying, Spent, Stalled
+from ..model.image import Image
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
@@ -234,6 +243,15 @@ class Session:
         await self.saved()
         return in_time
 
+    def image_path(self, path: str) -> str:
+        """Where the path of an image really leads; PermissionDenied if the session could not read it. Blocks on the
+        disk."""
+        resolved = self.deps.gate.readable("images", path, self.cwd, self.owner)
+        enclosure = self.deps.launcher.home.enclosure
+        if enclosure is not None and not enclosure.sees(resolved, self.options, self.cwd):
+            raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+        return resolved
+
     async def saved(self) -> None:
         """Waits until the record on disk is up to date; a caller may then tell others what the session came to."""
         await self.deps.stores.recorder.saved(self.id)
@@ -248,6 +266,7 @@ class Session:
         timeout: float | None = None,
         at_message: str | None = None,
         sender: SessionDeps | None = None,
+        images: tuple[Image, ...] = (),
     ) -> UserMessage:
         """Accepts a message: into the running turn, or as a new turn, in a resumed process if need be.
 
@@ -276,7 +295,7 @@ class Session:
             if self._process.live is None:
                 self.start_error = None
                 self._process.start(at_message)
-            message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout)
+            message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
             self.used_at = time.time()
             self.first_prompt = self.first_prompt or text
             self._turns.accept(message)

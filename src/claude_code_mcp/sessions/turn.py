@@ -151,7 +151,7 @@ class TurnRunner:
         ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
         for message in ready:
             try:
-                process.send(message.text, message.id, later=message.later)
+                process.send(message.text, message.id, images=message.images, later=message.later)
             except ProcessFailed as error:
                 self._deps.start_task(self._await_end(process, error))
                 return

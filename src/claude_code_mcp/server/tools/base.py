@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import mcp_types as types
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from ... import json_text
@@ -251,5 +251,8 @@ Count = Annotated[int, Field(gt=0), AfterValidator(_check_count)]
 Name = Annotated[str, AfterValidator(partial(_check_text, limit=1000))]
 Offset = Annotated[int, AfterValidator(_check_offset)]
 Path = Annotated[str, AfterValidator(partial(_check_text, limit=4096))]
+Images = Annotated[list[str], WithJsonSchema({"items": {"type": "string"}, "type": "array"})]
+"""Paths or data URLs."""
+ABOUT_IMAGES = "Paths or data: URLs"
 Rules = Annotated[list[Name], AfterValidator(_check_rules)]
 SessionId = Annotated[str, AfterValidator(_check_session_id)]

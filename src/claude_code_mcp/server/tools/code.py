@@ -12,7 +12,7 @@ from ...sessions.messages import WhenBusy
 from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
-from .base import Arguments, Milliseconds, Name, Offset, Reply, Text, Tool
+from .base import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, Reply, Text, Tool
 from .code_options import SessionArguments, resume_options, session_options
 from .code_reports import (
     Configuration,
@@ -30,12 +30,14 @@ from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 class ClaudeCode(SessionArguments):
     prompt: Text
+    images: Images | None = Field(None, description=ABOUT_IMAGES)
     timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
 
 class ReplyArguments(Arguments):
     session_id: str
     prompt: Text
+    images: Images | None = None
     fork_session: bool | None = None
     timeout: Milliseconds | None = None
 
@@ -76,7 +78,9 @@ async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     options = session_options(arguments)
     call.switches.check(options.permission_mode)
     options = options.model_copy(update={"turn_timeout": _seconds(arguments.timeout)})
-    return await call.service.create(arguments.prompt, options, owner=call.principal, origin=call.origin)
+    return await call.service.create(
+        arguments.prompt, options, owner=call.principal, origin=call.origin, images=arguments.images or ()
+    )
 
 
 async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
@@ -102,6 +106,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
             owner=call.principal,
             origin=call.origin,
             timeout=timeout,
+            images=arguments.images or (),
             **resume,
         )
     return await call.service.send(
@@ -111,6 +116,7 @@ async def _reply(call: Call, arguments: ReplyArguments) -> PendingTurn:
         origin=call.origin,
         timeout=timeout,
         when_busy=WhenBusy.REFUSE,
+        images=arguments.images or (),
         **resume,
     )
 

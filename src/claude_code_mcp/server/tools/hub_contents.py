@@ -5,8 +5,7 @@ the first counts. A server that the policy denies as a whole is left out of ever
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -18,10 +17,7 @@ from ...errors import ClaudeCodeError
 from ...hub.hub import Hub
 from ...model.mcp_servers import ToolNames, plain_name
 from ...service import Service
-from ..elicitation.dialogs import Dialogs
-from ..sdk import Context
 
-Listen = Callable[[Context, types.SubscriptionsListenRequestParams], Awaitable[types.SubscriptionsListenResult]]
 ResultT = TypeVar("ResultT")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -43,13 +39,10 @@ class _Index:
 class HubContents:
     """Lists, reads and follows. Everything raises MCPError: with the server's own answer, or saying what is wrong."""
 
-    def __init__(self, hub: Hub, service: Service, listen: Listen) -> None:
-        """`listen` serves the stream of a client of 2026-07-28."""
+    def __init__(self, hub: Hub, service: Service) -> None:
         self._hub = hub
         self._service = service
-        self._listen = listen
         self._index = _Index()
-        self._followers: dict[str, set[Dialogs]] = {}
 
     # -- lists --------------------------------------------------------------------------------------------------
 
@@ -134,35 +127,9 @@ class HubContents:
 
     # -- changes ------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, principal: str, uri: str, dialogs: Dialogs) -> types.EmptyResult:
-        """From now on the client is notified when the resource changes (`followers`), until its connection ends."""
-        await self._follow(principal, uri)
-        self._followers.setdefault(uri, set()).add(dialogs)
-        return types.EmptyResult()
-
-    async def unsubscribe(self, uri: str, dialogs: Dialogs) -> types.EmptyResult:
-        self._followers.get(uri, set()).discard(dialogs)
-        return types.EmptyResult()
-
-    async def listen(
-        self, context: Context, principal: str, params: types.SubscriptionsListenRequestParams
-    ) -> types.SubscriptionsListenResult:
-        """The same for clients of 2026-07-28: the stream of all changes that they ask for."""
-        for uri in params.notifications.resource_subscriptions or ():
-            with contextlib.suppress(MCPError):  # one that is of no server, or cannot be followed, just stays silent
-                await self._follow(principal, str(uri))
-        return await self._listen(context, params)
-
-    async def _follow(self, principal: str, uri: str) -> None:
+    async def follow(self, principal: str, uri: str) -> None:
+        """From now on the hub reports changes of the resource."""
         await self._answered(self._hub.follow(await self._server_of(principal, uri), uri))
-
-    def followers(self, uri: str) -> set[Dialogs]:
-        """The clients with a handshake that want to know of changes of a resource."""
-        return set(self._followers.get(uri, ()))
-
-    def disconnected(self, dialogs: Dialogs) -> None:
-        for followers in self._followers.values():
-            followers.discard(dialogs)
 
     # -- parts --------------------------------------------------------------------------------------------------
 

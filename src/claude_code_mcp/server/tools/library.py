@@ -8,6 +8,9 @@ import mcp_types as types
 from pydantic import Field, StringConstraints
 
 from ...errors import InvalidArgument, PermissionDenied
+from ...model.origin import ClientOrigin
+from ...service import Service
+from ...store.cost_report import Grouping
 from ...store.session_marks import Mark
 from ...store.transcript_text import Detail
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
@@ -177,10 +180,21 @@ class CostReport(ToolOutput):
 
 
 async def session_costs(call: Call, arguments: CostArguments) -> Reply:
-    by = arguments.by or "day"
-    costs = await call.service.stored.costs(
-        by, owner=call.principal, origin=call.origin, since=arguments.since or "", project=arguments.project_directory
+    return await cost_report(
+        call.service,
+        call.principal,
+        call.origin,
+        arguments.by or "day",
+        since=arguments.since or "",
+        project=arguments.project_directory,
     )
+
+
+async def cost_report(
+    service: Service, owner: str, origin: ClientOrigin | None, by: Grouping = "day", **wanted: Any
+) -> CostReport:
+    """What the owner's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
+    costs = await service.stored.costs(by, owner=owner, origin=origin, **wanted)
     shown = costs.lines[-_MOST_LINES:] if by == "day" else costs.lines[:_MOST_LINES]
     return CostReport(
         by=by,

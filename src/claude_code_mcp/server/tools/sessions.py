@@ -7,13 +7,29 @@ import mcp_types as types
 from pydantic import Field
 
 from ...model.options import SessionOptions
+from ...model.origin import ClientOrigin
 from ...model.states import SESSION_TOOL_STATUS, State
 from ...model.text import iso
+from ...service import Service
 from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.catalogue import Entry
 from .answering import AnswerTexts, ModeAfterPlan, answer_from
-from .base import Arguments, Count, Name, Offset, Path, Reply, Rules, SessionId, Text, Tool, ToolOutput
+from .base import (
+    ABOUT_IMAGES,
+    Arguments,
+    Count,
+    Images,
+    Name,
+    Offset,
+    Path,
+    Reply,
+    Rules,
+    SessionId,
+    Text,
+    Tool,
+    ToolOutput,
+)
 from .context import Call
 from .library import READ_SESSION
 from .paging import PENDING, ResultParts, read_part
@@ -51,12 +67,14 @@ class CreateSession(Arguments):
     system_prompt: str | None = Field(None, description="Appended to Claude Code's own")
     dangerously_skip_permissions: bool | None = None
     hub_servers: Rules | None = None
+    images: Images | None = Field(None, description=ABOUT_IMAGES)
     wait_seconds: Wait | None = None
 
 
 class SendMessage(Arguments):
     session_id: SessionId
     message: Text
+    images: Images | None = None
     wait_seconds: Wait | None = None
 
 
@@ -146,7 +164,11 @@ class SessionList(ToolOutput):
 
 async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
-        arguments.prompt, _session_options(arguments), owner=call.principal, origin=call.origin
+        arguments.prompt,
+        _session_options(arguments),
+        owner=call.principal,
+        origin=call.origin,
+        images=arguments.images or (),
     )
     return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
@@ -172,7 +194,11 @@ async def send_message(call: Call, arguments: SendMessage) -> Reply:
     known = next((session for session in sessions if session.id == arguments.session_id), None)
     since = known.events.cursor(known.events.last_seq) if known is not None else None
     turn = call.resumed_turn() or await call.service.send(
-        arguments.session_id, arguments.message, owner=call.principal, origin=call.origin
+        arguments.session_id,
+        arguments.message,
+        owner=call.principal,
+        origin=call.origin,
+        images=arguments.images or (),
     )
     return await _result(
         call, turn.session, arguments.wait_seconds, since, asked_as=arguments.session_id, message=turn.message
@@ -234,23 +260,28 @@ async def interrupt(call: Call, arguments: Interrupt) -> Reply:
 
 
 async def list_sessions(call: Call, arguments: ListSessions) -> Reply:
-    limit, offset = arguments.limit or 50, arguments.offset or 0
-    entries = await call.service.catalogue(
-        owner=call.principal,
+    return await session_list(
+        call.service,
+        call.principal,
+        call.origin,
+        limit=arguments.limit or 50,
+        offset=arguments.offset or 0,
         project=arguments.project_directory,
-        limit=limit + 1,
-        offset=offset,
         text=arguments.text,
         whole=bool(arguments.whole),
         archived=bool(arguments.archived),
         active=bool(arguments.active),
-        origin=call.origin,
     )
+
+
+async def session_list(
+    service: Service, owner: str, origin: ClientOrigin | None, *, limit: int = 50, offset: int = 0, **wanted: Any
+) -> SessionList:
+    """A page of the owner's sessions; `wanted` are the filters of `Service.catalogue`."""
+    entries = await service.catalogue(owner=owner, limit=limit + 1, offset=offset, origin=origin, **wanted)
     shown = entries[:limit]
-    in_memory = {session.id: session for session in call.service.sessions(owner=call.principal)}
-    last_states = await call.service.last_states(
-        (entry.session_id for entry in shown), owner=call.principal, origin=call.origin
-    )
+    in_memory = {session.id: session for session in service.sessions(owner=owner)}
+    last_states = await service.last_states((entry.session_id for entry in shown), owner=owner, origin=origin)
     return SessionList(
         sessions=[
             _listed_session(entry, in_memory.get(entry.session_id), last_states.get(entry.session_id))

@@ -1,0 +1,107 @@
+"""Tells clients what has changed, in both eras of the protocol, each thing at most twice a second.
+
+Clients with a handshake (2025) are sent notifications on their connection: of a list once it can matter to them, of a
+resource after `resources/subscribe`. Those of 2026-07-28 hear of it on their `subscriptions/listen` streams. Nothing is
+queued: a thing has changed or not, and whoever is slow is told once of many changes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from functools import partial
+
+import anyio
+
+from ..service import Service
+from .elicitation.dialogs import Dialogs
+from .subscriptions import PROMPTS_CHANGED, RESOURCES_CHANGED, TOOLS_CHANGED, Subscriptions
+
+_INTERVAL = 0.5
+"""Seconds between two announcements of one thing to one client."""
+_GONE = (anyio.ClosedResourceError, anyio.BrokenResourceError)
+LISTS = {"tools": TOOLS_CHANGED, "resources": RESOURCES_CHANGED, "prompts": PROMPTS_CHANGED}
+
+
+class Changes:
+    """All clients of a server, and what each wants to hear of."""
+
+    def __init__(
+        self, service: Service, subscriptions: Subscriptions, connections: Callable[[], Iterable[Dialogs]]
+    ) -> None:
+        """`connections` are those that are open now."""
+        self._service = service
+        self._subscriptions = subscriptions
+        self._connections = connections
+        self._readers: dict[Dialogs, str] = {}
+        """The connections that have asked for resources, and whose they are."""
+        self._followers: dict[str, set[Dialogs]] = {}
+        self._pending: dict[Hashable, bool] = {}
+        """What is being announced, and whether it has changed since the announcement was made."""
+
+    # -- who is told --------------------------------------------------------------------------------------------
+
+    def reads(self, dialogs: Dialogs, owner: str) -> None:
+        """From now on this connection hears when the list of the owner's sessions has changed."""
+        self._readers[dialogs] = owner
+
+    def follow(self, uri: str, dialogs: Dialogs) -> None:
+        """From now on this connection hears when a resource has changed."""
+        self._followers.setdefault(uri, set()).add(dialogs)
+
+    def unfollow(self, uri: str, dialogs: Dialogs) -> None:
+        followers = self._followers.get(uri, set())
+        followers.discard(dialogs)
+        if not followers:
+            self._followers.pop(uri, None)
+
+    def disconnected(self, dialogs: Dialogs) -> None:
+        self._readers.pop(dialogs, None)
+        for uri in [uri for uri, followers in self._followers.items() if dialogs in followers]:
+            self.unfollow(uri, dialogs)
+
+    # -- what has changed ---------------------------------------------------------------------------------------
+
+    def list_changed(self, kind: str) -> None:
+        """One of the lists is another one for every client."""
+        self._announce((kind,), lambda: self._subscriptions.list_changed(LISTS[kind]))
+        for dialogs in self._connections():
+            self._push((kind, dialogs), partial(dialogs.notify_changed, kind))
+
+    def sessions_changed(self, owner: str) -> None:
+        """The list of resources is another one for this owner's clients."""
+        self._announce(("resources", owner), lambda: self._subscriptions.list_changed(RESOURCES_CHANGED, owner))
+        for dialogs, whose in self._readers.items():
+            if whose == owner:
+                self._push(("resources", dialogs), partial(dialogs.notify_changed, "resources"))
+
+    def resource_updated(self, uri: str, owner: str | None = None) -> None:
+        """A resource has changed; one of an owner's is of no concern to others."""
+        if self._subscriptions.wants(uri, owner):
+            self._announce((uri, owner), lambda: self._subscriptions.resource_updated(uri, owner))
+        for dialogs in self._followers.get(uri, ()):
+            if owner is None or self._readers.get(dialogs) == owner:
+                self._push((uri, dialogs), partial(dialogs.notify_updated, uri))
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _announce(self, what: Hashable, notify: Callable[[], None]) -> None:
+        async def notified() -> None:
+            notify()
+
+        self._push(what, notified)
+
+    def _push(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
+        """Tells of a change now, or as soon as the last time is long enough ago and has been taken."""
+        if what not in self._pending:
+            self._service.start_task(self._notify_until_quiet(what, notify))
+        self._pending[what] = True
+
+    async def _notify_until_quiet(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
+        try:
+            while self._pending[what]:
+                self._pending[what] = False
+                await notify()
+                await asyncio.sleep(_INTERVAL)
+        except _GONE:
+            pass  # the client has left
+        finally:
+            del self._pending[what]

@@ -1,0 +1,367 @@
+"""Sessions as resources: `claude-sessions:///` is the list of them, `claude-session:///{id}` one of them.
+
+    claude-sessions:///{?offset,text}                             the list, newest first
+    claude-sessions:///costs{?by,since}                           what they cost
+    claude-session:///{id}{?part,offset}                          status and result, as `claude_get_status` has them
+    claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
+    claude-session:///{id}/events{?cursor}                        what happened, from a cursor on
+    claude-session:///{id}/questions{?offset}                     what waits for an answer
+
+Every one of them is the caller's view: what is somebody else's is as unknown as what does not exist. Long ones are read
+in pages: the content names the cursor or offset of the next page. Secrets are taken out.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+from urllib.parse import parse_qsl, urlencode
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
+from ..model.events import (
+    Event,
+    Gap,
+    Output,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Retrying,
+    Stalled,
+    StateChanged,
+    TurnEnded,
+    TurnStarted,
+)
+from ..model.origin import ClientOrigin
+from ..model.text import clip_line, cut, iso, visible
+from ..service import Service
+from ..sessions.session import Session
+from ..store.catalogue import Entry
+from ..store.cost_report import Grouping
+from ..store.transcript_text import Detail
+from ..store.transcripts import is_session_id
+from .tools.base import dump
+from .tools.library import cost_report
+from .tools.paging import ResultParts, read_part
+from .tools.sessions import session_list
+from .tools.status import pending_inputs, report
+
+View = Literal["status", "transcript", "events", "questions", "list", "costs"]
+LIST = "claude-sessions:///"
+_SESSION = "claude-session:///"
+_COSTS = f"{LIST}costs"
+_ADDRESS = re.compile(r"claude-session:///([^/?#]{36})(?:/(transcript|events|questions))?", re.ASCII)
+_QUERY: Mapping[View, frozenset[str]] = {
+    "status": frozenset({"part", "offset"}),
+    "transcript": frozenset({"cursor", "full", "thinking", "agent"}),
+    "events": frozenset({"cursor"}),
+    "questions": frozenset({"offset"}),
+    "list": frozenset({"offset", "text"}),
+    "costs": frozenset({"by", "since"}),
+}
+_LONGEST_ADDRESS = 4096
+_PAGE = 24_000
+"""Characters of a page of a transcript, or of events."""
+_LONGEST_TEXT = 4000
+"""Characters of a text in an event."""
+_NEWEST = 20
+_LONGEST_TITLE = 100
+_MOST_LISTED = 50
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_JSON, _MARKDOWN = "application/json", "text/markdown"
+_TEMPLATES = (
+    ("claude-session", f"{_SESSION}{{id}}{{?part,offset}}", "A session's status, result and cost", _JSON),
+    (
+        "claude-session-transcript",
+        f"{_SESSION}{{id}}/transcript{{?cursor,full,thinking,agent}}",
+        "What was said and done in a session, in pages; cursor -1 is the last turn",
+        _MARKDOWN,
+    ),
+    ("claude-session-events", f"{_SESSION}{{id}}/events{{?cursor}}", "What happened in a session", _JSON),
+    (
+        "claude-session-questions",
+        f"{_SESSION}{{id}}/questions{{?offset}}",
+        "What a session waits to be answered",
+        _JSON,
+    ),
+    ("claude-sessions", f"{LIST}{{?offset,text}}", "Sessions on this machine, newest first", _JSON),
+    ("claude-session-costs", f"{_COSTS}{{?by,since}}", "Costs by day, project, model or session", _JSON),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceAddress:
+    """What a URI of ours means."""
+
+    view: View
+    session_id: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def uri(self) -> str:
+        """The address of the whole, without a page."""
+        if self.view in ("list", "costs"):
+            return LIST if self.view == "list" else _COSTS
+        return f"{_SESSION}{self.session_id}" + ("" if self.view == "status" else f"/{self.view}")
+
+    def page(self, **query: object) -> str:
+        """The address of another page."""
+        return f"{self.uri}?{urlencode({**self.query, **query})}"
+
+
+def is_own(uri: str) -> bool:
+    """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
+    return uri.startswith((_SESSION, LIST))
+
+
+def parse(uri: str) -> ResourceAddress | None:
+    """The meaning of an address; None if it has none."""
+    plain, _, rest = uri.partition("?")
+    found = _ADDRESS.fullmatch(plain)
+    view: View
+    if plain in (LIST, _COSTS):
+        view, session_id = ("list" if plain == LIST else "costs"), ""
+    elif found is not None and is_session_id(found[1]):
+        view, session_id = found[2] or "status", found[1].lower()  # type: ignore[assignment]  # the pattern has these
+    else:
+        return None
+    try:
+        if len(uri) > _LONGEST_ADDRESS:
+            return None
+        query = dict(parse_qsl(rest, strict_parsing=bool(rest), keep_blank_values=True, max_num_fields=10))
+    except ValueError:
+        return None
+    return ResourceAddress(view, session_id, query) if query.keys() <= _QUERY[view] else None
+
+
+def unknown(uri: str) -> MCPError:
+    """The error for an address that means nothing to this caller."""
+    return MCPError(types.INVALID_PARAMS, f"Unknown resource: {uri[:200]}", {"uri": uri[:200]})
+
+
+class SessionResources:
+    """Lists and reads. Everything raises MCPError."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def listing(self, owner: str, origin: ClientOrigin | None) -> list[types.Resource]:
+        """The list, the costs, the sessions that run and the newest of the others."""
+        live = [session for session in self._service.sessions(owner=owner) if session.live][:_MOST_LISTED]
+        newest = await self._service.catalogue(owner=owner, origin=origin, limit=_NEWEST)
+        known = {entry.session_id for entry in newest}
+        fixed = [
+            _resource(LIST, "Claude Code sessions", "Sessions on this machine, newest first"),
+            _resource(_COSTS, "Claude Code costs", "What the sessions on this machine have cost, by day"),
+        ]
+        redact = self._service.redaction.text
+        running = [self._of_live(session) for session in live if session.id not in known]
+        return [*fixed, *running, *(_of_entry(entry, redact) for entry in newest)]
+
+    def _of_live(self, session: Session) -> types.Resource:
+        title = self._service.redaction.text(session.first_prompt or "")
+        return _of_session(session.id, title, session.cwd, session.used_at)
+
+    def templates(self) -> list[types.ResourceTemplate]:
+        return [
+            types.ResourceTemplate(name=name, uri_template=uri, description=description, mime_type=mime_type)
+            for name, uri, description, mime_type in _TEMPLATES
+        ]
+
+    async def check(self, uri: str, owner: str, origin: ClientOrigin | None) -> ResourceAddress:
+        """The address of something that can be followed; the error for an unknown one if there is no such thing."""
+        address = parse(uri)
+        if address is None or address.query:
+            raise unknown(uri)
+        if address.session_id:
+            try:
+                await self._service.find(address.session_id, owner=owner, origin=origin)
+            except ClaudeCodeError as error:
+                raise self._refusal(error, uri) from None
+        return address
+
+    async def read(self, uri: str, owner: str, origin: ClientOrigin | None) -> types.ReadResourceResult:
+        address = parse(uri)
+        if address is None:
+            raise unknown(uri)
+        try:
+            if address.view == "transcript":
+                return await self._transcript(uri, address, owner, origin)
+            data = await self._data(address, owner, origin)
+        except ClaudeCodeError as error:
+            raise self._refusal(error, uri) from None
+        text = json.dumps(self._service.redaction.data(data), ensure_ascii=False)
+        return _contents(uri, text, _JSON)
+
+    def _refusal(self, error: ClaudeCodeError, uri: str) -> MCPError:
+        if isinstance(error, SessionNotFound):
+            return unknown(uri)
+        code = types.INVALID_PARAMS if isinstance(error, InvalidArgument) else types.INTERNAL_ERROR
+        return MCPError(code, self._service.redaction.text(error.message), {"code": error.code, "uri": uri[:200]})
+
+    # -- views --------------------------------------------------------------------------------------------------
+
+    async def _transcript(
+        self, uri: str, address: ResourceAddress, owner: str, origin: ClientOrigin | None
+    ) -> types.ReadResourceResult:
+        query = address.query
+        page = await self._service.stored.read(
+            address.session_id,
+            owner=owner,
+            origin=origin,
+            cursor=query.get("cursor", "1"),
+            size=_PAGE,
+            detail=Detail(full=_is_on(query, "full"), thinking=_is_on(query, "thinking")),
+            agent=query.get("agent"),
+        )
+        if page.next_cursor is None:
+            return _contents(uri, page.text, _MARKDOWN, turns=page.turns)
+        following = address.page(cursor=page.next_cursor)
+        text = f"{page.text}\n\n[more: {following}]"
+        return _contents(uri, text, _MARKDOWN, turns=page.turns, nextCursor=page.next_cursor, next=following)
+
+    async def _data(self, address: ResourceAddress, owner: str, origin: ClientOrigin | None) -> dict[str, Any]:
+        query = address.query
+        if address.view == "list":
+            offset, text = _number(query), query.get("text") or None
+            return dump(await session_list(self._service, owner, origin, offset=offset, text=text))
+        if address.view == "costs":
+            return dump(await cost_report(self._service, owner, origin, _grouping(query), since=_day(query)))
+        session = await self._service.find(address.session_id, owner=owner, origin=origin)
+        if address.view == "events":
+            return event_page(session, query.get("cursor"))
+        if address.view == "questions":
+            parts = ResultParts(self._service.redaction)
+            inputs = [dump(entry) for entry in pending_inputs(session.questions, parts, _number(query))]
+            return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
+        return self._status(session, address)
+
+    def _status(self, session: Session, address: ResourceAddress) -> dict[str, Any]:
+        redactor = self._service.redaction
+        if "part" in address.query:
+            page = read_part(session, address.query["part"], _number(address.query), redactor)
+            return {"sessionId": session.id, "part": page}
+        entry = dump(report(session, redactor, lines=0, asked_as=address.session_id))
+        entry.pop("recentOutput", None)
+        return {**entry, "workingDirectory": session.cwd, "live": session.live}
+
+
+# -- events -------------------------------------------------------------------------------------------------------
+
+
+def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
+    """What happened behind a cursor, or all that is kept, as far as it fits on a page. After a cursor from before the
+    session was last loaded all that is kept comes again, and `restarted` says so."""
+    log = session.events
+    try:
+        start = log.position(cursor) if cursor else 0
+    except ValueError:
+        raise InvalidArgument("cursor: must be the nextCursor of an earlier page.", field="cursor") from None
+    shown: list[dict[str, Any]] = []
+    left, reached, more = _PAGE, log.last_seq, False
+    for event in log.after(start or 0):
+        entry = _entry(event)
+        if entry is None:
+            continue
+        left -= len(json.dumps(entry, ensure_ascii=False))
+        if left < 0 and shown:
+            reached, more = shown[-1]["seq"], True
+            break
+        shown.append(entry)
+    ending = {"hasMore": more} | ({"restarted": True} if start is None else {})
+    return {"sessionId": session.id, "events": shown, "nextCursor": log.cursor(reached), **ending}
+
+
+def _entry(event: Event) -> dict[str, Any] | None:
+    """An event as it is shown; None for fragments and for what other events say in readable lines."""
+    fields = _fields(event)
+    return None if fields is None else {"seq": event.seq, "at": iso(event.at), **fields}
+
+
+def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line for each kind
+    match event:
+        case Output():
+            return {"type": "output", "line": cut(event.line, _LONGEST_TEXT)}
+        case StateChanged():
+            return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
+        case TurnStarted():
+            return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
+        case TurnEnded():
+            outcome = event.outcome
+            text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)
+            return {"type": "turn_ended", "turn": event.number, "code": str(outcome.code), "result": text}
+        case QuestionOpened():
+            question = event.question
+            description = cut(question.description, _LONGEST_TEXT)
+            return {"type": "question", "inputId": question.id, "tool": question.tool_name, "description": description}
+        case QuestionSettled():
+            answer = event.resolution.answer
+            decision = None if answer is None else "allow" if answer.allow else "deny"
+            closure, by = str(event.resolution.closure), event.resolution.by
+            return {"type": closure, "inputId": event.question.id, "decision": decision, "by": by}
+        case Retrying():
+            return {"type": "retrying", "attempt": event.attempt, "status": event.status}
+        case Stalled():
+            return {"type": "stalled", "seconds": event.seconds}
+        case ProcessChanged():
+            return {"type": "process", "change": event.change}
+        case Gap():
+            return {"type": "gap", "first": event.first}
+    return None
+
+
+# -- parts --------------------------------------------------------------------------------------------------------
+
+
+def _contents(uri: str, text: str, mime_type: str, **meta: Any) -> types.ReadResourceResult:
+    content = types.TextResourceContents(uri=uri, mime_type=mime_type, text=text, _meta=meta or None)
+    return types.ReadResourceResult(contents=[content])
+
+
+def _resource(uri: str, name: str, description: str) -> types.Resource:
+    return types.Resource(uri=uri, name=name, description=description, mime_type=_JSON)
+
+
+def _of_entry(entry: Entry, redact: Callable[[str], str]) -> types.Resource:
+    return _of_session(
+        entry.session_id, redact(entry.title or entry.first_prompt or ""), entry.project, entry.last_used
+    )
+
+
+def _of_session(session_id: str, title: str, project: str, used_at: float) -> types.Resource:
+    name = clip_line(visible(title), _LONGEST_TITLE) or session_id
+    return types.Resource(
+        uri=ResourceAddress("status", session_id).uri,
+        name=name,
+        description=project,
+        mime_type=_JSON,
+        annotations=types.Annotations(last_modified=iso(used_at)),
+    )
+
+
+def _is_on(query: Mapping[str, str], name: str) -> bool:
+    return query.get(name, "") in ("1", "true")
+
+
+def _number(query: Mapping[str, str]) -> int:
+    text = query.get("offset", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 13):
+        raise InvalidArgument("offset: must be a number.", field="offset")
+    return int(text)
+
+
+def _grouping(query: Mapping[str, str]) -> Grouping:
+    wanted = query.get("by", "day")
+    if wanted not in get_args(Grouping):
+        raise InvalidArgument("by: must be session, project, model or day.", field="by")
+    return wanted  # type: ignore[return-value]  # one of these
+
+
+def _day(query: Mapping[str, str]) -> str:
+    wanted = query.get("since", "")
+    if wanted and _DAY.fullmatch(wanted) is None:
+        raise InvalidArgument("since: must be a day such as 2026-11-01.", field="since")
+    return wanted

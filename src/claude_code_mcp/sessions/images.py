@@ -1,0 +1,74 @@
+"""Images that go with a message: from a `data:` URL, or from a file that the session itself might read.
+
+What an image is, its bytes say, not its name. The policy decides on the path before the file is opened, and once more
+on what was opened: a link that is changed in between leads nowhere else.
+"""
+
+import base64
+import binascii
+import os
+import stat
+from collections.abc import Callable, Sequence
+
+from ..errors import InvalidArgument
+from ..model.image import MEDIA_TYPES, Image, media_type
+
+_MOST_IMAGES = 20
+_LARGEST = 5 << 20
+"""Bytes of one image; the model takes no more."""
+_LARGEST_TOGETHER = 20 << 20
+_DATA = "data:"
+_KINDS = ", ".join(sorted(kind.removeprefix("image/") for kind in MEDIA_TYPES))
+
+
+def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[Image, ...]:
+    """The images in their order. `allowed` says where a path really leads, or raises. InvalidArgument for what is no
+    image or too large. Blocks on the disk."""
+    if len(sources) > _MOST_IMAGES:
+        raise InvalidArgument(f"images: a message has at most {_MOST_IMAGES} of them.", field="images")
+    images, total = [], 0
+    for number, source in enumerate(sources):
+        field = f"images.{number}"
+        data = _decoded(field, source) if source.startswith(_DATA) else _read(field, source, allowed)
+        kind = media_type(data)
+        if kind is None:
+            raise InvalidArgument(f"{field}: is no image of these kinds: {_KINDS}.", field=field)
+        total += len(data)
+        if total > _LARGEST_TOGETHER:
+            raise InvalidArgument(f"images: all together have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images")
+        images.append(Image(kind, base64.b64encode(data).decode("ascii")))
+    return tuple(images)
+
+
+def _decoded(field: str, url: str) -> bytes:
+    head, comma, encoded = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise InvalidArgument(f"{field}: a data URL must be base64: data:image/png;base64,…", field=field)
+    if len(encoded) > _LARGEST * 4 // 3 + 4:
+        raise _too_large(field)
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidArgument(f"{field}: is not valid base64.", field=field) from None
+
+
+def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
+    try:
+        # A pipe or a device must not make us wait, nor a link lead on from what was allowed.
+        resolved = allowed(path)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(resolved, flags)
+        with open(descriptor, "rb") as file:
+            opened = os.fstat(descriptor)
+            if not stat.S_ISREG(opened.st_mode) or not os.path.samestat(opened, os.stat(allowed(path))):
+                raise InvalidArgument(f"{field}: is no plain file.", field=field)
+            if opened.st_size > _LARGEST:
+                raise _too_large(field)
+            return file.read(_LARGEST + 1)[:_LARGEST]
+    except OSError as error:
+        why = error.strerror or "cannot be read"
+        raise InvalidArgument(f"{field}: cannot be read: {why}.", field=field) from None
+
+
+def _too_large(field: str) -> InvalidArgument:
+    return InvalidArgument(f"{field}: has more than {_LARGEST >> 20} MiB.", field=field)
