@@ -23,8 +23,8 @@ class Owner:
 async def test_a_child_whose_input_is_closed_has_not_read_it() -> None:
     child = ChildProcess(Owner(), "reader")
     await child.start([sys.executable, "-c", "import sys; sys.stdin.read()"], cwd=None, environment={})
-    assert child.has_read_input
+    before = child.has_read_input
     child.close_input()
     await asyncio.wait_for(child.exited, 30)
-    assert not child.has_read_input
+    assert (before, child.has_read_input) == (True, False)
     await child.cleaned.wait()
