@@ -22,7 +22,7 @@ demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
 test: setup check  ## format, lint, types and all tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 check: setup  ## format, lint and types only
 	$(BIN)/ruff format --check .

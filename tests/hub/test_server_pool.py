@@ -57,11 +57,11 @@ def test_a_relative_path_or_a_reference_makes_a_server_depend_on_the_directory(
 
 def test_an_entry_is_completed_for_a_directory() -> None:
     entry = {"command": "server", "args": ["${workspaceFolder}/a", "${HOME}"], "env": {"HERE": "${PWD}"}, "cwd": "sub"}
-    config = for_directory(parse_entry("x", entry, {"HOME": "/home/me", "PWD": "/elsewhere"}), "/work")
+    config = for_directory(parse_entry("x", entry, {"HOME": "/home/me", "PWD": "/elsewhere"}), "/src/app")
     assert config.model_dump(include={"args", "env", "cwd"}) == {
-        "args": ("/work/a", "/home/me"),
-        "env": {"HERE": "/work"},
-        "cwd": "/work/sub",
+        "args": ("/src/app/a", "/home/me"),
+        "env": {"HERE": "/src/app"},
+        "cwd": "/src/app/sub",
     }
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from claude_code_mcp.testing.script import Step, script, tool
+from claude_code_mcp.testing.script import Step, script, text, tool
 
 from ..server.connection import Reply
 from .conftest import LEGACY, LONG, MODERN, Caller, MakePlace, Place, Server
@@ -52,7 +52,7 @@ async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(server:
     place = make_place("ann")
     one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
     mute = await server.connect(place.origin("mute"), name="a script")
-    prompt = script("go", write(place, "new"), "done")
+    prompt = script("go", write(place, "new"), text("done", delay=1))
     calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
     dialogs = [await one.dialog()]
     waiting = await mute.look(server.service.sessions()[0].id)

@@ -105,6 +105,11 @@ def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(
     assert said[0] == said[1]
 
 
+@pytest.fixture(scope="module")
+def extra_environment() -> dict[str, str]:
+    return {"CLAUDE_CODE_MCP_TOOLSETS": "sessions,code,query,care"}
+
+
 WITH_A_SESSION: dict[str, list[dict[str, Any]]] = {
     "claude_send_message": [{"message": "x"}],
     "claude_get_status": [{}, {"waitSeconds": 1}],

@@ -84,7 +84,9 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
         if park:
             caller.session(first).evict()
         calls = [
-            caller.call("claude_code_reply", sessionId=first["sessionId"], prompt=script(f"{n}", f"answer {n}"))
+            caller.call(
+                "claude_code_reply", sessionId=first["sessionId"], prompt=script(f"{n}", text(f"answer {n}", delay=1))
+            )
             for n in range(3)
         ]
         results = [item.structured_content or {} for item in await asyncio.gather(*calls)]

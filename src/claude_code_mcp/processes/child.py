@@ -148,8 +148,11 @@ class ChildProcess:
 
     @property
     def has_read_input(self) -> bool:
-        """Whether the child has taken everything that was written; True where the system cannot tell."""
-        pipe = self._stdin.get_extra_info("pipe") if self._stdin is not None else None
+        """Whether the child has taken everything that was written; True where the system cannot tell, False once its
+        input is closed."""
+        if self._stdin is None or not self.input_open:
+            return False
+        pipe = self._stdin.get_extra_info("pipe")
         return not self.unsent and (pipe is None or _bytes_waiting(pipe.fileno()) == 0)
 
     def write(self, data: bytes) -> None:
