@@ -42,7 +42,8 @@ async def test_idle_processes_are_parked_the_least_recently_used_first(service: 
     slots = service._slots
     await slots.measure()
     assert [one.live for one in (first, second, third)] == [True, True, True]
-    slots.memory_limit = slots.memory_used - 1
+    smallest = min(one.memory_bytes or 0 for one in (first, second, third))
+    slots.memory_limit = slots.memory_used - smallest // 2  # what an idle process uses varies from one look to the next
     await slots.measure()
     assert [one.live for one in (first, second, third)] == [True, False, True]
     assert [one.change for one in events(second, ProcessChanged)] == ["started", "parked"]
