@@ -20,6 +20,7 @@ import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
 from claude_code_mcp.hub.config_entry import expand
+from claude_code_mcp.hub.failure_reasons import status_reason, stderr_summary
 from claude_code_mcp.hub.tool_search import ToolIndex
 from claude_code_mcp.hub.trimming import with_long_parts_saved
 from claude_code_mcp.json_text import decode_with_comments
@@ -212,6 +213,9 @@ HANDLERS: dict[str, Handle] = {
     "form": lambda text: questions_of(
         text, {"message": text, "requestedSchema": {"properties": {"a": {"enum": [text]}}}}
     ),
+    "end of stderr": stderr_summary,
+    "refusal as a page": lambda text: status_reason(500, {"content-type": "text/html"}, text.encode()),
+    "refusal as text": lambda text: status_reason(500, {"content-type": "text/plain"}, text.encode()),
     "tool names": lambda text: ToolNames([(text, text), (text, "a")]),
     "frame": lambda text: parse_frame(text.encode()),
     "frame with text": lambda text: parse_frame(json.dumps({"type": "assistant", "message": text}).encode()),

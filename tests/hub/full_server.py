@@ -11,6 +11,7 @@ from typing import Any
 Message = dict[str, Any]
 FAULTS = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
 TOOLS = ["echo", "pid", "cwd", "big", "rows", "roots", "form", "address", "address_first", "touch", "die"]
+FIELDS = {"echo": {"colour": {"enum": ["red", "blue"]}, "dry": {"type": "boolean"}}}
 FORM = {
     "type": "object",
     "properties": {
@@ -81,7 +82,8 @@ class Server:
                 info = {"name": "full", "version": "1"}
                 return {"protocolVersion": "2025-11-25", "capabilities": CAPABILITIES, "serverInfo": info}
             case "tools/list":
-                return {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in TOOLS]}
+                schemas = {name: {"type": "object", "properties": FIELDS.get(name, {})} for name in TOOLS}
+                return {"tools": [{"name": name, "inputSchema": schema} for name, schema in schemas.items()]}
             case "prompts/list":
                 arguments = [{"name": "who", "required": True}]
                 return {"prompts": [{"name": name, "arguments": arguments} for name in self.prompts]}

@@ -203,8 +203,8 @@ def test_a_sign_in_that_is_needed_is_no_reason_to_wait_for_as_long_as_it_is_reme
 
 
 def test_a_remembered_sign_in_counts_only_while_no_attempt_is_under_way() -> None:
-    assert Connection().sign_in_remembered().state is S.NEEDS_AUTH
-    assert connecting().sign_in_remembered() == connecting()
+    assert Connection().sign_in_remembered("lately").state is S.NEEDS_AUTH
+    assert connecting().sign_in_remembered("lately") == connecting()
     assert connecting().refusal(sign_in_remembered=True) is None
 
 
@@ -221,7 +221,7 @@ STEPS: dict[str, Callable[[Connection], Connection]] = {
     "reset": lambda it: it.at_rest("x", caller_waits=True),
     "disable": lambda it: it.disabled("x"),
     "enable": lambda it: it.enabled(),
-    "remember": lambda it: it.sign_in_remembered(),
+    "remember": lambda it: it.sign_in_remembered("lately"),
     "close": lambda it: it.closing(),
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from mcp import MCPError
 from mcp.server.auth.provider import AccessToken
+from starlette.responses import Response
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
@@ -143,6 +145,56 @@ async def test_a_server_that_is_not_there_fails_with_the_reason(kind: Remote, st
     with pytest.raises(UpstreamUnavailable, match=r"[Cc]onnect"):
         await hub.call("x", "echo")
     assert hub.status()[0].state == "failed"
+
+
+REFUSALS = {
+    403: ({}, "not yours", "HTTP 403: the server does not allow it with these credentials (not yours)"),
+    429: ({"retry-after": "30"}, "", "HTTP 429: too many requests; it asks to wait 30 s"),
+    500: ({}, "out of memory", "HTTP 500: the server failed (out of memory)"),
+    404: ({}, "", "HTTP 404: there is no MCP server at this address"),
+}
+
+
+@pytest.mark.parametrize("type_", ["http", "sse"])
+@pytest.mark.parametrize("status", REFUSALS)
+async def test_statuses_of_a_refusal_are_told_apart(start_hub: StartHub, status: int, type_: str) -> None:
+    headers, body, reason = REFUSALS[status]
+
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        await Response(body, status, headers, media_type="text/plain")(scope, receive, send)
+
+    async with serving(refuse, free_port(), lifespan="off") as url:
+        hub = await start_hub({"x": {"type": type_, "url": url}})
+        with pytest.raises(UpstreamUnavailable, match=re.escape(reason)):
+            await hub.call("x", "echo")
+        assert hub.status()[0].reason == reason
+
+
+async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
+    remote, refused = RemoteServer(), list[int]()
+    app = remote.server.streamable_http_app()
+
+    async def sometimes(scope: Any, receive: Any, send: Any) -> None:
+        first = await receive() if scope["type"] == "http" else None
+        if refused and first is not None and b'"tools/call"' in first.get("body", b""):
+            await Response("slow down", refused.pop(), {"retry-after": "5"})(scope, receive, send)
+            return
+        messages = [] if first is None else [first]
+
+        async def replay() -> Any:
+            return messages.pop() if messages else await receive()
+
+        await app(scope, replay, send)
+
+    async with serving(sometimes, free_port()) as url:
+        hub = await start_hub({"x": {"type": "http", "url": f"{url}/mcp"}})
+        await hub.tools("x")
+        refused.append(429)
+        with pytest.raises(MCPError, match=r"HTTP 429: too many requests; it asks to wait 5 s \(slow down\)"):
+            await hub.call("x", "echo")
+        assert text_of(await hub.call("x", "echo")) == "echo {}", "the connection stays"
+        hub.disable("x")
+        await asyncio.sleep(0.05)
 
 
 async def test_one_refused_request_does_not_end_the_others(start_hub: StartHub) -> None:

@@ -245,10 +245,10 @@ class Connection:
         """A person has to sign in."""
         return replace(self._to(_S.NEEDS_AUTH), reason=reason, requested=False)
 
-    def sign_in_remembered(self) -> "Connection":
+    def sign_in_remembered(self, reason: str) -> "Connection":
         """The server wanted a sign-in a short while ago, so that an attempt would be in vain."""
         if self.state is _S.PENDING and self.phase is Phase.IDLE:
-            return self.needs_auth("it said so a short while ago")
+            return self.needs_auth(reason)
         return self
 
     def closing(self) -> "Connection":

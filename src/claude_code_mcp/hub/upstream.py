@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 import random
+import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -80,6 +81,8 @@ class Upstream:
         """The connection while there is one."""
         self._context = context
         self._redact = server.config.secrets_redactor().text
+        signing_in = f"; run `claude-code-mcp mcp login {shlex.quote(server.name)}`"
+        self._sign_in_hint = signing_in if has_oauth(server.config) else ""
         self._connection = Connection()
         if server.barred is not None:
             self._connection = self._connection.disabled(server.barred)
@@ -134,7 +137,7 @@ class Upstream:
             return False
         if not has_oauth(self.server.config) or not await self._context.needs_auth.remembers(self.key):
             return False
-        recalled = self._connection.sign_in_remembered()
+        recalled = self._connection.sign_in_remembered(f"it said so a short while ago{self._sign_in_hint}")
         if recalled is not self._connection:
             self._set(recalled)
             self._refuse_waiters(f"needs a sign-in: {recalled.reason}")
@@ -168,6 +171,9 @@ class Upstream:
         except MCPError as error:
             if client is self.client:
                 self._count_error(error)
+            data = error.error.data
+            if error.code == UNAUTHORIZED and isinstance(data, dict) and data.get("sign_in"):
+                raise MCPError(error.code, f"{error.message}{self._sign_in_hint}", data) from None
             raise
         if client is self.client:
             self._connection = self._connection.answered()
@@ -431,6 +437,7 @@ class Upstream:
 
     def _publish(self, client: UpstreamClient) -> None:
         connection = self._connection.connected(anyio.current_time())
+        self._failure.reason = None  # a probe that was refused is no reason why a connection ends later
         self.client = client
         self._set(connection)
         for waiter in self._waiters:
@@ -486,7 +493,7 @@ class Upstream:
     async def _conclude(self, reason: str) -> None:
         """Moves on after an attempt, and remembers a sign-in that is needed, for as long as nobody asked otherwise."""
         if self._failure.needs_auth is not None:
-            reason = self._redact(self._failure.needs_auth)
+            reason = self._redact(self._failure.needs_auth) + self._sign_in_hint
             overruled = self._connection.closed or self._connection.afterwards is Afterwards.REST
             if has_oauth(self.server.config) and not overruled:
                 await self._context.needs_auth.remember(self.key)

@@ -15,6 +15,7 @@ from typing import Any
 
 import anyio
 import httpx2
+import mcp_types as types
 from mcp.client.auth import OAuthFlowError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
@@ -27,16 +28,19 @@ from websockets.typing import Subprotocol
 from ...redaction import redact_url
 from ..auth.oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
+from ..failure_reasons import LONGEST_BODY, status_reason
 from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
 UNREACHABLE = -32010
 """There was no answer; `data.sent` says whether the request can have arrived."""
 UNAUTHORIZED = -32011
+"""The credentials are of no use; `data.sign_in` says whether a person who signs in can change that."""
 SESSION_GONE = -32012
 """The server has forgotten the session, since it was started anew: the request was not processed."""
 _POST_TIMEOUT = 60.0
 """Seconds to the head of the answer to a POST. Its body, and whatever a GET streams, may take forever."""
 _DELETE_TIMEOUT = 5.0
+_BODY_TIMEOUT = 5.0
 _CONNECT_TIMEOUT = 30.0
 _TIMEOUTS = {"POST": _POST_TIMEOUT, "DELETE": _DELETE_TIMEOUT}
 _LARGEST_EVENT = 64 << 20
@@ -66,7 +70,7 @@ async def sse(
     def make_client(
         headers: dict[str, str] | None = None, timeout: httpx2.Timeout | None = None, auth: httpx2.Auth | None = None
     ) -> HttpClient:
-        return HttpClient(failure, own_headers, config.tls, own_auth, on_refusal=give_up)
+        return HttpClient(failure, own_headers, config.tls, own_auth, on_refusal=give_up, needs_stream=True)
 
     async with sse_client(config.url, httpx_client_factory=make_client) as streams:
         yield streams
@@ -85,7 +89,8 @@ logging.getLogger("httpx2").addFilter(_redact_addresses)
 class HttpClient(httpx2.AsyncClient):
     """Raises for no refusal or failure of a request: returns a response with a JSON-RPC error instead.
 
-    Once a sign-in is needed, nothing more is sent. `on_refusal` is called when a POST failed.
+    Once a sign-in is needed, nothing more is sent. `on_refusal` is called when a POST failed. `needs_stream` is for a
+    server whose answers come on a GET: that it is refused is then the reason why there is no connection.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class HttpClient(httpx2.AsyncClient):
         tls: TlsConfig,
         auth: httpx2.Auth | None = None,
         on_refusal: Callable[[], None] | None = None,
+        needs_stream: bool = False,
     ) -> None:
         super().__init__(
             headers=dict(headers),
@@ -104,10 +110,11 @@ class HttpClient(httpx2.AsyncClient):
         )
         self._failure = failure
         self._on_refusal = on_refusal or (lambda: None)
+        self._needs_stream = needs_stream
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         if self._failure.needs_auth:  # the answer stays the same until a person has signed in
-            return self._refused(request, 401, UNAUTHORIZED, self._failure.needs_auth)
+            return self._refused(request, 401, UNAUTHORIZED, self._failure.needs_auth, sign_in=True)
         try:
             with anyio.fail_after(_TIMEOUTS.get(request.method)):
                 response = await super().send(request, **options)
@@ -116,7 +123,7 @@ class HttpClient(httpx2.AsyncClient):
         except NeedsAuth as error:
             if not error.step_up:
                 self._failure.needs_auth = str(error)
-            return self._refused(request, 401, UNAUTHORIZED, str(error))
+            return self._refused(request, 401, UNAUTHORIZED, str(error), sign_in=True)
         except OAuthFlowError as error:
             return self._refused(request, 401, UNAUTHORIZED, f"signing in failed: {error}")
         except httpx2.TransportError as error:
@@ -131,15 +138,20 @@ class HttpClient(httpx2.AsyncClient):
             return response
         if status == 401:
             await response.aclose()
-            return self._refused(request, 401, UNAUTHORIZED, "HTTP 401: the server wants other credentials")
-        if status in {400, 404} and "mcp-session-id" in request.headers:
-            body = await response.aread()
-            if status == 404 or b"session" in body.lower():
-                return self._refused(request, 404, SESSION_GONE, "the server no longer knows the session", sent=False)
+            return self._refused(request, 401, UNAUTHORIZED, status_reason(401, {}, b""))
+        body = await _beginning(response)
+        may_be_gone = status == 404 or (status == 400 and b"session" in body.lower())
+        if may_be_gone and "mcp-session-id" in request.headers:
+            return self._refused(request, 404, SESSION_GONE, "the server no longer knows the session", sent=False)
+        reason = status_reason(status, response.headers, body)
+        if request.method == "POST" or self._needs_stream:
+            self._failure.reason = reason
         if request.method == "POST":
-            self._failure.reason = f"HTTP {status}"
             self._on_refusal()
-        return response
+        if status == 404 or _is_answer(response, body):  # the SDK knows what these mean
+            headers = {"content-type": response.headers.get("content-type", "")}
+            return httpx2.Response(status, content=body, headers=headers, request=request)
+        return _error_response(request, status, types.INTERNAL_ERROR, reason)
 
     def _refused(
         self, request: httpx2.Request, status: int, code: int, message: str, **data: object
@@ -147,8 +159,38 @@ class HttpClient(httpx2.AsyncClient):
         self._failure.reason = message
         if request.method == "POST":
             self._on_refusal()
-        error = {"code": code, "message": message, "data": data}
-        return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+        return _error_response(request, status, code, message, **data)
+
+
+def _error_response(request: httpx2.Request, status: int, code: int, message: str, **data: object) -> httpx2.Response:
+    error = {"code": code, "message": message, "data": data}
+    return httpx2.Response(status, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
+
+
+async def _beginning(response: httpx2.Response) -> bytes:
+    """The beginning of a body, which may have no end; the response is closed then."""
+    body = bytearray()
+    try:
+        with anyio.move_on_after(_BODY_TIMEOUT):
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > LONGEST_BODY:
+                    break
+    except httpx2.HTTPError:
+        pass  # what there is of it is enough
+    finally:
+        await response.aclose()
+    return bytes(body)
+
+
+def _is_answer(response: httpx2.Response, body: bytes) -> bool:
+    """Whether a refusal is a JSON-RPC error, which is for the caller."""
+    if not response.headers.get("content-type", "").lower().startswith("application/json"):
+        return False
+    try:
+        return isinstance(types.jsonrpc_message_adapter.validate_json(body, by_name=False), types.JSONRPCError)
+    except ValueError:
+        return False
 
 
 def tls_context(tls: TlsConfig) -> ssl.SSLContext:
@@ -192,8 +234,11 @@ async def websocket(
             messages = MessageSocket(socket, failure)
             yield CallbackInbox(messages.receive), CallbackOutbox(messages.send)
     except InvalidStatus as error:
-        if error.response.status_code in {401, 403}:
-            failure.needs_auth = f"HTTP {error.response.status_code}: the server wants other credentials"
+        status = error.response.status_code
+        headers = {name.lower(): value for name, value in error.response.headers.raw_items()}
+        failure.reason = status_reason(status, headers, bytes(error.response.body or b""))
+        if status in {401, 403}:
+            failure.needs_auth = failure.reason
         raise
 
 

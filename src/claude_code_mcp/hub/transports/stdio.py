@@ -17,6 +17,7 @@ from ...processes.child import ChildProcess, Exit
 from ...processes.environment import child_environment
 from ...processes.lines import MAX_LINE, LineSplitter, Oversized
 from ..config_entry import StdioConfig
+from ..failure_reasons import stderr_summary
 from ..streams import BufferedInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
 log = logging.getLogger(__name__)
@@ -108,11 +109,11 @@ class _Server:
     def end_reason(self) -> str | None:
         """How the program ended, with the last of its stderr; None where it ended because we stopped it."""
         code = self.child.returncode
-        last_lines = self._redact(self.child.stderr).strip()
-        if code is None or (code <= 0 and self.child.stopping and not last_lines):
+        summary = stderr_summary(self._redact(self.child.stderr))
+        if code is None or (code <= 0 and self.child.stopping and not summary):
             return None
         how = Exit(code, "").how
-        return f"{how}: {last_lines[-500:]}" if last_lines else how
+        return f"{how}: {summary}" if summary else how
 
     async def stop(self, grace: float) -> None:
         if self.child.started:

@@ -1,0 +1,79 @@
+"""Why a connection failed, in one line."""
+
+import pytest
+
+from claude_code_mcp.hub.failure_reasons import status_reason, stderr_summary
+
+TRACEBACK = """INFO starting
+Traceback (most recent call last):
+  File "/srv/server.py", line 3, in <module>
+    main()
+  File "/srv/server.py", line 2, in main
+    raise RuntimeError("no such database")
+    ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+RuntimeError: no such database
+"""
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/srv/a.py", line 1, in <module>
+  |     asyncio.run(main())
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/srv/a.py", line 9, in main
+    |     raise ValueError("bad key")
+    | ValueError: bad key
+    +------------------------------------
+"""
+NODE = """node:internal/modules/cjs/loader:1228
+  throw err;
+  ^
+
+Error: Cannot find module '/srv/missing.js'
+    at Module._resolveFilename (node:internal/modules/cjs/loader:1225:15)
+    at node:internal/main/run_main_module:36:49 {
+  code: 'MODULE_NOT_FOUND',
+}
+
+Node.js v22.11.0
+"""
+
+
+def test_of_a_traceback_the_last_line_is_kept_and_no_frame() -> None:
+    assert stderr_summary(TRACEBACK) == "INFO starting RuntimeError: no such database"
+    assert stderr_summary(TRACEBACK[30:]).endswith("RuntimeError: no such database")
+    summary = stderr_summary(GROUP)
+    assert summary.endswith(" ValueError: bad key")
+    assert "File" not in summary
+    assert stderr_summary(NODE).endswith("Error: Cannot find module '/srv/missing.js'")
+
+
+def test_what_is_too_long_keeps_its_end_and_of_the_last_line_its_beginning() -> None:
+    summary = stderr_summary("first\n" + "x" * 300 + "\nlast line")
+    assert summary == "… last line"
+    assert stderr_summary("ValueError: " + "y" * 1000).startswith("ValueError: yyy")
+    assert len(stderr_summary("ValueError: " + "y" * 1000)) <= 300
+    assert stderr_summary("\n \n") == ""
+    assert stderr_summary("  indented, without a traceback\nplain") == "indented, without a traceback plain"
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "body", "expected"),
+    [
+        (403, {}, b"", "HTTP 403: the server does not allow it with these credentials"),
+        (403, {"content-type": "application/json"}, b'{"error": {"message": "not yours"}}', "(not yours)"),
+        (429, {"retry-after": "30"}, b"", "HTTP 429: too many requests; it asks to wait 30 s"),
+        (429, {"retry-after": "Sun, 15 Nov 2026 12:00:00 GMT"}, b"", "wait Sun, 15 Nov 2026 12:00:00 GMT"),
+        (500, {"content-type": "text/plain"}, b"out of\nmemory", "HTTP 500: the server failed (out of memory)"),
+        (502, {"content-type": "text/html"}, b"<html><title>Bad Gateway</title><body>x", "(Bad Gateway)"),
+        (503, {"content-type": "application/json"}, b'{"detail": "maintenance"}', "not available now (maintenance)"),
+        (418, {}, b"", "HTTP 418: i'm a teapot"),
+        (599, {}, b"", "HTTP 599: the server refused"),
+        (500, {"content-type": "application/json"}, b"[" * 100_000, "HTTP 500: the server failed"),
+    ],
+)
+def test_statuses_are_told_apart_with_the_words_of_the_server(
+    status: int, headers: dict[str, str], body: bytes, expected: str
+) -> None:
+    reason = status_reason(status, headers, body)
+    assert expected in reason
+    assert len(reason) <= 300
