@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
@@ -19,8 +18,8 @@ from . import __version__
 from .config import Settings, load_settings
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
+from .hub_hosting import HubHosting
 from .model.events import AuditEvent, AuditKind
-from .model.origin import ClientOrigin
 from .observers.audit import Audit, RotatingJsonl
 from .observers.session_log import PrivateLogFile, RedactingFormatter, SessionLog
 from .policy.policy import Policy, built_in, parse_policy
@@ -29,10 +28,6 @@ from .server.server import McpServer
 from .service import LOCAL, Service
 
 if TYPE_CHECKING:
-    from .channel_relay import ChannelRelay
-    from .hub.config_files import HubConfig
-    from .hub.hub import Hub
-    from .hub_factory import Hubs
     from .observers.metrics import Metrics
     from .server.transports.http import HttpServer
     from .server.transports.unix_socket import SharedSocket
@@ -70,8 +65,8 @@ async def run_stdio(settings: Settings, greeted: GreetedInput | None = None) -> 
 
     greeted, serving = greeted or GreetedInput(), anyio.CancelScope()
     with _on_signals(serving.cancel):
-        async with _service(settings, "local", None) as (service, hub), stdio_streams(greeted) as (inbox, outbox):
-            server = McpServer(service, "keep", hub).server()  # the server ends with its one client: see below
+        async with _service(settings, "local", None) as (service, hosting), stdio_streams(greeted) as (inbox, outbox):
+            server = McpServer(service, "keep", hosting.hub).server()  # the server ends with its one client: see below
             if greeted.leave_manifest is not None:
                 from .greeting.build import leave_manifest  # noqa: PLC0415 - the first start alone needs it
 
@@ -114,10 +109,10 @@ async def run_http(settings: Settings, address: str) -> None:
     check_exposure(bind, tokens)
     serving_at, principals = (bind.host, bind.port), tokens.values()
     with _on_signals(stop_requested.set):
-        async with _service(settings, "remote", audit_file, serving_at, principals) as (service, hub):
+        async with _service(settings, "remote", audit_file, serving_at, principals) as (service, hosting):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
-            mcp_server = McpServer(service, settings.on_disconnect or "keep", hub)
+            mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
             server = HttpServer(mcp_server, settings, bind, tokens, metrics.render)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
@@ -166,8 +161,8 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     tokens = _shared_tokens(settings, http)
     principals = {LOCAL, *tokens.values()} if tokens else ()
     policy = _shared_policy(settings, http)
-    async with _service(settings, policy, None, principals=principals, spares=1) as (service, hub):
-        server = McpServer(service, settings.on_disconnect or "keep", hub)
+    async with _service(settings, policy, None, principals=principals, spares=1) as (service, hosting):
+        server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
         metrics = Metrics(lambda: service.sessions(owner=None))
         service.observe(metrics)
         if first.manifest is not None:
@@ -179,7 +174,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
                 {
                     "sessions": partial(_states, service),
                     "metrics": partial(_figures, metrics),
-                    "hub": partial(_servers, hub),
+                    "hub": partial(_servers, hosting),
                 },
             )
             log.info("version %s serves the clients of this user", __version__)
@@ -237,12 +232,12 @@ async def _figures(metrics: "Metrics") -> str:
     return metrics.render().decode()
 
 
-async def _servers(hub: "Hub | None") -> list[dict[str, Any]] | None:
+async def _servers(hosting: HubHosting) -> list[dict[str, Any]] | None:
     """How the servers of the hub stand, after each had the time to connect; None without a hub."""
-    if hub is None:
+    if hosting.hub is None:
         return None
-    await hub.tools()
-    return [asdict(status) for status in hub.status()]
+    await hosting.hub.tools()
+    return [asdict(status) for status in hosting.hub.status()]
 
 
 def _at_work(service: Service) -> bool:
@@ -295,75 +290,6 @@ def read_policy(settings: Settings, fallback: str) -> Policy:
     return parse_policy(text, str(settings.policy_file), settings.profile, fallback)
 
 
-def _uses_hub(settings: Settings) -> bool:
-    used = (
-        settings.hub == "all"
-        or {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
-        or settings.hub_file.exists()
-    )
-    return settings.hub != "off" and bool(used)
-
-
-class ClientHubs:
-    """The hubs for clients with an environment of their own; the parts for that are loaded when one is needed."""
-
-    def __init__(self, settings: Settings, serving_at: tuple[str, int] | None = None) -> None:
-        self._settings = settings
-        self._serving_at = serving_at
-        self._hubs: Hubs | None = None
-
-    def adopt(self, hub: "Hub", configuration: "HubConfig") -> None:
-        """Has clients that are like this process use the hub of this process."""
-        self._loaded().adopt(hub, configuration, os.environ)
-
-    def updated(self, hub: "Hub", configuration: "HubConfig") -> None:
-        """The hub of this process has another configuration now."""
-        self._loaded().updated(hub, configuration, os.environ)
-
-    def _loaded(self) -> "Hubs":
-        from .hub_factory import Hubs  # noqa: PLC0415 - a server without a hub does not pay for one
-
-        self._hubs = self._hubs or Hubs(self._settings, self._serving_at)
-        return self._hubs
-
-    @asynccontextmanager
-    async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | None]":
-        """The hub for this client within this context; None where no server is configured."""
-        if not await asyncio.to_thread(_uses_hub, self._settings):
-            yield None
-            return
-        async with self._loaded().use(origin) as hub:
-            yield hub
-
-    async def close(self) -> None:
-        if self._hubs is not None:
-            await self._hubs.close()
-
-
-@asynccontextmanager
-async def _hub(
-    settings: Settings, serving_at: tuple[str, int] | None, client_hubs: ClientHubs
-) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
-    """The hub and the relay for what its servers send to sessions; None where no server is configured."""
-    if not _uses_hub(settings):
-        yield None
-        return
-    from .channel_relay import ChannelRelay  # noqa: PLC0415
-    from .hub_factory import HubSource, following, make_hub  # noqa: PLC0415 - a server without a hub does not pay
-
-    relay = ChannelRelay(settings.channels, settings.permission_channels)
-    source = HubSource(settings, os.environ, settings.default_cwd, serving_at)
-    configuration = await asyncio.to_thread(source.read)
-    for problem in configuration.problems:
-        if problem.entry is None and problem.file == settings.hub_file:
-            raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
-        log.warning("an MCP server is left out: %s", problem)
-    async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
-        client_hubs.adopt(hub, configuration)
-        async with following(hub, configuration, source, partial(client_hubs.updated, hub)):
-            yield hub, relay
-
-
 @asynccontextmanager
 async def _service(
     settings: Settings,
@@ -372,21 +298,19 @@ async def _service(
     serving_at: tuple[str, int] | None = None,
     principals: Collection[str] = (),
     spares: int = 0,
-) -> "AsyncIterator[tuple[Service, Hub | None]]":
+) -> "AsyncIterator[tuple[Service, HubHosting]]":
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
     service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    client_hubs = ClientHubs(settings, serving_at)
-    async with _hub(settings, serving_at, client_hubs) as hosted:
-        hub, relay = hosted or (None, None)
+    async with HubHosting(settings, serving_at) as hosting:
         service = Service(
             settings,
             policy=read_policy(settings, policy) if isinstance(policy, str) else policy,
             redactor=_redactor,
-            host=hub,
-            host_of=client_hubs.use,
+            host=hosting.host,
+            host_of=hosting.use,
             principals=principals,
             spares=spares,
         )
@@ -398,11 +322,10 @@ async def _service(
         service.audit(AuditEvent(AuditKind.SERVER_STARTED, "server", details=started))
         try:
             async with service:
-                if hub is not None and relay is not None:
-                    relay.connect(service, hub)
-                yield service, hub
+                hosting.connect(service)
+                yield service, hosting
         finally:
-            await client_hubs.close()
+            await hosting.close()
             service.audit(AuditEvent(AuditKind.SERVER_STOPPED, "server"))
             if audit is not None:
                 await asyncio.to_thread(audit.close)

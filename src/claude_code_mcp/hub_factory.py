@@ -3,7 +3,7 @@ marked, so that none is left behind when this process ends."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -21,7 +21,7 @@ from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.launcher import default_directory, own_directory
 from .sessions.workplaces import environment_key
-from .store.following import FileFollower, Following
+from .store.following import FileFollower, Following, followable
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,31 @@ async def following(
 
 
 async def _follow(hub: Hub, configuration: HubConfig, source: HubSource, on_update: OnUpdate | None) -> None:
-    follower, changed = FileFollower(), asyncio.Event()
+    """Follows the files, and the directories that they will be in where these are missing."""
+    follower, changed, seen = FileFollower(), asyncio.Event(), None
+    paths = await asyncio.to_thread(source.files)
+    while True:
+        targets = await asyncio.to_thread(_targets, paths)
+        async with _waking(follower, targets, changed):
+            # Looked at once at the beginning too: a change may have come between reading and following.
+            while targets == await asyncio.to_thread(_targets, paths):
+                now = await asyncio.to_thread(_facts, paths)
+                if now != seen:
+                    seen = now
+                    configuration = await _update(hub, configuration, source)
+                    if on_update is not None:
+                        on_update(configuration)
+                await changed.wait()
+                changed.clear()
+
+
+def _targets(paths: Sequence[Path]) -> set[str]:
+    return {followable(str(path)) for path in paths}
+
+
+@asynccontextmanager
+async def _waking(follower: FileFollower, targets: Collection[str], changed: asyncio.Event) -> AsyncIterator[None]:
+    """Within this context `changed` is set whenever one of these has changed."""
 
     async def wait_for(file: Following) -> None:
         while True:
@@ -91,22 +115,14 @@ async def _follow(hub: Hub, configuration: HubConfig, source: HubSource, on_upda
             changed.set()
 
     async with AsyncExitStack() as stack:
-        paths = await asyncio.to_thread(lambda: [path for path in source.files() if path.parent.is_dir()])
-        followed = [await stack.enter_async_context(follower.follow(str(path))) for path in paths]
-        tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        for file in followed:
-            tasks.create_task(wait_for(file))
-        seen: object = None
-        while True:
-            # Looked at once at the beginning too: a change may have come between reading and following.
-            now = await asyncio.to_thread(_facts, paths)
-            if now != seen:
-                seen = now
-                configuration = await _update(hub, configuration, source)
-                if on_update is not None:
-                    on_update(configuration)
-            await changed.wait()
-            changed.clear()
+        followed = [await stack.enter_async_context(follower.follow(target)) for target in targets]
+        tasks = [asyncio.create_task(wait_for(file)) for file in followed]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _facts(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:

@@ -1,5 +1,6 @@
 """The real command with a hub: its own file, and the servers that Claude Code is configured with."""
 
+import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -15,6 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
+from ..shared.support import shared_place
 from .conftest import A_SERVER, LEGACY, MODERN, Caller
 
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
@@ -79,6 +81,35 @@ async def test_the_servers_of_our_own_file_are_for_sessions_and_clients(
         assert (one["name"], one["state"], one["scope"]) == ("x", "connected", "own")
     assert starts(note) == 1
     assert not psutil.pid_exists(int(pid))
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
+async def test_the_first_server_is_there_without_a_restart(
+    sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread, note: Path, shared: bool
+) -> None:
+    file = sandbox.root / "not" / "there" / "mcp.json"  # as on a fresh machine: not even the directories are there
+    settings = {"HUB_FILE": str(file), **({"SHARED": "1"} if shared else {})}
+    with shared_place(sandbox, environment) as place:
+        async with served(place.environment, sandbox.project, **settings) as caller:
+            session = await run(caller)
+            entry = counted(note)
+            line = ["mcp", "add", "x", "--", entry["command"], *entry["args"]]
+            added = await asyncio.to_thread(place.command, *line, CLAUDE_CODE_MCP_HUB_FILE=str(file))
+            assert added.returncode == 0, added.stderr
+            async with asyncio.timeout(60):
+                while not await has_tool(caller, session):  # noqa: ASYNC110 - nobody says when the session was told
+                    await asyncio.sleep(0.1)
+            if not shared:
+                again = await run(caller, tool("mcp__x__pid"))
+                results = [one.tool_results for one in model.requests if one.session_id == again and one.tool_results]
+                assert results[0][0].text.split()[0].isdecimal()
+    assert starts(note) == 1, "sessions that run and those that begin later share it"
+
+
+async def has_tool(caller: Caller, session: str) -> bool:
+    message = script("Again", tool("mcp__x__pid"), "done")
+    report = await caller.ok("claude_send_message", sessionId=session, message=message, waitSeconds=40)
+    return "No such tool" not in str(report["recentOutput"])
 
 
 @pytest.mark.parametrize(("hub", "expected"), [("all", 1), ("off", 2)])

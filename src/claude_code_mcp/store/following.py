@@ -20,6 +20,14 @@ INTERVAL = 0.5
 """Seconds between two updates of one follower."""
 
 
+def followable(path: str) -> str:
+    """What to follow where the directory of a file may not be there yet: the file, or the first directory on the way to
+    it that is missing; when that is there, this says what is next. Blocks on the disk."""
+    while not os.path.isdir(os.path.dirname(path)) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
 class Following:
     """One follower of one file."""
 

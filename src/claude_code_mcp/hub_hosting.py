@@ -1,0 +1,241 @@
+"""Which hub the sessions of a server use, and from when on: that of this process, or one for each client with another
+environment.
+
+Where no MCP server is configured, nothing of the hub is loaded; sessions then have an `AwaitedHub`, which has no
+servers. When our own file of servers appears, the hub is loaded and takes its place, in running sessions too.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .config import Settings
+from .errors import InvalidArgument
+from .model.origin import ClientOrigin
+from .model.question import AskPerson
+from .service import Service
+
+if TYPE_CHECKING:
+    from .channel_relay import ChannelRelay
+    from .hub.hub import Hub
+    from .hub.session_endpoint import SessionEndpoint
+    from .hub_factory import Hubs
+
+log = logging.getLogger(__name__)
+
+_OnServersChanged = Callable[[frozenset[str]], None]
+
+
+def uses_hub(settings: Settings) -> bool:
+    """Whether there is a hub now: there are servers, or clients may ask for them. Blocks on the disk."""
+    toolsets = {"hub", "hub-tools", "hub-search"} & set(settings.toolsets)
+    return settings.hub != "off" and bool(settings.hub == "all" or toolsets or settings.hub_file.exists())
+
+
+class AwaitedHub:
+    """A host of MCP servers that has none until it becomes a hub; those who watch it are told then."""
+
+    def __init__(self) -> None:
+        self._hub: Hub | None = None
+        self._watchers: dict[_OnServersChanged, Callable[[], None] | None] = {}
+        """Each with the function that ends its watch of the hub."""
+
+    def become(self, hub: "Hub") -> None:
+        self._hub = hub
+        for watcher in list(self._watchers):
+            self._watchers[watcher] = hub.watch_servers(watcher)
+            if hub.servers:
+                watcher(frozenset(hub.servers))
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return () if self._hub is None else self._hub.servers
+
+    def offered(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        return () if self._hub is None else self._hub.offered(wanted)
+
+    def watch_servers(self, watcher: _OnServersChanged) -> Callable[[], None]:
+        self._watchers[watcher] = None if self._hub is None else self._hub.watch_servers(watcher)
+
+        def unwatch() -> None:
+            end = self._watchers.pop(watcher, None)
+            if end is not None:
+                end()
+
+        return unwatch
+
+    async def expand_prompt(
+        self, server: str, prompt: str, arguments: Sequence[str], *, caller: str, directory: str
+    ) -> str | None:
+        if self._hub is None:
+            return None
+        return await self._hub.expand_prompt(server, prompt, arguments, caller=caller, directory=directory)
+
+    def endpoint(
+        self, server: str, push: Callable[[dict[str, Any]], None], *, caller: str, directory: str, ask: AskPerson
+    ) -> "SessionEndpoint":
+        if self._hub is None:
+            raise InvalidArgument(f"There is no MCP server called {server!r}.", field="server")
+        return self._hub.endpoint(server, push, caller=caller, directory=directory, ask=ask)
+
+
+@dataclass(eq=False)
+class _WaitingClient:
+    """A client for which there is no hub yet, for as long as somebody uses what it has instead."""
+
+    origin: ClientOrigin
+    host: AwaitedHub = field(default_factory=AwaitedHub)
+    _context: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _left: bool = False
+
+    async def open(self, hubs: "Hubs") -> None:
+        async with self._lock:
+            if not self._left:
+                self.host.become(await self._context.enter_async_context(hubs.use(self.origin)))
+
+    async def leave(self) -> None:
+        self._left = True
+        async with self._lock:
+            await self._context.aclose()
+
+
+class HubHosting:
+    """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
+
+    def __init__(self, settings: Settings, serving_at: tuple[str, int] | None = None) -> None:
+        """`serving_at` is the host and port that this server itself is at."""
+        self._settings = settings
+        self._serving_at = serving_at
+        self._context = AsyncExitStack()
+        self._awaited = AwaitedHub()
+        self._waiting: set[_WaitingClient] = set()
+        self._hubs: Hubs | None = None
+        self._relay: ChannelRelay | None = None
+        self._service: Service | None = None
+        self._opening = asyncio.Lock()
+        self._awaiting: asyncio.Task[None] | None = None
+        self.hub: Hub | None = None
+        """The hub of this process; None while there is none."""
+
+    async def __aenter__(self) -> "HubHosting":
+        if await asyncio.to_thread(uses_hub, self._settings):
+            await self._open(strict=True)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Closes the hub of this process. To be called after `close`, when no session is left."""
+        await self._context.aclose()
+
+    @property
+    def host(self) -> "Hub | AwaitedHub | None":
+        """What callers without an environment of their own have; None where there is to be no hub."""
+        if self._settings.hub == "off":
+            return None
+        return self.hub or self._awaited
+
+    def connect(self, service: Service) -> None:
+        """The service runs: servers may send messages to its sessions, and a hub that is missing is waited for."""
+        self._service = service
+        if self.hub is not None:
+            self._connect_relay()
+        elif self._settings.hub != "off":
+            self._awaiting = asyncio.create_task(self._await_servers())
+
+    def _connect_relay(self) -> None:
+        if self._relay is not None and self._service is not None and self.hub is not None:
+            self._relay.connect(self._service, self.hub)
+
+    # -- the hub of this process ----------------------------------------------------------------------------------
+
+    async def _open(self, *, strict: bool) -> None:
+        """Makes the hub and opens it. With `strict`, our own file must be one that can be read; otherwise the servers
+        are there as soon as it can."""
+        for module in (".hub_factory", ".channel_relay"):  # in a thread, since it takes a while
+            await asyncio.to_thread(import_module, module, __package__)
+        from .channel_relay import ChannelRelay  # noqa: PLC0415 - a server without a hub does not pay for one
+        from .hub_factory import Hubs, HubSource, following, make_hub  # noqa: PLC0415
+
+        settings = self._settings
+        self._relay = ChannelRelay(settings.channels, settings.permission_channels)
+        source = HubSource(settings, os.environ, settings.default_cwd, self._serving_at)
+        configuration = await asyncio.to_thread(source.read)
+        for problem in configuration.problems:
+            if strict and problem.entry is None and problem.file == settings.hub_file:
+                raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
+            log.warning("an MCP server is left out: %s", problem)
+        hub = make_hub(settings, configuration, os.environ, self._relay.on_notification)
+        await self._context.enter_async_context(hub)
+        hubs = Hubs(settings, self._serving_at)
+        hubs.adopt(hub, configuration, os.environ)
+        self.hub, self._hubs = hub, hubs
+        self._awaited.become(hub)
+        updated = partial(hubs.updated, hub, environment=os.environ)
+        await self._context.enter_async_context(following(hub, configuration, source, updated))
+
+    async def _await_servers(self) -> None:
+        """Opens the hubs when our own file is there."""
+        from .store.following import FileFollower, followable  # noqa: PLC0415
+
+        file, follower = str(self._settings.hub_file), FileFollower()
+        while not await asyncio.to_thread(uses_hub, self._settings):
+            target = await asyncio.to_thread(followable, file)
+            async with follower.follow(target) as following:
+                is_next = await asyncio.to_thread(followable, file) == target
+                if is_next and not await asyncio.to_thread(uses_hub, self._settings):
+                    await following.changed()
+        await self._open_late()
+
+    async def _open_late(self) -> None:
+        """Opens the hub now that there are servers, once, and gives it to those who wait for it."""
+        async with self._opening:
+            if self.hub is not None:
+                return
+            log.info("MCP servers are configured now: %s", self._settings.hub_file)
+            await self._open(strict=False)
+        self._connect_relay()
+        for client in list(self._waiting):
+            await self._open_for(client)
+
+    async def _open_for(self, client: _WaitingClient) -> None:
+        assert self._hubs is not None
+        try:
+            await client.open(self._hubs)
+        except Exception:  # one client's files or environment are no reason why others get nothing
+            log.exception("a client has no MCP servers")
+
+    # -- the hubs of clients --------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def use(self, origin: ClientOrigin) -> "AsyncIterator[Hub | AwaitedHub | None]":
+        """The hub for this client within this context, or what becomes one when there are servers."""
+        if self._settings.hub == "off":
+            yield None
+            return
+        if self._hubs is None and await asyncio.to_thread(uses_hub, self._settings):
+            await self._open_late()  # the file was written just now
+        if self._hubs is not None:
+            async with self._hubs.use(origin) as hub:
+                yield hub
+        else:
+            client = _WaitingClient(origin)
+            self._waiting.add(client)
+            try:
+                yield client.host
+            finally:
+                self._waiting.discard(client)
+                await client.leave()
+
+    async def close(self) -> None:
+        """Closes the hubs of clients, and waits for servers no longer."""
+        if self._awaiting is not None:
+            self._awaiting.cancel()
+            await asyncio.wait([self._awaiting])
+        if self._hubs is not None:
+            await self._hubs.close()
