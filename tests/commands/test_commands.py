@@ -103,7 +103,14 @@ def test_config_prints_toml_for_codex(environment: dict[str, str]) -> None:
 def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
     answer = run(environment, "demo")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    for text in ("return a + b", "the person picks 'pytest'", "plan_review", "interrupted", "Nothing was left behind"):
+    for text in (
+        "return a + b",
+        "Ticket 7 is closed.",
+        "the person picks 'pytest'",
+        "plan_review",
+        "interrupted",
+        "Nothing was left behind",
+    ):
         assert text in answer.stdout
 
 

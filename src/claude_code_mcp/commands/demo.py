@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..claude.executable import find_executable
-from ..config import load_settings
+from ..config import TOOLSETS, load_settings, variable_of
 from ..errors import ProcessFailed
-from ..testing import Sandbox, ScriptedModel
+from ..testing import Sandbox, ScriptedModel, ticket_server
 from ..testing.script import ask_user, plan, script, text, tool
 
 if TYPE_CHECKING:  # the MCP SDK is loaded by the demo itself: every other command would pay for it too
@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
         help="see it work, with no account: a real MCP client drives real Claude Code on a scripted model",
         description="Starts the server over stdio as a client would, and lets real Claude Code sessions run on a "
         "scripted model in a temporary project: an edit is approved, a question answered, a plan reviewed, a turn "
-        "interrupted and resumed.",
+        "interrupted and resumed, and an MCP server used by several sessions through the hub.",
     )
     parser.set_defaults(run=_run)
 
@@ -68,14 +68,27 @@ async def _run_tour(directory: Path, executable: str) -> None:
     async with ScriptedModel() as model:
         sandbox = Sandbox(directory, model.url)
         (sandbox.project / "calculator.py").write_text(_CALCULATOR, encoding="utf-8")
+        hub_file = directory / "mcp.json"
+        hub_file.write_text(json.dumps({"mcpServers": {"tickets": _ticket_server()}}), encoding="utf-8")
+        settings = {
+            "LOG_LEVEL": "error",
+            "CLAUDE_CODE_PATH": executable,
+            variable_of("hub_file"): str(hub_file),
+            variable_of("toolsets"): ",".join((*TOOLSETS, "hub")),
+        }
         command = StdioServerParameters(
             command=sys.executable,
             args=["-m", "claude_code_mcp"],
-            env=sandbox.environment(LOG_LEVEL="error", CLAUDE_CODE_PATH=executable),
+            env=sandbox.environment(**settings),
             cwd=str(sandbox.project),
         )
         async with Client(stdio_client(command), elicitation_callback=_answer_dialog) as client:
             await _Tour(client, sandbox.project).run()
+
+
+def _ticket_server() -> dict[str, Any]:
+    """The entry of an MCP server that the hub shares among the sessions."""
+    return {"command": sys.executable, "args": ["-I", "-S", str(Path(ticket_server.__file__))]}
 
 
 async def _answer_dialog(context: "ClientRequestContext", params: "types.ElicitRequestParams") -> "types.ElicitResult":
@@ -106,16 +119,17 @@ class _Tour:
         await self._review_a_plan()
         await self._interrupt_and_resume(session_id)
         await self._list_sessions()
+        await self._look_at_the_hub()
 
     async def _approve_an_edit(self) -> str:
-        _print_step("A session fixes a bug and asks before it edits")
+        _print_step("A session reads a ticket through the hub, fixes the bug and asks before it edits")
         file = str(self._project / "calculator.py")
         edit = tool("Edit", file_path=file, old_string="a - b", new_string="a + b")
-        prompt = script(
-            "add() subtracts. Fix it.", tool("Read", file_path=file), edit, text("Fixed: add() adds now.\n", chunks=5)
-        )
-        report = await self._call("claude_create_session", prompt=prompt, **_WAIT)
+        steps = (tool("mcp__tickets__read_ticket", number=7), tool("Read", file_path=file), edit)
+        prompt = script("Fix ticket 7.", *steps, text("Fixed: add() adds now.\n", chunks=5))
+        report = await self._call("claude_create_session", prompt=prompt, allowedTools=["mcp__tickets"], **_WAIT)
         question = _open_question(report)
+        _print_output(report)
         _print(f"   waiting  {question['type']}: {question['description']}")
         answer = {"inputId": question["inputId"], "decision": "allow"}
         report = await self._call("claude_respond", sessionId=report["sessionId"], **answer, **_WAIT)
@@ -130,11 +144,13 @@ class _Tour:
         _print_report(await self._call("claude_send_message", sessionId=session_id, message=message, **_WAIT))
 
     async def _review_a_plan(self) -> None:
-        _print_step("A second session plans first; the plan is sent back once and then approved")
+        _print_step("A second session plans first; the plan is sent back once, then approved; the ticket is closed")
         file = str(self._project / "NOTES.md")
-        steps = (plan("# Write notes\n1. One file"), plan("# Write notes\n1. One file\n2. With a date"))
-        prompt = script("Plan the notes.", *steps, tool("Write", file_path=file, content="# Notes\n"), "Written.")
-        report = await self._call("claude_create_session", prompt=prompt, permissionMode="plan", **_WAIT)
+        plans = (plan("# Write notes\n1. One file"), plan("# Write notes\n1. One file\n2. With a date"))
+        steps = (tool("Write", file_path=file, content="# Notes\n"), tool("mcp__tickets__close_ticket", number=7))
+        prompt = script("Plan the notes.", *plans, *steps, "Written, and the ticket is closed.")
+        options = {"permissionMode": "plan", "allowedTools": ["mcp__tickets"]}
+        report = await self._call("claude_create_session", prompt=prompt, **options, **_WAIT)
         decisions = [{"decision": "deny", "reason": "Add a date."}, {"decision": "allow"}]
         while report["status"] == "waiting_for_input":
             question = _open_question(report)
@@ -163,6 +179,12 @@ class _Tour:
             status = session.get("activeStatus", "-")
             _print(f"   {session['sessionId']}  {status:10} {session['displayText'][:40]!r}")
 
+    async def _look_at_the_hub(self) -> None:
+        _print_step("Both sessions used one process of the ticket server, through the hub")
+        report = await self._call("claude_mcp_servers", action="list")
+        for server in report["servers"]:
+            _print(f"   {server['name']}: {server['state']}, {server['tools']} tools")
+
     async def _call(self, name: str, **arguments: Any) -> dict[str, Any]:
         shown = json.dumps({key: _shortened(value) for key, value in arguments.items()}, ensure_ascii=False)
         _print(f"-> {name} {shown}")
@@ -186,9 +208,13 @@ def _open_question(report: dict[str, Any]) -> dict[str, Any]:
     return questions[0]
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _print_output(report: dict[str, Any]) -> None:
     for line in report["recentOutput"]:
         _print(f"   output   {line}")
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    _print_output(report)
     _print(f"<- {report['status']}, ${report['costUsd']:.4f} so far")
 
 
