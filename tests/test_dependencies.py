@@ -19,6 +19,10 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 DECLARED: dict[str, Requirement] = {
     canonicalize_name(item.name): item for item in map(Requirement, PROJECT["dependencies"])
 }
+OPTIONAL: dict[str, Requirement] = {
+    canonicalize_name(item.name): item for item in map(Requirement, PROJECT["optional-dependencies"]["tui"])
+}
+"""What interfaces for people need; everything else works without."""
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -45,16 +49,20 @@ def third_party_imports() -> dict[str, str]:
 
 
 def test_every_distribution_that_is_imported_is_declared() -> None:
-    assert {name: file for name, file in third_party_imports().items() if name not in DECLARED} == {}
+    assert {name: file for name, file in third_party_imports().items() if name not in {**DECLARED, **OPTIONAL}} == {}
 
 
 def test_every_declared_distribution_is_imported() -> None:
-    assert set(DECLARED) - set(third_party_imports()) == set()
+    assert {*DECLARED, *OPTIONAL} - set(third_party_imports()) == set()
 
 
-@pytest.mark.parametrize("name", sorted(DECLARED))
+def test_what_is_optional_for_users_is_there_for_tests() -> None:
+    assert {*PROJECT["optional-dependencies"]["tui"]} <= {*PROJECT["optional-dependencies"]["dev"]}
+
+
+@pytest.mark.parametrize("name", sorted({**DECLARED, **OPTIONAL}))
 def test_a_dependency_has_a_lower_bound_and_excludes_the_next_major_version(name: str) -> None:
-    bounds = {item.operator: item.version for item in DECLARED[name].specifier}
+    bounds = {item.operator: item.version for item in {**DECLARED, **OPTIONAL}[name].specifier}
     assert set(bounds) == {">=", "<"}
     major = int(distribution(name).version.partition(".")[0])
     assert int(bounds["<"].partition(".")[0]) == major + 1

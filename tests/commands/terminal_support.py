@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import re
 import select
 import subprocess
 import termios
@@ -67,3 +68,62 @@ class Terminal:
             data = b""
         self.shown += data.decode("utf-8", "replace")
         return bool(data)
+
+
+_ESCAPE = re.compile(r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|[()][A-Z0-9]|[=>78])")
+
+
+class Display:
+    """What stands on a terminal after some output: text, the movements of the cursor, and what is cleared. It is as
+    high as there are lines, and never scrolls."""
+
+    def __init__(self) -> None:
+        self._rows: list[list[str]] = [[]]
+        self._row = self._column = 0
+
+    @property
+    def text(self) -> str:
+        return "\n".join("".join(row).rstrip() for row in self._rows)
+
+    def feed(self, output: str) -> None:
+        at = 0
+        while at < len(output):
+            escape = _ESCAPE.match(output, at)
+            if escape is not None:
+                if escape[2] is not None:
+                    self._control(escape[2], escape[1])
+                at = escape.end()
+                continue
+            self._write(output[at])
+            at += 1
+
+    def _write(self, character: str) -> None:
+        match character:
+            case "\n":
+                self._move(1)
+            case "\r":
+                self._column = 0
+            case "\x08":
+                self._column = max(0, self._column - 1)
+            case _ if character >= " ":
+                row = self._rows[self._row]
+                row.extend(" " * (self._column + 1 - len(row)))
+                row[self._column] = character
+                self._column += 1
+
+    def _move(self, rows: int) -> None:
+        self._row = max(0, self._row + rows)
+        self._rows.extend([] for _ in range(self._row + 1 - len(self._rows)))
+
+    def _control(self, final: str, parameters: str) -> None:
+        number = int(parameters) if parameters.isdecimal() else None
+        match final:
+            case "A" | "B":
+                self._move((number or 1) * (1 if final == "B" else -1))
+            case "C" | "D":
+                self._column = max(0, self._column + (number or 1) * (1 if final == "C" else -1))
+            case "K":
+                del self._rows[self._row][self._column :]
+            case "J" if not number:
+                del self._rows[self._row][self._column :]
+                del self._rows[self._row + 1 :]

@@ -202,3 +202,26 @@ def test_a_file_with_comments_is_changed_and_kept_as_it_was_too(mcp: Mcp, own_fi
     assert added.returncode == 0
     assert sorted(entries(own_file)) == ["new", "old"]
     assert own_file.with_name("mcp.json.with-comments").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (["add-json", "x", '{"command": "c"}', "--sekret=s3cret"], "--sekret is not an option of mcp add-json"),
+        (["add-json", "x", "--env", "s3cret"], "--env is not an option of mcp add-json"),
+        (["add-json", "x", '{"command": "c"}', "s3cret"], "wants a name and an entry in one argument"),
+        (["connect", "http", "http://127.0.0.1:1/", "--headers", "s3cret"], "unrecognized arguments: --headers"),
+    ],
+)
+def test_no_mistyped_line_repeats_a_secret(mcp: Mcp, line: list[str], expected: str) -> None:
+    answer = mcp(*line)
+    assert answer.returncode == 2
+    assert expected in answer.stderr
+    assert "s3cret" not in answer.stderr + answer.stdout
+
+
+def test_an_entry_is_read_from_standard_input(mcp: Mcp, own_file: Path) -> None:
+    added = mcp("add-json", "x", "-", "--client-secret", "s3cret", lines='{"type": "http", "url": "https://x.example"}')
+    assert (added.returncode, added.stderr) == (0, "")
+    assert json.loads(own_file.read_text())["mcpServers"]["x"]["oauth"] == {"clientSecret": "s3cret"}
+    assert "s3cret" not in added.stdout

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,10 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
+from claude_code_mcp.testing import Sandbox
+
 from ..conftest import programs_below
 from ..hub.conftest import until_file
-from ..hub.remote import RemoteServer, http_server, sse_server, websocket_server
+from ..hub.oauth import Authority, Person
+from ..hub.remote import RemoteServer, free_port, http_server, sse_server, websocket_server
 from .conftest import TIMEOUT, Mcp, command, finish, is_posix, program, start, until
+from .terminal_support import Display
 
 
 def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages: Path) -> None:
@@ -175,12 +180,15 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Terminal:
     """A command in a terminal of its own, with somebody who types and reads."""
 
-    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+    def __init__(self, environment: dict[str, str], *arguments: str, term: str = "dumb") -> None:
+        """A dumb terminal has the plain loop; others have line editing. This one answers no questions about itself."""
         self._end, theirs = os.openpty()
-        self.seen = ""
+        self._edits = term != "dumb"
+        self._display, self._raw = Display(), ""
+        self._seen = 0
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", _IN_THIS_TERMINAL, *command(*arguments)],
-            env={**environment, "TERM": "xterm"},
+            env={**environment, "TERM": term, "PROMPT_TOOLKIT_NO_CPR": "1"},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
@@ -192,13 +200,21 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def until(self, wanted: str) -> str:
-        """Reads until this is on the screen; what came before it is read no more."""
+        """Reads until this is on the screen, behind what was waited for before; the value is all between."""
         deadline = time.monotonic() + TIMEOUT
-        while wanted not in self.seen:
-            assert time.monotonic() < deadline, self.seen
-            self.seen += os.read(self._end, 65536).decode()
-        before, _, self.seen = self.seen.partition(wanted)
-        return before
+        while (found := self.shown.find(wanted, self._seen)) < 0:
+            readable, _, _ = select.select([self._end], [], [], max(0.0, deadline - time.monotonic()))
+            assert readable, f"{wanted!r} is not shown behind {self._seen}:\n{self.shown}"
+            output = os.read(self._end, 65536).decode()
+            self._display.feed(output)
+            self._raw += output
+        passed, self._seen = self.shown[self._seen : found], found + len(wanted)
+        return passed
+
+    @property
+    def shown(self) -> str:
+        """What stands on the screen where lines are edited, since cursors move there; else all that was written."""
+        return self._display.text if self._edits else self._raw
 
     def close(self) -> None:
         if self.process.poll() is None:
@@ -232,7 +248,7 @@ def test_ctrl_c_gives_up_a_call_and_then_ends_the_client(terminal: Terminal, tmp
     terminal.until("> ")
     [server] = programs_below(terminal.process.pid)
     terminal.type("call ask\n")
-    terminal.until("name (string): ")
+    terminal.until("name (text): ")
     terminal.type("\x03")
     terminal.until("Given up.\r\n")
     terminal.until("> ")
@@ -250,3 +266,136 @@ def test_ctrl_d_ends_it(terminal: Terminal) -> None:
     terminal.type("\x04")
     terminal.until("Good bye.")
     assert terminal.process.wait(TIMEOUT) == 0
+
+
+# -- with line editing ---------------------------------------------------------------------------------------------
+
+
+def configure(own_file: Path, **servers: Any) -> None:
+    own_file.parent.mkdir(parents=True, exist_ok=True)
+    own_file.write_text(json.dumps({"mcpServers": servers}))
+
+
+FULL = {"command": sys.executable, "args": ["-S", str(Path(__file__).parent.parent / "hub" / "full_server.py")]}
+
+
+@pytest.fixture
+def editing(shell: dict[str, str], own_file: Path) -> Iterator[Callable[[], Terminal]]:
+    """Starts `connect full` in a terminal where lines can be edited."""
+    if not is_posix():
+        pytest.skip("there are no such terminals here")
+    configure(own_file, full=FULL)
+    running: list[Terminal] = []
+
+    def start_it() -> Terminal:
+        running.append(Terminal(shell, "connect", "full", term="xterm"))
+        running[-1].until("`help` lists the commands.\n>")
+        return running[-1]
+
+    yield start_it
+    for each in running:
+        each.close()
+
+
+def test_lines_are_edited_completed_and_found_again(editing: Callable[[], Terminal], sandbox: Sandbox) -> None:
+    first = editing()
+    first.type("pront\x1b[D\x1b[D\x08mp\x05\x15")  # the line is edited, and then cleared
+    first.type("prompt gr\t")
+    first.until("prompt greet")
+    first.type("wh\t")
+    first.until(" who=")
+    first.type("A\t")
+    first.until("Ada")  # as the server suggests
+    first.type("\r")
+    first.until('Good day, Ada!"]\n>')
+    first.type(" read full://note\r")
+    first.until("This is full://note\n>")
+    first.type("half a comm\x03\x03")
+    first.until("Good bye.")
+    assert first.process.wait(TIMEOUT) == 130
+    [history] = sandbox.home.rglob("history/full")
+    assert history.stat().st_mode & 0o777 == 0o600
+    assert [json.loads(line) for line in history.read_text().splitlines()] == ["prompt greet who=Ada"]
+    second = editing()
+    second.type("\x1b[A")  # the arrow up
+    second.until("prompt greet who=Ada")
+    second.type("\x7f\x7f\x7fEve\r")
+    second.until('Good day, Eve!"]\n>')
+    second.type("\x04")
+    second.until("Good bye.")
+    assert second.process.wait(TIMEOUT) == 0
+
+
+def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: Sandbox) -> None:
+    terminal = editing()
+    terminal.type("call form\r")
+    for wanted, typed in (
+        ("first (text):", "Ada"),
+        ("second (text):", ""),
+        ("colours (several, separated by commas):", "1,blue"),
+        ("size (1 to 2):", "huge"),
+        ("That does not fit: it is a number from 1 to 2, or one of Small, Large.", ""),
+        ("size (1 to 2):", "La\t"),
+        ("sure (yes or no):", "y"),
+        ("count (a whole number):", "seven"),
+        ("count (a whole number):", "7"),
+    ):
+        terminal.until(wanted)
+        if not wanted.startswith("That"):
+            terminal.type(f"{typed}\r")
+    terminal.until("Send first=Ada, colours=[r, b], size=l, sure=yes, count=7? [y/n]")
+    terminal.type("y\r")
+    terminal.until('"content": {"first": "Ada", "colours": ["r", "b"], "size": "l", "sure": true, "count": 7}}\n>')
+    terminal.type("call address\r")
+    terminal.until("It wants you to open https://example.com/sign-in")
+    terminal.until("Have you opened it? [y/n]")
+    terminal.type("n\r")
+    terminal.until('{"action": "decline"}\n>')
+    terminal.type("\x04")
+    terminal.until("Good bye.")
+    assert not any("Ada" in file.read_text() for file in sandbox.home.rglob("history/*")), "answers are kept nowhere"
+
+
+def test_what_the_server_tells_goes_above_the_line_that_is_edited(editing: Callable[[], Terminal]) -> None:
+    terminal = editing()
+    terminal.type("call die\r")
+    terminal.until("error: The server refused")
+    terminal.type("call ec")
+    terminal.until("* connection: connected")
+    terminal.until("call ec")  # drawn again below it
+    terminal.type("ho a=1\r")
+    terminal.until('{"a": 1}\n>')
+    terminal.type("\x04")
+    terminal.until("Good bye.")
+
+
+async def test_a_person_signs_in_on_the_way(shell: dict[str, str], own_file: Path) -> None:
+    if not is_posix():
+        pytest.skip("there are no such terminals here")
+    port, authority = free_port(), Authority()
+    async with http_server(RemoteServer(), port, **authority.options(port)) as url:
+        configure(own_file, r={"type": "http", "url": url})
+        code, out, err = await finish(await start(shell, "connect", "r"))
+        assert (code, out) == (1, "")
+        assert err.endswith("run `claude-code-mcp mcp login r`\n")
+        terminal = Terminal(shell, "connect", "r")
+        try:
+            await asyncio.to_thread(terminal.until, "Open this address to sign in to r:\r\n\r\n  ")
+            await Person()((await asyncio.to_thread(terminal.until, "\r\n")).strip())
+            await asyncio.to_thread(terminal.until, "Connected to remote 1")
+            terminal.type("call echo a=1\n")
+            await asyncio.to_thread(terminal.until, "echo {'a': 1}")
+        finally:
+            terminal.close()
+        code, out, _ = await finish(await start(shell, "connect", "r"), "call echo b=2\n")
+        assert (code, out.splitlines()[-1]) == (0, "echo {'b': 2}"), "from now on no person is needed"
+
+
+def test_the_kind_may_be_left_out_before_a_name_or_an_address(mcp: Mcp, own_file: Path) -> None:
+    configure(own_file, http=FULL)
+    answer = mcp("connect", "server", "http", lines="resources\ncomplete greet who A\nwatch full://note 0\n")
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[1:] == ["full://note  note", "full://notes/{name}  notes", "Ada"]
+    assert "there are: http" in mcp("connect", "nobody").stderr
+    assert "is not available" in mcp("connect", "http://127.0.0.1:1/mcp").stderr
+    assert "is not available" in mcp("connect", "ws://127.0.0.1:1/mcp").stderr

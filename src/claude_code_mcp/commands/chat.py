@@ -22,7 +22,7 @@ from ..errors import InvalidArgument
 from ..model.text import visible
 from ..shared.client import CallFailed
 from .asking import Asking, NoAnswer
-from .flags import positive, print_json
+from .flags import positive, print_json, standard_input
 from .printing import print_question
 from .verbs import add_session, add_verb, at_server, failed
 from .watching import error_text
@@ -60,7 +60,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _text(parts: list[str]) -> str:
-    text = sys.stdin.read() if parts == ["-"] else " ".join(parts)
+    text = standard_input() if parts == ["-"] else " ".join(parts)
     if not text.strip():
         raise InvalidArgument("There is nothing to send.")
     return text

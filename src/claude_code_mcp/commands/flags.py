@@ -1,8 +1,9 @@
-"""Arguments that several commands take, the values that they refuse, and output as JSON."""
+"""Arguments that several commands take, the values that they refuse; standard input, and output as JSON."""
 
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ def add_json(parser: argparse._ActionsContainer, summary: str = "print JSON inst
 def print_json(value: Any) -> None:
     """Prints a value for scripts: indented, in the characters that it has."""
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def standard_input() -> str:
+    """All of standard input, whatever is in it; nothing if it is closed."""
+    return sys.stdin.buffer.read().decode("utf-8", "replace") if sys.stdin is not None else ""
 
 
 def positive(text: str) -> int:

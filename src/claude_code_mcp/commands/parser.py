@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import re
 import sys
 from codecs import register_error
 from collections.abc import Callable, Sequence
@@ -93,7 +94,16 @@ class _Parser(argparse.ArgumentParser):
     """Raises `_Misuse` where argparse would end the process, so that a waiting client can be told why."""
 
     def error(self, message: str) -> NoReturn:
-        raise _Misuse(message, self.format_usage())
+        raise _Misuse(_without_values(message), self.format_usage())
+
+
+def _without_values(message: str) -> str:
+    """A message of argparse that repeats options it does not know, without their values: these may be secrets."""
+    start, separator, unknown = message.partition("unrecognized arguments: ")
+    if not separator:
+        return message
+    options = [option for option in unknown.split(" ") if re.fullmatch(r"--?[A-Za-z][A-Za-z-]{0,30}", option)]
+    return f"{start}{separator}{' '.join(options) or 'there is more than the command takes'}"
 
 
 def build_parser(names: Sequence[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

@@ -1,12 +1,13 @@
-"""The line of `mcp add`, read as Claude Code's own command reads it, so that what the README of a server says can be
-pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere. Pure.
+"""The lines of `mcp add` and `mcp add-json`, read as Claude Code's own commands read them, so that what the README of a
+server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere.
+Pure.
 
 argparse repeats in its messages what it does not understand, and that may be a secret. Messages here name options and
 say what they want; they never repeat a value.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +85,28 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
     return line
 
 
-def _take_option(line: AddLine, word: str, rest: list[str]) -> None:
+def read_add_json_line(argv: Sequence[str]) -> AddLine:
+    """Reads the arguments of `mcp add-json`; the command of the line is the entry. Raises InvalidArgument, which never
+    repeats a value."""
+    line, rest = AddLine(), list(argv)
+    while rest:
+        word = rest.pop(0)
+        if word.startswith("-") and len(word) > 1:
+            _take_option(line, word, rest, "mcp add-json", ("scope", "client_secret"))
+        elif not line.name:
+            line.name = checked_name(word)
+        else:
+            line.command.append(word)
+    if not line.name or len(line.command) != 1:
+        raise InvalidArgument("mcp add-json wants a name and an entry in one argument: mcp add-json NAME 'JSON'.")
+    if line.scope is not None and line.scope not in SCOPES:
+        raise InvalidArgument(_WANTED["scope"])
+    return line
+
+
+def _take_option(
+    line: AddLine, word: str, rest: list[str], action: str = "mcp add", allowed: Collection[str] | None = None
+) -> None:
     """Sets what an option says; takes its value, or values, from the rest of the line."""
     option, separator, value = word.partition("=")
     if not word.startswith("--"):  # -eNAME=VALUE
@@ -93,8 +115,9 @@ def _take_option(line: AddLine, word: str, rest: list[str]) -> None:
         setattr(line, _SWITCHES[option], True)
         return
     target = _WITH_VALUE.get(option)
-    if target is None:
-        raise InvalidArgument(f"{_shown(option)} is not an option of mcp add; the command of a server goes after --.")
+    if target is None or (allowed is not None and target not in allowed):
+        where = "" if allowed is not None else "; the command of a server goes after --"
+        raise InvalidArgument(f"{_shown(option)} is not an option of {action}{where}.")
     if not separator:
         if not rest or rest[0] == "--":
             raise InvalidArgument(_WANTED.get(target, f"{option} wants a value."))

@@ -1,5 +1,5 @@
-"""`mcp`: the arguments of its actions. What an action does is in `configure`, `live` and `connect`, each of which is
-imported only when one of its actions is called."""
+"""`mcp`: the arguments of its actions. What an action does is in `configure`, `live`, `reading` and `connect`, each of
+which is imported only when one of its actions is called."""
 
 import argparse
 from collections.abc import Sequence
@@ -15,23 +15,36 @@ _REMOTE_KINDS = {
     "sse": "a remote server over server-sent events, as before 2025",
     "ws": "a remote server over a WebSocket",
 }
+_KINDS = ("server", "stdio", *_REMOTE_KINDS)
 
 
 class _ActionParser(argparse.ArgumentParser):
-    """For an action that reads its own line: argparse would repeat in its messages what it does not understand, and
-    that may be a secret."""
+    """For actions with a line of their own kind."""
 
     reads_line = False
+    """The action reads its line itself: argparse would repeat in its messages what it does not understand, and that may
+    be a secret."""
+    finds_kind = False
+    """The kind of server to connect to may be left out: an address says by itself what it is, and any other word is the
+    name of a configured server."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        if not self.reads_line:
-            return super().parse_known_args(args, namespace)
         argv = list(args or ())
+        if not self.reads_line:
+            return super().parse_known_args(_with_kind(argv) if self.finds_kind else argv, namespace)
         options = argv[: argv.index("--")] if "--" in argv else argv
         wants_help = [word for word in options if word in ("-h", "--help")][:1] if len(options) == 1 else []
         arguments, _ = super().parse_known_args(wants_help, namespace)
         arguments.line = argv
         return arguments, []
+
+
+def _with_kind(argv: list[str]) -> list[str]:
+    if not argv or argv[0].startswith("-") or argv[0] in _KINDS:
+        return argv
+    if "://" not in argv[0]:
+        return ["server", *argv]
+    return ["ws" if argv[0].startswith(("ws://", "wss://")) else "http", *argv]
 
 
 def add_to(commands: Any) -> None:
@@ -46,8 +59,11 @@ def add_to(commands: Any) -> None:
     _add_add(actions)
     _add_add_json_get_and_import(actions)
     _add_remove_enable_disable(actions)
-    _add_status_and_tools(actions)
+    _add_status(actions)
+    _add_lists(actions)
     _add_call(actions)
+    _add_read_prompt_and_complete(actions)
+    _add_watch(actions)
     _add_login_and_logout(actions)
     _add_connect(actions)
 
@@ -75,11 +91,15 @@ def _add_add(actions: Any) -> None:
 
 
 def _add_add_json_get_and_import(actions: Any) -> None:
-    parser = actions.add_parser("add-json", help="configure a server in our own file from its entry as JSON")
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument("entry", metavar="JSON", help='such as \'{"command": "npx", "args": ["-y", "a-server"]}\'')
-    parser.add_argument("-s", "--scope", metavar="SCOPE", help="for Claude Code; changes nothing here")
-    parser.add_argument("--force", action="store_true", help="replace the one of this name")
+    parser = actions.add_parser(
+        "add-json",
+        help="configure a server in our own file from its entry as JSON",
+        usage="%(prog)s NAME JSON [--force]",
+        description='JSON is an entry such as \'{"command": "npx", "args": ["-y", "a-server"]}\', or - to read it from '
+        "standard input. -s or --scope is for Claude Code and changes nothing here; --client-secret goes into the "
+        "entry. --force replaces the server of this name.",
+    )
+    parser.reads_line = True
     parser.set_defaults(run=_configure, action="add-json")
     parser = actions.add_parser("get", help="one server as it is configured, without its secrets")
     parser.add_argument("name", metavar="NAME")
@@ -110,17 +130,28 @@ def _add_remove_enable_disable(actions: Any) -> None:
         parser.set_defaults(run=_configure, action=action)
 
 
-def _add_status_and_tools(actions: Any) -> None:
+def _add_status(actions: Any) -> None:
+    parser = actions.add_parser("status", help="connect to servers and tell how they stand")
+    _add_servers(parser)
+    parser.set_defaults(run=_use, action="status")
+
+
+def _add_lists(actions: Any) -> None:
     for action, summary in (
-        ("status", "connect to servers and tell how they stand"),
-        ("tools", "the tools of all servers, or of one"),
+        ("tools", "the tools of all servers, or of some"),
+        ("resources", "the resources, and templates of their addresses, of all servers, or of some"),
+        ("prompts", "the prompts of all servers, or of some"),
     ):
         parser = actions.add_parser(action, help=summary)
-        parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
-        add_json(parser)
-        _add_seconds(parser, "--patience", _CONNECT_SECONDS)
-        _add_scope(parser)
-        parser.set_defaults(run=_use, action=action)
+        _add_servers(parser)
+        parser.set_defaults(run=_read, action=action)
+
+
+def _add_servers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("servers", nargs="*", metavar="SERVER", help="only these")
+    add_json(parser)
+    _add_seconds(parser, "--patience", _CONNECT_SECONDS)
+    _add_scope(parser)
 
 
 def _add_call(actions: Any) -> None:
@@ -138,10 +169,52 @@ def _add_call(actions: Any) -> None:
         metavar="JSON | NAME=VALUE",
         help="one object, - to read it from standard input, or pairs",
     )
+    _add_common(parser)
+    parser.set_defaults(run=_use, action="call")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
     add_json(parser, "print the whole result as JSON")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="give up after this long")
     _add_scope(parser)
-    parser.set_defaults(run=_use, action="call")
+
+
+def _add_read_prompt_and_complete(actions: Any) -> None:
+    read = actions.add_parser(
+        "read",
+        help="read a resource",
+        description="Prints what is in the resource; into a file or a pipe as it is, also if it is not text.",
+    )
+    read.add_argument("server", metavar="SERVER")
+    read.add_argument("uri", metavar="URI")
+    prompt = actions.add_parser("prompt", help="get a prompt")
+    prompt.add_argument("server", metavar="SERVER")
+    prompt.add_argument("prompt", metavar="PROMPT")
+    prompt.add_argument("arguments", nargs="*", metavar="JSON | NAME=VALUE", help="its arguments")
+    complete = actions.add_parser("complete", help="what a server suggests for an argument of a prompt or a template")
+    complete.add_argument("server", metavar="SERVER")
+    complete.add_argument("reference", metavar="PROMPT | TEMPLATE")
+    complete.add_argument("argument", metavar="ARGUMENT")
+    complete.add_argument("value", nargs="?", default="", metavar="BEGINNING", help="what is typed already")
+    complete.add_argument("pairs", nargs="*", metavar="NAME=VALUE", help="arguments that have a value already")
+    for parser, action in ((read, "read"), (prompt, "prompt"), (complete, "complete")):
+        _add_common(parser)
+        parser.set_defaults(run=_read, action=action)
+
+
+def _add_watch(actions: Any) -> None:
+    parser = actions.add_parser(
+        "watch",
+        help="print what a server tells by itself, as it comes",
+        description="Prints notifications of the server until Ctrl-C, or until the server is lost; changes of lists "
+        "and log messages come by themselves, changes of resources for those that are named.",
+    )
+    parser.add_argument("server", metavar="SERVER")
+    parser.add_argument("uris", nargs="*", metavar="URI", help="resources to follow")
+    add_json(parser, "print one JSON object a line")
+    parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="end after this long")
+    _add_scope(parser)
+    parser.set_defaults(run=_read, action="watch")
 
 
 def _add_login_and_logout(actions: Any) -> None:
@@ -157,11 +230,19 @@ def _add_login_and_logout(actions: Any) -> None:
 def _add_connect(actions: Any) -> None:
     parser = actions.add_parser(
         "connect",
-        help="try a server that need not be configured: a small interactive client",
+        help="an interactive client for a configured server, or for any other",
+        usage="%(prog)s NAME | URL | KIND …",
         description="Connects, tells what is there, and reads commands line by line until the end of input, `quit` "
-        "or Ctrl-C. `help` lists them.",
+        "or Ctrl-C. `help` lists them. NAME is a configured server, which is used with its sign-in; KIND says what "
+        "else there is to connect to. In a terminal lines can be edited and completed, if prompt_toolkit is "
+        "installed (the extra `tui`).",
     )
+    parser.finds_kind = True
     kinds = parser.add_subparsers(title="kinds", metavar="KIND", required=True, parser_class=argparse.ArgumentParser)
+    server = kinds.add_parser("server", help="a configured server; `server` may be left out before its name")
+    server.add_argument("name", metavar="NAME")
+    _add_scope(server)
+    server.set_defaults(run=_connect, kind="server")
     stdio = kinds.add_parser(
         "stdio", help="a program on this machine", usage="%(prog)s [--env NAME=VALUE] COMMAND [ARGUMENT …]"
     )
@@ -210,6 +291,12 @@ def _use(arguments: argparse.Namespace) -> int:
     from . import live  # noqa: PLC0415 - loads the MCP SDK
 
     return live.ACTIONS[arguments.action](arguments)
+
+
+def _read(arguments: argparse.Namespace) -> int:
+    from . import reading  # noqa: PLC0415 - loads the MCP SDK
+
+    return reading.ACTIONS[arguments.action](arguments)
 
 
 def _connect(arguments: argparse.Namespace) -> int:

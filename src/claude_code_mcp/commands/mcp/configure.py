@@ -1,8 +1,8 @@
 """`mcp list`, `get`, `add`, `add-json`, `import`, `remove`, `enable`, `disable`: the configuration. Connect to nothing.
 
-`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own file is ever
-changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one, and with
-everything else in the file kept. A file that cannot be read is refused and left as it is.
+`load_configuration` and `select_servers` are shared with the actions that do connect. Only our own
+file is ever changed, through `edit_entries`: under a lock, written to a temporary file that then replaces the old one,
+and with everything else in the file kept. A file that cannot be read is refused and left as it is.
 """
 
 import argparse
@@ -24,7 +24,8 @@ from ...hub.config_entry import InvalidEntry, MissingVariable, ServerConfig, exp
 from ...hub.config_files import ConfiguredServer, HubConfig, hub_servers
 from ...json_text import decode_with_comments
 from ...private_files import FILE, private_directory, replace_file
-from .add_line import checked_name, entry_of, read_add_line
+from ..flags import standard_input
+from .add_line import checked_name, entry_of, read_add_json_line, read_add_line
 from .render import as_json, clean, table
 from .sources import entries_of
 
@@ -97,15 +98,20 @@ def add(arguments: argparse.Namespace) -> int:
 
 
 def add_json(arguments: argparse.Namespace) -> int:
-    """An entry as JSON, as Claude Code's own `add-json` takes it."""
+    """An entry as JSON, as Claude Code's own `add-json` takes it; `-` reads it from standard input."""
+    line = read_add_json_line(arguments.line)
+    [text] = line.command
     try:
-        entry = decode_with_comments(arguments.entry)
+        entry = decode_with_comments(standard_input() if text == "-" else text)
     except ValueError as error:
         raise InvalidArgument(f"The entry is not JSON: {error}.") from None
     if not isinstance(entry, dict):
         raise InvalidArgument("The entry must be an object.")
-    _add_entry(checked_name(arguments.name), in_our_words(entry, {}), force=arguments.force)
-    _explain_scope(arguments.scope)
+    if line.client_secret is not None:
+        oauth = entry.get("oauth")
+        entry["oauth"] = {**(oauth if isinstance(oauth, dict) else {}), "clientSecret": line.client_secret}
+    _add_entry(line.name, in_our_words(entry, {}), force=line.force)
+    _explain_scope(line.scope)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`mcp connect`: a small interactive client for one server, in a terminal or on a pipe.
+"""`mcp connect`: an interactive client for one server, in a terminal or on a pipe.
 
 Commands are read line by line and done one after another; a command that fails is reported and the next one is read.
 Notifications of the server and changes of the connection are shown as they come.
@@ -6,11 +6,12 @@ Notifications of the server and changes of the connection are shown as they come
 
 import argparse
 import asyncio
-import json
 import math
 import os
+import re
 import shlex
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,66 +21,82 @@ from urllib.parse import urlsplit
 import anyio
 from mcp import MCPError
 
-from ...errors import ClaudeCodeError, InvalidArgument
+from ...config import load_settings
+from ...errors import ClaudeCodeError, InvalidArgument, UpstreamUnavailable
+from ...hub.auth.oauth import has_oauth
 from ...hub.config_entry import InvalidEntry, parse_entry
 from ...hub.config_files import ConfigScope, ConfiguredServer, HubConfig
 from ...hub.hub import Hub
 from .add_line import raw_entry
-from .live import call_tool, server_name, tool_line
-from .prompts import QuestionPrompter, parse_arguments
-from .render import block_text, counted, one_line, resource_text, result_text, signature
+from .candidates import Candidates
+from .configure import load_configuration, select_servers
+from .live import server_name, sign_in
+from .operations import (
+    OperationResult,
+    call_tool,
+    complete,
+    get_prompt,
+    list_prompts,
+    list_resources,
+    read_resource,
+    text_arguments,
+    tool_line,
+)
+from .prompts import QuestionPrompter
+from .render import counted, notification_line, one_line
 from .runner import command_hub, run_action
 from .terminal import Screen
 
 _NOT_ANNOUNCED = {"notifications/progress", "notifications/cancelled"}
-_HELP = """\
-tools                         what can be called
-call NAME [JSON | A=B …]      call a tool
-resources                     what can be read
-read URI                      read a resource
-prompts                       what can be asked for
-prompt NAME [JSON | A=B …]    get a prompt
-watch [SECONDS]               do nothing but show what the server tells; Ctrl-C ends it
-help                          this
-quit                          end, as do Ctrl-C and the end of input (Ctrl-D)
+_SIGN_IN_SECONDS = 300.0
+_COMMANDS = {
+    "tools": ("", "what can be called"),
+    "call": ("NAME [JSON | A=B …]", "call a tool"),
+    "resources": ("", "what can be read"),
+    "read": ("URI", "read a resource"),
+    "prompts": ("", "what can be asked for"),
+    "prompt": ("NAME [JSON | A=B …]", "get a prompt"),
+    "complete": ("NAME ARGUMENT [BEGINNING]", "what the server suggests for an argument"),
+    "watch": ("[URI …] [SECONDS]", "only show what the server tells; Ctrl-C ends it"),
+    "help": ("", "this"),
+    "quit": ("", "end, as do Ctrl-C and the end of input (Ctrl-D)"),
+}
+_HELP = "\n".join(f"{f'{name} {usage}':<36}{summary}" for name, (usage, summary) in _COMMANDS.items())
+_EDITING_HELP = """
+Tab completes; arrows and Ctrl-R find earlier commands; what begins with a space is not kept."""
+_NOTES_HELP = """
 What the server tells by itself is shown as it comes, behind a *."""
 
 
 def connect(arguments: argparse.Namespace) -> int:
-    return run_action(_connect(_configured_server(arguments)))
+    return run_action(_connect(_server(arguments)))
 
 
-def _configured_server(arguments: argparse.Namespace) -> ConfiguredServer:
+def _server(arguments: argparse.Namespace) -> ConfiguredServer:
+    if arguments.kind == "server":
+        return select_servers(load_configuration(arguments), [arguments.name]).servers[arguments.name]
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if arguments.url is None and not command:
         raise InvalidArgument("Which program? claude-code-mcp mcp connect stdio COMMAND [ARGUMENT …]")
     entry = raw_entry(command, arguments.url, arguments.kind, arguments.header, arguments.env)
-    name = Path(command[0]).name if arguments.url is None else urlsplit(arguments.url).hostname or arguments.kind
+    name = Path(command[0]).name if arguments.url is None else _host(arguments.url) or arguments.kind
     try:
         return ConfiguredServer(name, parse_entry(name, entry, os.environ), ConfigScope.OWN)
     except InvalidEntry as error:
         raise InvalidArgument(f"This server cannot be connected to: {error}.") from None
 
 
+def _host(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        raise InvalidArgument("This is no address.") from None
+
+
 async def _connect(server: ConfiguredServer) -> int:
-    screen = Screen()
-
-    def announce(_: str, method: str, params: dict[str, Any]) -> None:
-        if method not in _NOT_ANNOUNCED:  # progress is shown by the call, and a cancellation is ours
-            screen.show(f"* {_notification_line(method, params)}")
-
-    async with command_hub(HubConfig({server.name: server}), announce) as hub:
-        return await InteractiveClient(hub, server.name, screen).run()
-
-
-def _notification_line(method: str, params: dict[str, Any]) -> str:
-    if method == "notifications/message":
-        return f"{params.get('level')}: {one_line(_as_text(params.get('data')), 1000)}"
-    return f"{method} {one_line(_as_text(params), 1000)}".rstrip() if params else method
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    client = InteractiveClient(server)
+    async with command_hub(HubConfig({server.name: server}), client.announce) as hub:
+        return await client.run(hub)
 
 
 class InteractiveClient:
@@ -89,12 +106,14 @@ class InteractiveClient:
     the client.
     """
 
-    def __init__(self, hub: Hub, server: str, screen: Screen) -> None:
-        self._hub = hub
-        self._server = server
-        self._screen = screen
+    _hub: Hub
+
+    def __init__(self, server: ConfiguredServer) -> None:
+        self._config = server.config
+        self._server = server.name
         self._session = anyio.CancelScope()
         self._current: anyio.CancelScope | None = None
+        self._screen = _make_screen(server.name, self._interrupt)
         self._commands: dict[str, Callable[[str], Awaitable[None]]] = {
             "tools": self._tools,
             "call": self._call,
@@ -102,18 +121,27 @@ class InteractiveClient:
             "read": self._read,
             "prompts": self._prompts,
             "prompt": self._prompt,
-            "watch": self._wait,
+            "complete": self._complete,
+            "watch": self._watch,
             "help": self._help,
         }
 
-    async def run(self) -> int:
+    def announce(self, _: str, method: str, params: dict[str, Any]) -> None:
+        """Shows a notification of the server."""
+        if method not in _NOT_ANNOUNCED:  # progress is shown by the call, and a cancellation is ours
+            self._screen.show(f"* {notification_line(method, params)}")
+
+    async def run(self, hub: Hub) -> int:
         """Runs until the end of input, `quit` or Ctrl-C. The exit code is 130 after Ctrl-C; on a pipe it is 1 if any
         command failed."""
+        self._hub = hub
         with self._handling_interrupts(), self._session:
+            await self._sign_in_if_needed()
             await self._greet()
-            unwatch = self._hub.watch(self._server, self._announce_change)
+            self._screen.complete_with(Candidates(hub, self._server, _COMMANDS))
+            unwatch = hub.watch(self._server, self._announce_change)
             try:
-                while (line := await self._screen.read_line("> ")) is not None:
+                while (line := await self._screen.read_command()) is not None:
                     if line.strip() in {"quit", "exit"}:
                         break
                     await self._execute(line.strip())
@@ -144,6 +172,16 @@ class InteractiveClient:
             [status] = self._hub.status(self._server)
             reason = f" ({one_line(status.reason, 300)})" if status.reason else ""
             self._screen.show(f"* connection: {status.state}{reason}")
+
+    async def _sign_in_if_needed(self) -> None:
+        """Connects; where a person has to sign in first and is there, that is done now."""
+        try:
+            await self._hub.tools(self._server)
+        except UpstreamUnavailable as error:
+            can_sign_in = self._screen.is_terminal and has_oauth(self._config)
+            if error.data.get("state") != "needs-auth" or not can_sign_in:
+                raise
+            await sign_in(self._hub, self._server, _SIGN_IN_SECONDS, self._screen.show, self._screen.read_line)
 
     async def _greet(self) -> None:
         hub, server = self._hub, self._server
@@ -178,71 +216,92 @@ class InteractiveClient:
             self._screen.show("Given up.")
         self._current = None
 
+    # -- the commands -------------------------------------------------------------------------------------------
+
+    def _show(self, found: OperationResult) -> None:
+        if found.text:
+            self._screen.show(found.text)
+
     async def _tools(self, _: str) -> None:
         for tool in await self._hub.tools(self._server):
             self._screen.show(tool_line(tool.tool))
 
     async def _call(self, line: str) -> None:
-        name, texts = _split_line(line, "call NAME [JSON | A=B …]")
+        name, texts = _split_line(line, "call")
         prompter = QuestionPrompter(self._screen.show, self._screen.read_line)
         try:
-            result = await call_tool(self._hub, self._server, name, texts, prompter)
+            found = await call_tool(self._hub, self._server, name, texts, prompter)
         finally:
             await prompter.withdraw()
-        self._screen.show(result_text(result))
-        if result.get("isError"):
+        self._screen.show(found.text)
+        if found.failed:
             self._screen.show_error(f"{name} says that it failed.")
 
     async def _resources(self, _: str) -> None:
-        for resource in await self._hub.resources(self._server):
-            self._screen.show(f"{resource.uri}  {one_line(resource.description or resource.name)}")
-        for template in await self._hub.resource_templates(self._server):
-            self._screen.show(f"{template.uri_template}  {one_line(template.description or template.name)}")
+        self._show(await list_resources(self._hub, self._server))
 
     async def _read(self, uri: str) -> None:
         if not uri:
-            raise InvalidArgument("read URI")
-        for content in (await self._hub.read(self._server, uri)).contents:
-            self._screen.show(resource_text(content.model_dump(by_alias=True, mode="json", exclude_none=True)))
+            raise _misuse("read")
+        self._show(await read_resource(self._hub, self._server, uri))
 
     async def _prompts(self, _: str) -> None:
-        for prompt in await self._hub.prompts(self._server):
-            arguments = prompt.arguments or []
-            schema = {
-                "properties": {argument.name: {} for argument in arguments},
-                "required": [argument.name for argument in arguments if argument.required],
-            }
-            description = one_line(prompt.description or prompt.title)
-            self._screen.show(f"{signature(prompt.name, schema)}  {description}".rstrip())
+        self._show(await list_prompts(self._hub, self._server))
 
     async def _prompt(self, line: str) -> None:
-        name, texts = _split_line(line, "prompt NAME [JSON | A=B …]")
-        arguments = {key: _as_text(value) for key, value in parse_arguments(texts, {}).items()}
-        for message in (await self._hub.prompt(self._server, name, arguments)).messages:
-            block = message.content.model_dump(by_alias=True, mode="json", exclude_none=True)
-            self._screen.show(f"{message.role}: {block_text(block)}")
+        name, texts = _split_line(line, "prompt")
+        self._show(await get_prompt(self._hub, self._server, name, texts))
 
-    async def _wait(self, seconds: str) -> None:
+    async def _complete(self, line: str) -> None:
+        name, texts = _split_line(line, "complete")
+        if not texts:
+            raise _misuse("complete")
+        argument, beginning, *pairs = [*texts, ""] if len(texts) == 1 else texts
+        self._show(await complete(self._hub, self._server, name, argument, beginning, text_arguments(pairs)))
+
+    async def _watch(self, line: str) -> None:
+        *uris, last = line.split() or [""]
         try:
-            duration = float(seconds) if seconds else math.inf
+            duration = float(last) if last else math.inf
         except ValueError:
-            raise InvalidArgument("watch [SECONDS]") from None
+            uris, duration = [*uris, last], math.inf
+        if not duration >= 0 or any(":" not in uri for uri in uris):
+            raise _misuse("watch")
+        for uri in uris:
+            await self._hub.follow(self._server, uri)
         with anyio.move_on_after(duration):
             await anyio.sleep_forever()
 
     async def _help(self, _: str) -> None:
-        self._screen.show(_HELP)
+        self._screen.show(_HELP + (_EDITING_HELP if self._screen.edits else "") + _NOTES_HELP)
 
 
-def _split_line(line: str, usage: str) -> tuple[str, list[str]]:
+def _make_screen(server: str, interrupt: Callable[[], None]) -> Screen:
+    """With line editing in a terminal that can do it, if what that needs is installed."""
+    plain = Screen()
+    if not plain.is_terminal or (os.environ.get("TERM", "dumb") == "dumb" and sys.platform != "win32"):
+        return plain
+    try:
+        from .editing import EditingScreen  # noqa: PLC0415 - an extra, and needed in a terminal only
+    except ImportError:
+        return plain
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", server)[:64]
+    return EditingScreen(load_settings().state_dir / "mcp" / "history" / name, interrupt)
+
+
+def _misuse(command: str) -> InvalidArgument:
+    return InvalidArgument(f"{command} {_COMMANDS[command][0]}")
+
+
+def _split_line(line: str, command: str) -> tuple[str, list[str]]:
     """A name and its arguments: one piece of JSON as it is, or words split as a shell would. Raises InvalidArgument."""
     name, _, rest = line.partition(" ")
     if not name:
-        raise InvalidArgument(usage)
+        raise _misuse(command)
     rest = rest.strip()
     if rest.startswith(("{", "[")):
         return name, [rest]
     try:
         return name, shlex.split(rest)
     except ValueError as error:
-        raise InvalidArgument(f"{usage}: {error}.") from None
+        raise InvalidArgument(f"{command} {_COMMANDS[command][0]}: {error}.") from None

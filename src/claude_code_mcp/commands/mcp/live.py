@@ -1,4 +1,4 @@
-"""`mcp status`, `tools`, `call`, `login`, `logout`: the actions that connect to configured servers.
+"""`mcp status`, `call`, `login`, `logout`: the actions that connect to configured servers.
 
 Each makes a hub for the servers that it needs and closes it before it returns, also on failure and Ctrl-C, so that no
 program of a server is left running. What was asked for goes to stdout, everything else to stderr.
@@ -6,42 +6,42 @@ program of a server is left running. What was asked for goes to stdout, everythi
 
 import argparse
 import asyncio
-import difflib
 import os
 import sys
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields, replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
-import mcp_types as types
 
-from ...errors import InvalidArgument
 from ...hub.config_files import HubConfig
 from ...hub.elicitation import cancel_elicitation
 from ...hub.hub import Hub, HubTool, ServerStatus
 from ...model.question import AskPerson
 from ...shared.client import ask_shared
+from ..flags import standard_input
 from .configure import load_configuration, select_servers
-from .prompts import QuestionPrompter, parse_arguments
-from .render import Progress, as_json, clean, counted, one_line, result_text, signature, table
-from .runner import command_hub, print_error, run_action
-from .terminal import InputLines
+from .operations import call_tool
+from .prompts import QuestionPrompter, ReadLine, Show
+from .render import as_json, counted, one_line, table
+from .runner import command_hub, print_error, print_found, run_action
+from .terminal import InputLines, is_terminal
 
 _PASTE_HINT = """\
 A browser on another machine will end up on a page that it cannot open: paste the address of that page here."""
 
 
-# -- status and tools ----------------------------------------------------------------------------------------------
+# -- status --------------------------------------------------------------------------------------------------------
 
 
 async def _status(arguments: argparse.Namespace) -> int:
-    configuration, timeout = _selected(arguments), arguments.timeout
+    configuration, timeout = selected(arguments), arguments.timeout
     shared = await asyncio.to_thread(ask_shared, os.environ, "hub")
     if shared is not None:
-        statuses = [ServerStatus(**status) for status in shared if status["name"] in configuration.servers]
+        statuses = [_status_of(status) for status in shared if status["name"] in configuration.servers]
     else:
         async with command_hub(configuration) as hub:
             tools = await hub.tools(timeout=timeout)
@@ -56,9 +56,16 @@ async def _status(arguments: argparse.Namespace) -> int:
     return 1 if unavailable or configuration.problems else 0
 
 
-def _selected(arguments: argparse.Namespace) -> HubConfig:
+def selected(arguments: argparse.Namespace) -> HubConfig:
+    """The configuration with the servers that were named, or with all."""
     configuration = load_configuration(arguments)
     return select_servers(configuration, arguments.servers) if arguments.servers else configuration
+
+
+def _status_of(raw: Mapping[str, Any]) -> ServerStatus:
+    """A status as the shared server gives it, which may be of another version."""
+    known = {each.name for each in fields(ServerStatus)}
+    return ServerStatus(**{name: value for name, value in raw.items() if name in known})
 
 
 def _with_tool_count(status: ServerStatus, tools: list[HubTool]) -> ServerStatus:
@@ -71,18 +78,18 @@ def _with_tool_count(status: ServerStatus, tools: list[HubTool]) -> ServerStatus
 def _status_line(status: ServerStatus, timeout: float) -> str:
     """Who the server is and what it offers, or why it is not connected."""
     if status.state != "connected":
-        return one_line(_reason(status, timeout), 300)
+        return one_line(reason_of(status, timeout), 400)
     offers_tools = "tools" in (status.capabilities or {})
     tools = counted(status.tools or 0, "tool") if status.tools is not None or not offers_tools else "tools not told"
     return f"{server_name(status)}, protocol {status.protocol_version}, {tools}"
 
 
 def _status_data(status: ServerStatus, timeout: float) -> dict[str, Any]:
-    reason = None if status.state == "connected" else _reason(status, timeout)
+    reason = None if status.state == "connected" else reason_of(status, timeout)
     return {**asdict(status), "reason": reason}
 
 
-def _reason(status: ServerStatus, timeout: float) -> str:
+def reason_of(status: ServerStatus, timeout: float) -> str:
     return status.reason or f"no answer within {timeout:g} s"
 
 
@@ -92,85 +99,26 @@ def server_name(status: ServerStatus) -> str:
     return one_line(f"{info.get('name', 'a server without a name')} {info.get('version', '')}")
 
 
-async def _tools(arguments: argparse.Namespace) -> int:
-    configuration = _selected(arguments)
-    async with command_hub(configuration) as hub:
-        tools = await hub.tools(timeout=arguments.timeout)
-        statuses = hub.status()
-    connected = [status.name for status in statuses if status.state == "connected"]
-    by_server = {name: [tool.tool for tool in tools if tool.server == name] for name in connected}
-    if arguments.json:
-        print(as_json({name: [_dump(tool) for tool in own] for name, own in by_server.items()}))
-    else:
-        for name, own in by_server.items():
-            print("\n".join([f"{name}: {counted(len(own), 'tool')}", *(f"  {tool_line(tool)}" for tool in own)]))
-    missing = [
-        status
-        for status in statuses
-        if status.name not in by_server and (arguments.servers or status.state != "disabled")
-    ]
-    for status in missing:
-        print_error(f"{status.name}: {status.state}: {_reason(status, arguments.timeout)}")
-    return 1 if missing or configuration.problems else 0
-
-
-def tool_line(tool: types.Tool) -> str:
-    """`name(parameters)` and the beginning of the description."""
-    description = one_line(tool.description or tool.title)
-    shown = signature(tool.name, tool.input_schema)
-    return f"{shown}  {description}" if description else shown
-
-
-def _dump(model: Any) -> dict[str, Any]:
-    dumped: dict[str, Any] = model.model_dump(by_alias=True, mode="json", exclude_none=True)
-    return dumped
-
-
 # -- call ----------------------------------------------------------------------------------------------------------
 
 
 async def _call(arguments: argparse.Namespace) -> int:
-    texts = [sys.stdin.read()] if arguments.arguments == ["-"] else arguments.arguments
+    texts = [standard_input()] if arguments.arguments == ["-"] else arguments.arguments
     async with command_hub(select_servers(load_configuration(arguments), [arguments.server])) as hub:
         with anyio.move_on_after(arguments.timeout):
-            result = await call_tool(hub, arguments.server, arguments.tool, texts, _prompter())
-            text = as_json(result) if arguments.json else result_text(result)
-            print(clean(text) if sys.stdout.isatty() and not arguments.json else text)
-            return 1 if result.get("isError") else 0
+            found = await call_tool(hub, arguments.server, arguments.tool, texts, _prompter())
+            print_found(found, json=arguments.json)
+            return 1 if found.failed else 0
     return print_error(f"{arguments.tool} did not answer within {arguments.timeout:g} s.")
-
-
-async def call_tool(hub: Hub, server: str, tool: str, texts: list[str], ask: AskPerson) -> dict[str, Any]:
-    """The result of a call with arguments as people type them; progress is shown on stderr meanwhile.
-
-    Raises InvalidArgument, before anything is sent, for arguments that do not parse and for a tool that the server
-    does not list.
-    """
-    schema = _input_schema(await hub.tools(server), server, tool)
-    progress = Progress(sys.stderr)
-    try:
-        return _dump(await hub.call(server, tool, parse_arguments(texts, schema), on_progress=progress, ask=ask))
-    finally:
-        progress.done()
-
-
-def _input_schema(tools: list[HubTool], server: str, name: str) -> dict[str, Any]:
-    schemas = {tool.tool.name: tool.tool.input_schema for tool in tools}
-    if name in schemas:
-        return schemas[name]
-    if not schemas:
-        return {}  # a server that lists no tools may still have this one: it decides
-    close = difflib.get_close_matches(name, schemas, 3) or list(schemas)[:10]
-    raise InvalidArgument(f"{server!r} has no tool {name!r}; it has, among others: {clean(', '.join(close))}.")
 
 
 def _prompter() -> AskPerson:
     """Asks on stderr, so that stdout has nothing but the result; without a terminal every question is cancelled."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
         return cancel_elicitation
     lines = InputLines()
 
-    async def read_line(prompt: str) -> str | None:
+    async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
         print(prompt, end="", file=sys.stderr, flush=True)
         return await lines.next()
 
@@ -182,38 +130,47 @@ def _prompter() -> AskPerson:
 
 async def _login(arguments: argparse.Namespace) -> int:
     """Prints the address to open. It is done when the browser comes back to us, or when its last address is pasted."""
-    server, addresses = arguments.server, list[str]()
-    pasting: asyncio.Future[None] | None = None
+    server, lines = arguments.server, InputLines()
 
-    async def show(address: str) -> None:
-        nonlocal pasting
-        addresses.append(address)
-        print(f"Open this address to sign in to {server}:\n\n  {address}\n\n{_PASTE_HINT}", flush=True)
-        pasting = asyncio.ensure_future(_follow_pasted_address(InputLines(), address))
+    async def read_line(prompt: str, choices: Sequence[str] = ()) -> str | None:
+        return await lines.next()
 
     async with command_hub(select_servers(load_configuration(arguments), [server])) as hub:
-        try:
-            status = await hub.authenticate(server, show, arguments.timeout)
-            tools = await hub.tools(server, arguments.timeout) if status.state == "connected" else []
-        finally:
-            if pasting is not None:
-                pasting.cancel()
+        status, was_asked = await sign_in(hub, server, arguments.timeout, partial(print, flush=True), read_line)
+        tools = await hub.tools(server, arguments.timeout) if status.state == "connected" else []
     if status.state != "connected":
         return print_error(f"{server}: {status.state}: {status.reason}")
-    done = f"Signed in to {server}" if addresses else f"{server} wants nobody to sign in"
+    done = f"Signed in to {server}" if was_asked else f"{server} wants nobody to sign in"
     print(f"{done}: {server_name(status)}, {counted(len(tools), 'tool')}.")
     return 0
 
 
-async def _follow_pasted_address(lines: InputLines, address: str) -> None:
+async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: ReadLine) -> tuple[ServerStatus, bool]:
+    """Shows the address at which a person signs in, and takes the one that the browser ends up at if it is pasted.
+    Returns how the server stands then, and whether there was an address to open. Raises UpstreamUnavailable."""
+    pasting: list[asyncio.Future[None]] = []
+
+    async def show_address(address: str) -> None:
+        show(f"Open this address to sign in to {server}:\n\n  {address}\n\n{_PASTE_HINT}")
+        pasting.append(asyncio.ensure_future(_follow_pasted_address(address, show, read_line)))
+
+    try:
+        return await hub.authenticate(server, show_address, timeout), bool(pasting)
+    finally:
+        for each in pasting:
+            each.cancel()
+        await asyncio.gather(*pasting, return_exceptions=True)
+
+
+async def _follow_pasted_address(address: str, show: Show, read_line: ReadLine) -> None:
     """Requests the redirect address on this machine in place of a browser on another one, which cannot reach it."""
     [redirect] = parse_qs(urlsplit(address).query).get("redirect_uri") or [""]
-    while (line := await lines.next()) is not None:
+    while (line := await read_line("")) is not None:
         if redirect and line.strip().startswith(f"{redirect}?"):
             async with httpx2.AsyncClient(trust_env=False) as browser:
                 await browser.get(line.strip())
         elif line.strip():
-            print(f"That is not it: the address begins with {redirect}?", flush=True)
+            show(f"That is not it: the address begins with {redirect}?")
 
 
 async def _logout(arguments: argparse.Namespace) -> int:
@@ -225,7 +182,6 @@ async def _logout(arguments: argparse.Namespace) -> int:
 
 ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
     "status": lambda arguments: run_action(_status(arguments)),
-    "tools": lambda arguments: run_action(_tools(arguments)),
     "call": lambda arguments: run_action(_call(arguments)),
     "login": lambda arguments: run_action(_login(arguments)),
     "logout": lambda arguments: run_action(_logout(arguments)),

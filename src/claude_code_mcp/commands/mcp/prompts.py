@@ -5,19 +5,26 @@ Nothing here reads or writes by itself; where lines come from and go to is hande
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 
 from ...errors import InvalidArgument
-from .render import clean, one_line
+from .fields import LEFT_OUT, FieldEntry, Unfit, read_entries, shown_content
+from .render import clean
 
 Show = Callable[[str], None]
 """Shows a line of text."""
-ReadLine = Callable[[str], Awaitable[str | None]]
-"""Shows a prompt and waits for a line; None when there are no more."""
+
+
+class ReadLine(Protocol):
+    """Shows a prompt and waits for a line; None when there are no more. `choices` complete what is typed."""
+
+    def __call__(self, prompt: str, choices: Sequence[str] = ()) -> Awaitable[str | None]: ...
+
 
 _CANCEL: dict[str, Any] = {"action": "cancel"}
+_END = object()
 _NOT_JSON = object()
 _SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
     str: ("string",),
@@ -34,7 +41,8 @@ _SCHEMA_TYPES: dict[type, tuple[str, ...]] = {
 
 
 class QuestionPrompter:
-    """Answers `elicitation/create` field by field. An empty line leaves a field out; the end of input cancels."""
+    """Answers `elicitation/create` field by field. An empty line takes the default of a field or leaves it out, a line
+    that does not fit is asked for again; the end of input cancels."""
 
     def __init__(self, show: Show, read_line: ReadLine) -> None:
         self._show = show
@@ -62,31 +70,31 @@ class QuestionPrompter:
         self._show(f"The server asks: {clean(str(params.get('message', '')))}")
         if params.get("mode") == "url":
             self._show(f"It wants you to open {clean(str(params.get('url')))}")
-            return await self._confirm({})
-        schema = params.get("requestedSchema") or {}
+            return await self._confirm("Have you opened it?", {"action": "accept"})
         content: dict[str, Any] = {}
-        for name, field in (schema.get("properties") or {}).items():
-            line = await self._read_line(f"  {_field_prompt(name, field)}: ")
-            if line is None:
+        for entry in read_entries(params.get("requestedSchema")):
+            value = await self._fill_in(entry)
+            if value is _END:
                 return _CANCEL
-            if line:
-                content[name] = parse_value(line, field)
-        return await self._confirm(content)
+            if value is not LEFT_OUT:
+                content[entry.model.name] = value
+        return await self._confirm(f"Send {shown_content(content)}?", {"action": "accept", "content": content})
 
-    async def _confirm(self, content: dict[str, Any]) -> dict[str, Any]:
-        line = await self._read_line(f"Send {json.dumps(content, ensure_ascii=False)}? [y/n] ")
+    async def _fill_in(self, entry: FieldEntry) -> Any:
+        if entry.heading:
+            self._show(entry.heading)
+        while (line := await self._read_line(entry.prompt, entry.choices)) is not None:
+            try:
+                return entry.value(line)
+            except Unfit as reason:
+                self._show(f"  That does not fit: {reason}.")
+        return _END
+
+    async def _confirm(self, question: str, agreed: dict[str, Any]) -> dict[str, Any]:
+        line = await self._read_line(f"{question} [y/n] ", ("yes", "no"))
         if line is None:
             return _CANCEL
-        if line.strip().lower() not in {"y", "yes"}:
-            return {"action": "decline"}
-        return {"action": "accept", "content": content}
-
-
-def _field_prompt(name: str, field: Mapping[str, Any]) -> str:
-    choices = field.get("enum") or field.get("type") or "anything"
-    shown = " | ".join(map(str, choices)) if isinstance(choices, list) else str(choices)
-    description = one_line(field.get("description") or field.get("title"))
-    return clean(f"{name} ({shown}{', ' + description if description else ''})")
+        return agreed if line.strip().lower() in {"y", "yes"} else {"action": "decline"}
 
 
 # -- arguments of a call -------------------------------------------------------------------------------------------

@@ -82,6 +82,17 @@ def _decoded_size(encoded: object) -> str:
     return counted(len(encoded) * 3 // 4 - encoded[-2:].count("="), "byte") if isinstance(encoded, str) else "empty"
 
 
+def notification_line(method: str, params: Mapping[str, Any]) -> str:
+    """What a server tells by itself, on one line."""
+    if method == "notifications/message":
+        return f"{params.get('level')}: {one_line(_plain_text(params.get('data')), 1000)}"
+    return f"{method} {one_line(_plain_text(params), 1000)}".rstrip() if params else method
+
+
+def _plain_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def as_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 

@@ -15,7 +15,9 @@ from ...hub.config_files import HubConfig
 from ...hub.dependencies import OnNotification, ignore_notification
 from ...hub.hub import Hub
 from ...hub_factory import make_hub
-from .render import clean
+from .operations import OperationResult
+from .render import as_json, clean
+from .terminal import is_terminal
 
 
 def command_hub(configuration: HubConfig, on_notification: OnNotification = ignore_notification) -> Hub:
@@ -42,3 +44,10 @@ def print_error(message: str) -> int:
     """Prints one line to stderr; the value is the exit code for something that was found wrong."""
     print(f"claude-code-mcp: {' '.join(clean(message).split())}", file=sys.stderr)
     return 1
+
+
+def print_found(found: OperationResult, *, json: bool) -> None:
+    """Prints what an operation found; to a terminal without what would steer it."""
+    text = as_json(found.data) if json else found.text
+    if text:
+        print(clean(text) if is_terminal(sys.stdout) and not json else text)

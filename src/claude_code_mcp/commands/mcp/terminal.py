@@ -1,40 +1,59 @@
-"""Input and output of the interactive client: a terminal with a prompt, or plain pipes."""
+"""Input and output of the interactive client: a terminal with a prompt, or plain pipes.
+
+`editing.py` is the same for a terminal with line editing, where `prompt_toolkit` is installed.
+"""
 
 import asyncio
 import codecs
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TextIO
 
+from .candidates import Candidates
 from .render import ERASE_LINE, clean
 
 _CHUNK = 1 << 16
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal; one that is closed is none."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
 class Screen:
     """Output that may come at any time: in a terminal it goes above the prompt, which is then shown again."""
 
+    edits = False
+    """Whether lines can be edited and completed."""
+
     def __init__(self) -> None:
-        self.is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self.is_terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
         self.errors = 0
         self._lines = InputLines()
         self._prompt = ""
 
     def show(self, text: str) -> None:
         """Prints to stdout; in a terminal without what would steer it."""
-        self._erase_line()
-        print(clean(text) if self.is_terminal else text, flush=True)
-        self._show_prompt()
+        self._print(clean(text) if self.is_terminal else text, sys.stdout)
 
     def show_error(self, text: str) -> None:
         """Prints one line to stderr and counts it in `errors`."""
         self.errors += 1
-        self._erase_line()
-        print(f"error: {' '.join(clean(text).split())}", file=sys.stderr, flush=True)
-        self._show_prompt()
+        self._print(f"error: {' '.join(clean(text).split())}", sys.stderr)
 
-    async def read_line(self, prompt: str) -> str | None:
+    def complete_with(self, candidates: Candidates) -> None:
+        """From now on commands are completed with these, where lines can be edited."""
+
+    async def read_command(self) -> str | None:
+        """The next command; None when there are no more."""
+        return await self.read_line("> ")
+
+    async def read_line(self, prompt: str, choices: Sequence[str] = ()) -> str | None:
         """The next line; None when there are no more. The prompt is shown in a terminal only."""
         self._prompt = prompt if self.is_terminal else ""
         self._show_prompt()
@@ -43,10 +62,11 @@ class Screen:
         finally:
             self._prompt = ""
 
-    def _erase_line(self) -> None:
-        """Takes away the prompt, or the line that shows the progress of a call."""
-        if self.is_terminal:
+    def _print(self, text: str, stream: TextIO) -> None:
+        if self.is_terminal:  # takes away the prompt, or the line that shows the progress of a call
             print(ERASE_LINE, end="")
+        print(text, file=stream, flush=True)
+        self._show_prompt()
 
     def _show_prompt(self) -> None:
         if self._prompt:
