@@ -1,13 +1,12 @@
 """The hub's servers and their tools, offered to clients of this server."""
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import pytest
-
-from claude_code_mcp.claude.executable import find_executable
 
 from ..hub.oauth import Authority
 from ..hub.oauth import Person as Browser
@@ -268,9 +267,10 @@ async def test_servers_that_come_and_go_do_not_flood_clients(start_rig: StartRig
 
 @pytest.mark.parametrize("mode", [LEGACY])
 async def test_the_tools_of_claude_code_itself_are_behind_the_policy(
-    start_rig: StartRig, connect: StartCaller, mode: str, environment: dict[str, str]
+    start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
-    entry = {"command": find_executable(None, environment), "args": ["mcp", "serve"]}
+    ours = str(Path(sys.executable).parent / "claude-code-mcp")  # runs the Claude Code that the server would use
+    entry = {"command": ours, "args": ["claude", "mcp", "serve"]}
     policy = rules('allow = ["mcp__claude__Read"]\ndeny = ["mcp__claude__Bash"]')
     rig: Rig = await start_rig({"claude": entry}, policy, toolsets="hub-tools", mcp_timeout_ms=60_000)
     file = rig.sandbox.project / "file.txt"

@@ -39,7 +39,7 @@ async def test_secrets_prompts_and_rules_are_not_in_the_list_of_processes(
             append_system_prompt=SECRET,
             agents={"helper": {"description": SECRET, "prompt": SECRET}},
             mcp_servers={"other": server},
-            env={"OTHER": SECRET},
+            env={"OTHER": SECRET, "MCP_TIMEOUT": "1500"},  # the server never answers
             allowed_tools=("Bash", f"Edit({SECRET}/**)"),
             disallowed_tools=(f"Bash({SECRET})",),
         ),
