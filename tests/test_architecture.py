@@ -31,6 +31,7 @@ ROWS: list[set[str]] = [
     {"service"},
     {"observers", "channel_relay"},
     {"hub_factory"},
+    {"hub_hosting"},
     {"client"},
     {"server", "tui"},
     {"greeting.build"},  # asks a real server what the greeting is to say
@@ -112,7 +113,8 @@ PUBLIC: dict[str, set[str]] = {
 # it started within the same function uses `ensure_future` or a task group.
 MAY_START_TASKS = {
     "sessions.dependencies",
-    "hub_factory",  # one for each hub: it follows the files of the hub, and ends before the hub is left
+    "hub_factory",  # some for each hub: they follow the files of the hub, and end before the hub is left
+    "hub_hosting",  # one: it waits for the first servers, and ends with the service
     "hub.hub",  # one: all owners of connections belong to it, and leaving the hub awaits it
     "processes.child",  # the two tasks of a child end with it, and `stop` awaits them
     "store.following",  # one: it is kept, and ends when its last file is no longer followed
@@ -120,7 +122,7 @@ MAY_START_TASKS = {
 }
 
 # Standard output belongs to the protocol; a command may write to it.
-MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli"}
+MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli", "testing.ticket_server"}
 
 # What stands behind the façade. Others use the methods of the service and what it lends them to read.
 BEHIND_THE_FACADE = {"broker", "enforcer", "gate", "redactor", "log"}
