@@ -48,6 +48,7 @@ from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTu
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
+from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
@@ -133,6 +134,7 @@ class Service:
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
+        self.work = SessionWork(self._sessions, self._workplaces, self.stored)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaners = [
@@ -205,8 +207,12 @@ class Service:
         with the message: paths that the session could read, or `data:` URLs."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
-            async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
+            deps = self._workplaces.of(origin, owner)
+            async with (
+                self._sessions.creating(options or SessionOptions(), owner, deps) as made,
+                self._acceptance.admitted(made, owner, prompt) as session,
+                self._acceptance.recorded(session),
+            ):
                 shown = await _images(session, images)
                 message = await session.send(await self._expanded(session, prompt), images=shown)
                 await self._acceptance.confirm(session, new=True)

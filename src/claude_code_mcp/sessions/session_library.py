@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
 from ..model.text import iso
-from ..private_files import TEMPORARY, open_private, private_directory
+from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Outline, read_outline, read_turn, subagents
 from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
@@ -220,6 +220,15 @@ class SessionLibrary:
             os.replace(unfinished, target)
         finally:
             unfinished.unlink(missing_ok=True)
+        return target
+
+    async def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
+        """Writes a text about a session, without secrets, to a file beside the exports; an older one is replaced."""
+        return await asyncio.to_thread(self._keep_text, session_id, suffix, text)
+
+    def _keep_text(self, session_id: str, suffix: str, text: str) -> Path:
+        target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
+        replace_file(target, text.encode("utf-8", "replace"))
         return target
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:

@@ -68,6 +68,8 @@ class CreateSession(Arguments):
     dangerously_skip_permissions: bool | None = None
     hub_servers: Rules | None = None
     images: Images | None = Field(None, description=ABOUT_IMAGES)
+    worktree: bool | None = Field(None, description="Work in a new git worktree and branch")
+    checkpoints: bool | None = None
     wait_seconds: Wait | None = None
 
 
@@ -185,6 +187,8 @@ def _session_options(arguments: CreateSession) -> SessionOptions:
         append_system_prompt=arguments.system_prompt,
         dangerously_skip_permissions=bool(arguments.dangerously_skip_permissions),
         hub_servers=None if arguments.hub_servers is None else tuple(arguments.hub_servers),
+        worktree=bool(arguments.worktree),
+        file_checkpointing=bool(arguments.checkpoints),
     )
 
 
