@@ -176,8 +176,8 @@ class Settings(BaseModel):
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
-    pin, archive, fork, export and delete sessions, and what they cost), `hub` (the servers of the hub), `hub-tools`
-    (all their tools) and `hub-search` (two tools that find and call those)."""
+    pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the
+    servers of the hub), `hub-tools` (all their tools) and `hub-search` (two tools that find and call those)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
     """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
     (`all`), or none (`off`)."""

@@ -81,7 +81,7 @@ async def test_a_person_is_asked_what_may_be_lost(start_caller: StartCaller, san
     tree, discard = Path(report["worktree"]["path"]), {"sessionId": report["sessionId"], "action": "discard"}
     await caller.refused(MANAGE, **discard)
     assert exists(tree / "new")
-    assert "1 uncommitted file, 1 ignored file" in asked[0]
+    assert "1 uncommitted file, 1 ignored path" in asked[0]
     await caller.ok(MANAGE, **discard)
     assert not exists(tree)
 

@@ -63,7 +63,7 @@ class SessionWork:
 
     async def unsaved(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Unsaved:
         """What `discard` would lose as things are now."""
-        async with self._worktree(session_id, owner, origin, "unsaved") as (_, changes):
+        async with self._worktree(session_id, owner, origin, "look at what is unsaved") as (_, changes):
             return await changes.unsaved()
 
     async def discard(
@@ -118,6 +118,8 @@ class SessionWork:
         """Takes the files that the session has changed back to what they were before a message; its conversation stays.
         `agreed` is what that may change, None anything; PermissionDenied if it is something else."""
         async with self._found(session_id, owner, origin, "rewind") as session, session.asking_claude() as ask:
+            if not session.deps.gate.may_change(session.cwd, owner):
+                raise PermissionDenied(f"You may not change files in {session.cwd}.", field="action")
             checkpoint = _with_id(await self._listed(session), message_id)
             changed = await _changed(ask, checkpoint)
             if agreed is not None and changed != agreed:

@@ -33,6 +33,7 @@ class Unsaved:
     uncommitted: int = 0
     """Files that are changed or not tracked."""
     ignored: int = 0
+    """Files, and directories that are ignored as a whole."""
     commits: int = 0
     """Those that no other branch, tag or remote has."""
     repositories: int = 0
@@ -43,17 +44,13 @@ class Unsaved:
 
     def __str__(self) -> str:
         parts = (
-            (self.uncommitted, "uncommitted file", "s"),
-            (self.ignored, "ignored file", "s"),
-            (self.commits, "commit that no other branch has", ""),
-            (self.repositories, "repository inside", ""),
+            (self.uncommitted, "uncommitted file", "uncommitted files"),
+            (self.ignored, "ignored path", "ignored paths"),
+            (self.commits, "commit that no other branch has", "commits that no other branch has"),
+            (self.repositories, "repository inside", "repositories inside"),
         )
-        plural = {"commit that no other branch has": "commits that no other branch has"}
-        plural |= {"repository inside": "repositories inside"}
-        told = [
-            f"{count} {name if count == 1 else plural.get(name, name + end)}" for count, name, end in parts if count
-        ]
-        return ", ".join(told) or "nothing"
+        named = [f"{count} {singular if count == 1 else plural}" for count, singular, plural in parts if count]
+        return ", ".join(named) or "nothing"
 
 
 class WorktreeChanges:
@@ -71,7 +68,7 @@ class WorktreeChanges:
         tree = await self._whole_tree()
         base = await self._fork_point()
         how = ("--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "--stat", "--patch")
-        return await self._git.read("diff", *how, base, tree, cwd=self._worktree.repository)
+        return _printable(await self._git.read("diff", *how, base, tree, cwd=self._worktree.repository))
 
     async def unsaved(self) -> Unsaved:
         """What a removal would lose as things are now."""
@@ -309,5 +306,10 @@ def process_in(directory: str) -> int | None:
     return None
 
 
+def _printable(text: str) -> str:
+    """Without the bytes that are no UTF-8, which names of files and their contents may have."""
+    return os.fsencode(text).decode("utf-8", "replace")
+
+
 def _refused(reason: str) -> InvalidArgument:
-    return InvalidArgument(f"worktree: {reason}.", field="worktree")
+    return InvalidArgument(f"worktree: {_printable(reason)}.", field="worktree")

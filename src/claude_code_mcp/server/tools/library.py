@@ -198,8 +198,11 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
+    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+    left = work.worktree_report(session)
     await call.service.stored.delete(arguments.session_id, owner=call.principal, origin=call.origin)
-    return Managed(session_id=arguments.session_id, message="It is deleted.")
+    stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
+    return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
 
 
 # -- costs --------------------------------------------------------------------------------------------------------

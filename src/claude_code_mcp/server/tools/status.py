@@ -89,7 +89,7 @@ class SessionReport(ToolOutput):
     retrying: str | None = None
     queued: str | None = None
     memory_bytes: int | None = None
-    worktree: dict[str, str] | None = None
+    worktree: dict[str, Any] | None = None
     structured_output: Any = None
     notice: str | None = None
     truncated: list[dict[str, Any]] | None = None

@@ -20,8 +20,8 @@ def worktree_report(session: Session) -> dict[str, str] | None:
     worktree = session.options.worktree
     if not isinstance(worktree, Worktree):
         return None
-    told = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
-    return told if Path(worktree.path).is_dir() else {**told, "state": "removed"}
+    facts = {"path": worktree.path, "branch": worktree.branch, "base": worktree.base[:12], "from": worktree.repository}
+    return facts if Path(worktree.path).is_dir() else {**facts, "state": "removed"}
 
 
 async def diff(call: Call, session_id: str) -> tuple[str, str | None]:
