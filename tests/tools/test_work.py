@@ -65,6 +65,7 @@ async def test_a_session_in_a_worktree_is_found_after_a_restart_merged_and_disca
     assert not exists(tree)
     assert (await again.ok("claude_get_status", sessionId=session_id))["worktree"]["state"] == "removed"
     assert "Work" in (await again.ok("claude_read_session", sessionId=session_id))["transcript"]
+    assert "was removed" in (await again.refused("claude_send_message", sessionId=session_id, message="Go on"))[1]
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])

@@ -4,8 +4,10 @@ Claude Code notes before each message of a person which files it has changed so 
 earlier contents; the notes are lines of the transcript, the contents lie beside it. Blocks on the disk.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .transcript_lines import typed
 from .transcripts import read_lines
@@ -25,10 +27,15 @@ class Checkpoint:
 
 
 def read_checkpoints(path: str | Path, most: int) -> list[Checkpoint]:
-    """The last ones, at most that many, oldest first; none where the session keeps no contents."""
+    """The last ones of a transcript, at most that many, oldest first; none where the session keeps no contents."""
+    return checkpoints_of(read_lines(Path(path)), most)
+
+
+def checkpoints_of(lines: Iterable[Mapping[str, Any]], most: int) -> list[Checkpoint]:
+    """The same for the lines of a transcript, whatever is in them. Pure."""
     prompts: dict[str, tuple[str, str]] = {}
     noted: dict[str, None] = {}
-    for line in read_lines(Path(path)):
+    for line in lines:
         message_id = line.get("messageId")
         if line.get("type") == _SNAPSHOT and isinstance(message_id, str):
             noted[message_id] = None
