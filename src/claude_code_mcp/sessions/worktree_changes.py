@@ -178,8 +178,17 @@ class WorktreeChanges:
         if reply.code:
             raise _refused(f"git does not change the checkout {worktree.repository}: {reply.reason}")
         if work != tip:
-            await self._in_worktree("reset", "--quiet", "--mixed", work)  # moves the branch and the index, no file
+            await self._move_branch(tip, work)
         return f"{worktree.branch} is merged into {worktree.into} in {worktree.repository}, now at {merged[:12]}."
+
+    async def _move_branch(self, tip: str, work: str) -> None:
+        """Moves the branch on to what was merged, and the index with it; no file changes. A branch that somebody has
+        committed to meanwhile stays where it is."""
+        moved = await self._git.run(
+            "update-ref", f"refs/heads/{self._worktree.branch}", work, tip, cwd=self._worktree.repository
+        )
+        if not moved.code:
+            await self._in_worktree("reset", "--quiet", "--mixed")
 
     async def _checked_tip(self) -> str:
         """The last commit of the branch, which must be what is checked out in the worktree."""
