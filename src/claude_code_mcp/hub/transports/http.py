@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from ...redaction import redact_url
-from ..auth.oauth import NeedsAuth
+from ..auth.stored_oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
 from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
