@@ -27,7 +27,7 @@ from .. import __version__
 from ..errors import UpstreamUnavailable
 from ..model.mcp_servers import UPDATED
 from ..model.question import AskPerson
-from .auth.credentials import NeedsAuthMemory
+from .auth.credentials import NeedsAuthMemory, digest_of
 from .auth.headers_helper import with_helped_headers
 from .auth.oauth import credential_storage, has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
@@ -146,10 +146,8 @@ class Upstream:
         if not isinstance(config, OAuthServerConfig) or not has_oauth(config):
             return False
         refused = await self._context.needs_auth.remembered(self.key)
-        return refused is not None and refused == await self._token_digest(config)
-
-    async def _token_digest(self, config: OAuthServerConfig) -> str:
-        return await credential_storage(self.name, config, self._context.deps).digest()
+        storage = credential_storage(self.name, config, self._context.deps)
+        return refused is not None and refused == await storage.digest()
 
     async def request(
         self,
@@ -499,9 +497,9 @@ class Upstream:
         if self._failure.needs_auth is not None:
             reason = self._redact(self._failure.needs_auth)
             overruled = self._connection.closed or self._connection.afterwards is Afterwards.REST
-            config = self.server.config
-            if isinstance(config, OAuthServerConfig) and has_oauth(config) and not overruled:
-                await self._context.needs_auth.remember(self.key, await self._token_digest(config))
+            if has_oauth(self.server.config) and not overruled:
+                # Not of what is stored now: that may be other tokens already.
+                await self._context.needs_auth.remember(self.key, digest_of(self._failure.refused_token))
         conclusion = self._connection.concluded(
             reason,
             anyio.current_time(),

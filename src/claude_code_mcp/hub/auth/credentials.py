@@ -136,6 +136,11 @@ class Credentials(BaseModel):
     """The scope that the server asked for beyond what was granted; the next sign-in asks for it."""
 
 
+def digest_of(token: str | None) -> str:
+    """Differs when the token does, and reveals nothing of it."""
+    return hashlib.sha256((token or "").encode()).hexdigest()[:16]
+
+
 class SignInElsewhere(Protocol):
     """The sign-in of another program to the same server."""
 
@@ -163,14 +168,12 @@ class CredentialStorage:
 
     @contextlib.asynccontextmanager
     async def lock(self) -> AsyncIterator[None]:
-        """Whoever is within this context is the only one, in all processes, who renews these tokens. TimeoutError."""
+        """Whoever is within this context is the only one, in all processes, who renews these tokens. TimeoutError if
+        somebody else does for too long, OSError where there can be no lock."""
         async with contextlib.AsyncExitStack() as locks:
             await locks.enter_async_context(self._vault.lock(self._key))
             if self._elsewhere is not None and await self._borrowed() is not None:
-                try:
-                    await locks.enter_async_context(self._elsewhere.lock())
-                except OSError as error:
-                    log.warning("a sign-in of another program is used without its lock: %s", type(error).__name__)
+                await locks.enter_async_context(self._elsewhere.lock())
             yield
 
     async def load(self) -> Credentials:
@@ -199,10 +202,9 @@ class CredentialStorage:
         await self._vault.delete(self._key)
 
     async def digest(self) -> str:
-        """Differs when the tokens do, and reveals nothing of them."""
+        """Of the access token that is stored."""
         tokens = (await self.load()).tokens
-        content = f"{tokens.access_token} {tokens.refresh_token}" if tokens is not None else ""
-        return hashlib.sha256(content.encode()).hexdigest()[:16]
+        return digest_of(tokens.access_token if tokens is not None else None)
 
     async def get_tokens(self) -> OAuthToken | None:
         """The tokens; `expires_in` is the time that is left, not the time they were issued for."""
@@ -224,7 +226,7 @@ class CredentialStorage:
         assert self._elsewhere is not None
         try:
             await self._elsewhere.save(tokens, expires_at)
-        except (OSError, TimeoutError) as error:
+        except OSError as error:
             log.warning("renewed tokens of another program are kept here: %s", type(error).__name__)
             return False
         return True

@@ -77,11 +77,12 @@ class SilentOAuth(StoredOAuth):
             request.headers.pop("Authorization", None)
             if used is not None:
                 self.add_bearer(request)
+            tried = self._stored_token
             response = yield request  # without the lock: a long call must not hold up the others
             if is_last or not await self._can_do_better(response, used):
                 break
             refused = used
-        await self._check_refusal(response)
+        await self._check_refusal(response, tried)
 
     def _take(self, stored: Credentials) -> None:
         super()._take(stored)
@@ -91,10 +92,14 @@ class SilentOAuth(StoredOAuth):
             self.context.protocol_version = LATEST_HANDSHAKE_VERSION
 
     @property
+    def _stored_token(self) -> str | None:
+        tokens = self.context.current_tokens
+        return tokens.access_token if tokens is not None else None
+
+    @property
     def _usable(self) -> str | None:
         """The access token, unless it has expired."""
-        tokens = self.context.current_tokens
-        return tokens.access_token if tokens is not None and self.context.is_token_valid() else None
+        return self._stored_token if self.context.is_token_valid() else None
 
     @property
     def _renewable(self) -> bool:
@@ -111,10 +116,10 @@ class SilentOAuth(StoredOAuth):
             await self.reload()
         return self._usable != used or self._renewable
 
-    async def _check_refusal(self, response: httpx2.Response) -> None:
+    async def _check_refusal(self, response: httpx2.Response, tried: str | None) -> None:
         """Raises NeedsAuth where the server wants a sign-in, or one for a wider scope, which is noted for it."""
         if response.status_code == 401:
-            raise NeedsAuth("the server wants somebody to sign in")
+            raise NeedsAuth("the server wants somebody to sign in", tried)
         wanted = self._missing_scope(response)
         if wanted is not None:
             await self._storage.update(wanted_scope=wanted)
@@ -134,7 +139,7 @@ class SilentOAuth(StoredOAuth):
         async with self.context.lock:
             if self._is_stale(refused):
                 await self._renewals.run(self._renew(refused))
-            return self.context.current_tokens.access_token if self.context.current_tokens is not None else None
+            return self._stored_token
 
     async def _renew(self, refused: str | None) -> None:
         """Gets other tokens than those that have expired or were refused. Raises NeedsAuth, or OAuthFlowError where
@@ -147,6 +152,8 @@ class SilentOAuth(StoredOAuth):
                         await self._renew_alone(refused)
         except TimeoutError:
             raise OAuthFlowError("renewing the tokens took too long") from None
+        except OSError as error:
+            raise OAuthFlowError(f"the tokens cannot be renewed from here: {error.strerror}") from None
         except httpx2.TransportError as error:
             raise OAuthFlowError(f"the authorization server cannot be reached: {error}") from None
 
@@ -154,7 +161,7 @@ class SilentOAuth(StoredOAuth):
         if self.context.oauth_metadata is None and self.context.auth_server_url is not None:
             self._discovered = self.context.oauth_metadata = await discover(self.context.auth_server_url, self._send)
         assert self.context.current_tokens is not None
-        used = self.context.current_tokens.refresh_token
+        used, expired = self.context.current_tokens.refresh_token, self._stored_token
         answer = await self._send(await self.refresh_request())
         if answer.status_code == 200 and await self.save_refreshed_tokens(answer):
             return
@@ -168,13 +175,15 @@ class SilentOAuth(StoredOAuth):
             await self._storage.update(tokens=None, expires_at=None)
             await self.reload()  # what another program has counts now
         if self._is_stale(refused) or self._usable is None:
-            raise NeedsAuth("the sign-in has expired")
+            raise NeedsAuth("the sign-in has expired", expired)
 
     async def _forget_registration(self) -> None:
         if self._config.client_id is not None:
-            raise NeedsAuth("the authorization server does not know the client id of the configuration")
+            raise NeedsAuth(
+                "the authorization server does not know the client id of the configuration", self._stored_token
+            )
         await self._storage.update(client=None, tokens=None, expires_at=None)
-        raise NeedsAuth("the authorization server has forgotten us; a sign-in registers anew")
+        raise NeedsAuth("the authorization server has forgotten us; a sign-in registers anew", self._stored_token)
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         async with httpx2.AsyncClient(verify=tls_context(self._tls), timeout=_REQUEST_TIMEOUT) as client:

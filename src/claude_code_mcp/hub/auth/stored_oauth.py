@@ -29,10 +29,12 @@ Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
 
 
 class NeedsAuth(OAuthFlowError):
-    """A person has to sign in; with `step_up` only to grant more than before, and the connection stays usable."""
+    """A person has to sign in; with `step_up` only to grant more than before, and the connection stays usable. `token`
+    is the access token that was of no use, if there was one."""
 
-    def __init__(self, message: str, *, step_up: bool = False) -> None:
+    def __init__(self, message: str, token: str | None = None, *, step_up: bool = False) -> None:
         super().__init__(message)
+        self.token = token
         self.step_up = step_up
 
 
