@@ -302,15 +302,16 @@ async def _service(
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
     service, and is complete by then."""
-    for secret in (settings.http_token, settings.metrics_token):
+    for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    async with HubHosting(settings, serving_at) as hosting:
+    async with HubHosting(settings, serving_at, principals) as hosting:
         service = Service(
             settings,
             policy=read_policy(settings, policy) if isinstance(policy, str) else policy,
             redactor=_redactor,
             host=hosting.host,
             host_of=hosting.use,
+            hosts=hosting.hosts,
             principals=principals,
             spares=spares,
         )

@@ -8,7 +8,7 @@ servers. When our own file of servers appears, the hub is loaded and takes its p
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +19,7 @@ from .config import Settings
 from .errors import InvalidArgument
 from .model.origin import ClientOrigin
 from .model.question import AskPerson
-from .service import Service
+from .service import LOCAL, Service
 
 if TYPE_CHECKING:
     from .channel_relay import ChannelRelay
@@ -109,8 +109,11 @@ class _WaitingClient:
 class HubHosting:
     """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
 
-    def __init__(self, settings: Settings, serving_at: tuple[str, int] | None = None) -> None:
-        """`serving_at` is the host and port that this server itself is at."""
+    def __init__(
+        self, settings: Settings, serving_at: tuple[str, int] | None = None, principals: Collection[str] = ()
+    ) -> None:
+        """`serving_at` is the host and port that this server itself is at; `principals` are the callers with a token of
+        their own."""
         self._settings = settings
         self._serving_at = serving_at
         self._context = AsyncExitStack()
@@ -123,6 +126,9 @@ class HubHosting:
         self._awaiting: asyncio.Task[None] | None = None
         self.hub: Hub | None = None
         """The hub of this process; None while there is none."""
+        apart = sorted({*principals} - {LOCAL}) if settings.principal_sign_in and settings.hub != "off" else ()
+        self.hosts: dict[str, Hub | AwaitedHub] = {principal: AwaitedHub() for principal in apart}
+        """What callers have that sign in for themselves."""
 
     async def __aenter__(self) -> "HubHosting":
         if await asyncio.to_thread(uses_hub, self._settings):
@@ -178,6 +184,12 @@ class HubHosting:
         self._awaited.become(hub)
         updated = partial(hubs.updated, hub, environment=os.environ)
         await self._context.enter_async_context(following(hub, configuration, source, updated))
+        for principal, awaited in list(self.hosts.items()):
+            made = make_hub(settings, configuration, os.environ, principal=principal)
+            self.hosts[principal] = await self._context.enter_async_context(made)
+            if isinstance(awaited, AwaitedHub):
+                awaited.become(made)
+            await self._context.enter_async_context(following(made, configuration, source))
 
     async def _await_servers(self) -> None:
         """Opens the hubs when our own file is there."""

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
-import httpx2
 
+from ...errors import InvalidArgument
 from ...hub.config_files import HubConfig
 from ...hub.elicitation import cancel_elicitation
 from ...hub.hub import Hub, HubTool, ServerStatus
@@ -152,7 +151,7 @@ async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: 
 
     async def show_address(address: str) -> None:
         show(f"Open this address to sign in to {server}:\n\n  {address}\n\n{_PASTE_HINT}")
-        pasting.append(asyncio.ensure_future(_follow_pasted_address(address, show, read_line)))
+        pasting.append(asyncio.ensure_future(_follow_pasted_address(hub, server, show, read_line)))
 
     try:
         return await hub.authenticate(server, show_address, timeout), bool(pasting)
@@ -162,15 +161,14 @@ async def sign_in(hub: Hub, server: str, timeout: float, show: Show, read_line: 
         await asyncio.gather(*pasting, return_exceptions=True)
 
 
-async def _follow_pasted_address(address: str, show: Show, read_line: ReadLine) -> None:
-    """Requests the redirect address on this machine in place of a browser on another one, which cannot reach it."""
-    [redirect] = parse_qs(urlsplit(address).query).get("redirect_uri") or [""]
+async def _follow_pasted_address(hub: Hub, server: str, show: Show, read_line: ReadLine) -> None:
+    """Takes the address that a browser on another machine ended up at."""
     while (line := await read_line("")) is not None:
-        if redirect and line.strip().startswith(f"{redirect}?"):
-            async with httpx2.AsyncClient(trust_env=False) as browser:
-                await browser.get(line.strip())
-        elif line.strip():
-            show(f"That is not it: the address begins with {redirect}?")
+        if line.strip():
+            try:
+                await hub.finish_sign_in(server, line)
+            except InvalidArgument as error:
+                show(f"That is not it. {error.message}")
 
 
 async def _logout(arguments: argparse.Namespace) -> int:

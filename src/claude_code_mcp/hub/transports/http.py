@@ -26,7 +26,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from ...redaction import redact_url
-from ..auth.oauth import NeedsAuth
+from ..auth.stored_oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
 from ..failure_reasons import LONGEST_BODY, status_reason
 from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
@@ -122,7 +122,7 @@ class HttpClient(httpx2.AsyncClient):
             return self._refused(request, 504, UNREACHABLE, "no answer in time", sent=True)
         except NeedsAuth as error:
             if not error.step_up:
-                self._failure.needs_auth = str(error)
+                self._failure.needs_auth, self._failure.refused_token = str(error), error.token
             return self._refused(request, 401, UNAUTHORIZED, str(error), sign_in=True)
         except OAuthFlowError as error:
             return self._refused(request, 401, UNAUTHORIZED, f"signing in failed: {error}")
