@@ -46,7 +46,8 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     await where(session, service)
     if where is on_disk:
         service = await start_service(policy=policy)
-    prompts = [script(f"reply {number}", f"answer {number}") for number in range(2)]
+    # Slow enough that the second one is decided on while the first one runs.
+    prompts = [script(f"reply {number}", text(f"answer {number}", delay=1)) for number in range(2)]
     sent = await asyncio.gather(
         *(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE) for prompt in prompts), return_exceptions=True
     )
