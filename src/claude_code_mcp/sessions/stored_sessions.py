@@ -16,6 +16,7 @@ from ..model.origin import ClientOrigin
 from ..store.cost_report import Grouping
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL
+from ..store.transcript_items import ItemPage
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
 from .dependencies import Stores
@@ -50,6 +51,19 @@ class StoredSessions:
         """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
         own_id, stores = await self._locate(session_id, owner, origin)
         return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
+
+    async def items(
+        self,
+        session_id: str,
+        *,
+        owner: str = LOCAL,
+        origin: ClientOrigin | None = None,
+        before: str | None = None,
+        size: int = 200_000,
+    ) -> ItemPage:
+        """What was said and done before a place of a session, or last, item by item."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await stores.library.items(own_id, before, size)
 
     async def follow(
         self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None

@@ -21,7 +21,7 @@ _PAGE = 24_000
 """Characters of a page."""
 _MOST_LINES = 500
 
-Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete"]
+Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete", "model", "mode"]
 _MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
     "unpin": (Mark.PINNED, False),
@@ -96,7 +96,7 @@ READ_SESSION: Tool[Any] = Tool(
 class ManageSession(Arguments):
     session_id: SessionId
     action: Action
-    text: str | None = Field(None, description="rename, fork: the title; tag: the tag. Empty: none")
+    text: str | None = Field(None, description="rename, fork: title; tag; model; mode. Empty: none")
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
     confirm: bool | None = Field(None, description="delete: the person has agreed; else they are asked")
 
@@ -111,7 +111,7 @@ class Managed(ToolOutput):
         return self.message or ""
 
 
-async def manage_session(call: Call, arguments: ManageSession) -> Reply:
+async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa: PLR0911 - one for each action
     service, owner, session_id, text = call.service, call.principal, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":
@@ -130,6 +130,8 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
+        case "model" | "mode":
+            return await _reconfigure(call, arguments)
     mark, on = _MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
@@ -139,6 +141,15 @@ def _needed(text: str | None) -> str:
     if text is None:
         raise InvalidArgument("text: required for this action.", field="text")
     return text
+
+
+async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
+    value = _needed(arguments.text).strip() or None
+    if arguments.action == "mode":
+        call.switches.check(value)
+    change = {"model" if arguments.action == "model" else "permission_mode": value}
+    session = await call.service.reconfigure(arguments.session_id, change, owner=call.principal, origin=call.origin)
+    return Managed(session_id=session.id, message=f"Its {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
@@ -216,8 +227,9 @@ CARE_TOOLS: Mapping[str, Tool[Any]] = {
     for tool in (
         Tool(
             "claude_manage_session",
-            "Rename, tag, pin, archive, fork, export or delete a session. fork copies the conversation under a new id; "
-            "export writes a file and returns its path; delete is for good, and refused while the session is open.",
+            "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
+            "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
+            "good, and refused while the session is open.",
             ManageSession,
             Managed,
             manage_session,
