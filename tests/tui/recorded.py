@@ -163,4 +163,8 @@ class RecordedServer(McpClient):
 
     def _with_question(self, session: dict[str, Any]) -> dict[str, Any]:
         asked = self._asks.get(session["sessionId"])
-        return session if asked is None else {**session, "activeStatus": "waiting_for_input", "asks": [asked["description"]]}
+        return (
+            session
+            if asked is None
+            else {**session, "activeStatus": "waiting_for_input", "asks": [asked["description"]]}
+        )

@@ -49,7 +49,7 @@ def pressed(*keys: str) -> Callable[[Screen], Awaitable[None]]:
 
 STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
     "conversation": (None, nothing, "● working"),
-    "unfolded": (None, unfolded, "▾ thinking"),
+    "unfolded": (None, unfolded, "item.quantity"),
     "permission": (recorded.PERMISSION, nothing, "Permission"),
     "permission-focused": (recorded.PERMISSION, answering, "a: allow once"),
     "command": (recorded.COMMAND, answering, "make deploy"),
@@ -58,7 +58,7 @@ STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
     "question": (recorded.USER_QUESTION, answering, "How many mistakes"),
     "help": (None, pressed("f1"), "Everywhere"),
     "new-session": (None, pressed("f2"), "New session"),
-    "menu": (None, pressed("f6"), "What to do"),
+    "menu": (None, pressed("f8"), "What to do"),
     "costs": (None, pressed("f4"), "Costs by day"),
     "servers": (None, pressed("f5"), "github"),
     "commands": (None, pressed("slash", "m", "o"), "model"),
@@ -91,4 +91,4 @@ async def test_an_empty_server_says_how_to_begin() -> None:
     server = RecordedServer()
     async with Tui(lambda: server, "/src/shop", clock=lambda: NOW).run_test(size=(80, 24)) as pilot:
         screen = Screen(pilot.app, pilot)  # type: ignore[arg-type]
-        await screen.shows("Type a message to begin", "Something from last week")
+        await screen.shows("Type a message to begin", "Something from last")

@@ -43,8 +43,8 @@ def projects() -> list[Project]:
     edit = tool(
         "Edit",
         file_path="${cwd}/cart.py",
-        old_string="    return sum(item.price for item in items)",
-        new_string="    return sum(item.price * item.quantity for item in items)",
+        old_string="    return sum(item.price for item in items)\n",
+        new_string="    return sum(item.price * item.quantity for item in items)\n",
     )
     slow = "".join(f"{number}. Chapter {number} is read and its links are checked.\n" for number in range(1, 200))
     return [
@@ -87,8 +87,7 @@ def projects() -> list[Project]:
                     thinking("The prices are right, so it must be the sum.", "I look at the cart first."),
                     tool("Read", file_path="${cwd}/cart.py"),
                 ),
-                text(answer, chunks=30, interval=0.02),
-                edit,
+                parallel(text(answer, chunks=30, interval=0.02), edit),
                 "Fixed: the total multiplies price and quantity.",
                 *_MORE,
             ),
@@ -100,7 +99,10 @@ def projects() -> list[Project]:
 @contextmanager
 def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", LiveSessions]]:
     """A server with the sessions of the demo, and a client of it."""
-    with tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-") as directory, ScriptedModelThread() as model:
+    with (
+        tempfile.TemporaryDirectory(prefix="claude-code-mcp-tui-", ignore_cleanup_errors=True) as directory,
+        ScriptedModelThread() as model,
+    ):
         sandbox = Sandbox(Path(directory), model.url)
         more = {"CLAUDE_CODE_PATH": executable} if executable else {}
         server = DemoServer(sandbox, sandbox.environment(LOG_LEVEL="error", **more))
@@ -109,14 +111,17 @@ def demo_server(executable: str | None = None) -> Iterator[tuple["DemoServer", L
 
 
 class DemoServer:
-    """The shared server of the sandbox: whoever opens it is one of its clients."""
+    """The server of the sandbox, which ends with its one client."""
 
     def __init__(self, sandbox: Sandbox, environment: dict[str, str]) -> None:
         self.sandbox = sandbox
         self._environment = environment
+        self._client: McpClient | None = None
 
     def open(self) -> McpClient:
-        return start_server(["--shared"], self._environment)
+        """The client, the first time with a server that is started for it."""
+        self._client = self._client or start_server([], self._environment)
+        return self._client
 
     def start_sessions(self, sessions: LiveSessions) -> dict[str, str]:
         """Begins all sessions; their ids by the names of their projects."""

@@ -16,7 +16,9 @@ class ChunkedText:
         self.chunks: list[str] = []
         """Those that stay as they are, oldest first."""
         self.left_out = 0
-        """Characters of the beginning that are no longer kept."""
+        """Characters of the beginning that are no longer kept, and"""
+        self.dropped = 0
+        """in how many chunks."""
         self._lines: list[str] = []
         """The whole lines of the last chunk."""
         self._size = 0
@@ -85,3 +87,4 @@ class ChunkedText:
             gone = len(self.chunks.pop(0))
             self._kept -= gone
             self.left_out += gone
+            self.dropped += 1

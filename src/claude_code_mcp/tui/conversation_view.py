@@ -40,7 +40,8 @@ class ConversationView(ScrollView, can_focus=True):
         Binding("end,G", "follow", "End"),
     ]
     DEFAULT_CSS = """
-    ConversationView { height: 1fr; padding: 0 0 0 0; scrollbar-size-vertical: 1; overflow-x: hidden; }
+    ConversationView { height: 1fr; padding: 0 0 0 0; scrollbar-size-vertical: 1; overflow-x: hidden;
+        overflow-y: scroll; }
     """
 
     class OlderWanted(Message):
@@ -90,6 +91,8 @@ class ConversationView(ScrollView, can_focus=True):
             self.selected = None
         self.virtual_size = Size(self.scrollable_content_region.width, self._total)
         self._keep_place(anchor)
+        if self.following:
+            self.call_after_refresh(self._keep_place, None)  # the first time, the size is not known before
         self.refresh()
 
     @property

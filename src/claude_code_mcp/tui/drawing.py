@@ -4,8 +4,11 @@ Text is drawn as Markdown without HTML, link definitions and hyperlinks: everyth
 it is a command to the terminal. What is drawn at once is bounded, because texts come in chunks.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import chain
 
 from markdown_it import MarkdownIt
 from rich.console import Console, RenderableType
@@ -25,6 +28,7 @@ from .blocks import ConversationBlock
 _MOST_LINES = 2_000
 """Lines that are drawn of the input and of the result of one call."""
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough").disable("reference")
+_EMPTY = Markdown("", hyperlinks=False)
 _SIGNS = {"ok": ("✓", "good"), "error": ("✗", "bad"), "": ("…", "quiet")}
 
 
@@ -103,8 +107,8 @@ def lines_of(drawn: RenderableType, width: int, palette: Palette) -> list[Strip]
 
 def markdown(text: str, palette: Palette) -> RenderableType:
     """Text that a model wrote, which is visible already."""
-    drawn = Markdown("", code_theme=palette.code_theme, hyperlinks=False)
-    drawn.markup, drawn.parsed = text, _PARSER.parse(text)
+    drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
+    drawn.markup, drawn.parsed, drawn.code_theme = text, _PARSER.parse(text), palette.code_theme
     return drawn
 
 
@@ -124,9 +128,10 @@ class DrawnBlock:
     strips: list[Strip] = field(default_factory=list)
     _key: object = None
     _body: object = None
-    _chunks: int = 0
-    _stable: list[Strip] = field(default_factory=list)
-    """The lines of the chunks that stay as they are."""
+    _stable: deque[list[Strip]] = field(default_factory=deque)
+    """The lines of each chunk that stays as it is."""
+    _dropped: int = 0
+    """Chunks that were drawn once and are gone."""
 
     def draw(self, width: int, palette: Palette) -> bool:
         """Whether anything is different now."""
@@ -143,17 +148,19 @@ class DrawnBlock:
 
     def _draw_text(self, width: int, palette: Palette) -> None:
         body = self.block.body
-        fixed = (id(body), body.left_out, width, palette)
+        fixed = (id(body), width, palette)
         if fixed != self._body:
-            self._body, self._chunks, self._stable = fixed, 0, []
-            if body.left_out:
-                left_out = f"[the first {body.left_out:,} characters are not shown]"
-                self._stable = lines_of(Text(left_out, palette.style("note")), width, palette)
-        for chunk in body.chunks[self._chunks :]:
-            self._stable += [*_lines_of_chunk(chunk, width, palette), Strip([])]
-        self._chunks = len(body.chunks)
+            self._body, self._stable, self._dropped = fixed, deque(), body.dropped
+        while self._dropped < body.dropped and self._stable:
+            self._stable.popleft()
+            self._dropped += 1
+        self._dropped = body.dropped
+        for chunk in body.chunks[len(self._stable) :]:
+            self._stable.append([*_lines_of_chunk(chunk, width, palette), Strip([])])
         tail = _lines_of_chunk(body.tail, width, palette) if body.tail.strip() else []
-        self.strips = [*self._stable, *tail, *([Strip([])] if tail else [])]
+        head = f"[the first {body.left_out:,} characters are not shown]" if body.left_out else ""
+        noted = lines_of(Text(head, palette.style("note")), width, palette) if head else []
+        self.strips = [*noted, *chain.from_iterable(self._stable), *tail, *([Strip([])] if tail else [])]
 
 
 def _lines_of_chunk(chunk: str, width: int, palette: Palette) -> list[Strip]:

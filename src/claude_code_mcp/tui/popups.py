@@ -20,7 +20,7 @@ Everywhere
   F3, Ctrl+S   sessions: type to filter, Enter opens
   F4           what sessions cost
   F5           MCP servers of the hub
-  F6           switch model, permission mode, rename, fork, export …
+  F8           more: model, mode, rename, fork, export
   Ctrl+F       search in the conversation
   Ctrl+B       hide or show the sessions
   Ctrl+T       light or dark
@@ -31,8 +31,8 @@ In the input
   Enter        send; while a turn runs, into that turn
   Ctrl+J       a new line; a paste keeps its lines
   Up, Down     earlier messages
-  /            commands: /new /model /mode /rename /fork /export /costs /mcp /quit,
-               and those of Claude Code
+  /            commands: new, model, mode, rename, fork, export,
+               costs, mcp, quit, and those of Claude Code
   @            files, completed with Tab
   Esc          interrupt the turn
 

@@ -51,7 +51,7 @@ class QuestionPanel(Vertical, can_focus=True):
     QuestionPanel:focus, QuestionPanel:focus-within { border: heavy $warning; }
     QuestionPanel VerticalScroll { height: auto; max-height: 100%; }
     QuestionPanel Static { height: auto; }
-    QuestionPanel #asked-by, QuestionPanel #keys { height: 1; }
+    QuestionPanel #asked-by { height: 1; }
     QuestionPanel Input { height: 1; border: none; display: none; padding: 0; }
     """
 
@@ -112,7 +112,7 @@ class QuestionPanel(Vertical, can_focus=True):
             self.query_one("#question", Static).update(Text(self.closed_text))
         else:
             self.query_one("#question", Static).update(self._question())
-        self.query_one("#keys", Static).update(Text(self._keys, self.palette.style("quiet"), no_wrap=True))
+        self.query_one("#keys", Static).update(Text(self._keys, self.palette.style("quiet")))
         self.refresh_bindings()
 
     @property

@@ -85,7 +85,9 @@ class SessionSidebar(Vertical):
         event.stop()
         listing = self.query_one(_Rows)
         if listing.option_count:
-            self._open(listing.get_option_at_index(0).id)
+            first = listing.get_option_at_index(0).id
+            self.query_one(Input).value = ""
+            self._open(first)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
