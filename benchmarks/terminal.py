@@ -58,7 +58,7 @@ async def terminal_frames(_: Place) -> Sequence[Figure]:
 
 
 async def _frames() -> list[float]:
-    """Milliseconds of CPU from an answer of the server to the lines on the screen, every fourth frame after a scroll."""
+    """Milliseconds of CPU from an answer of the server to lines on the screen, every fourth frame after a scroll."""
     server, times = _SilentServer(), []
     app = Tui(lambda: server, "/")
     async with app.run_test(size=(120, 40)) as pilot:

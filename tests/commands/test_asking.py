@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.client.deciding import NoAnswer
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.question_view import Style, changed_lines, question_lines
-from claude_code_mcp.client.deciding import NoAnswer
 from claude_code_mcp.commands.asking import Asking
 from claude_code_mcp.commands.printing import table
-from claude_code_mcp.model.text import age
 from claude_code_mcp.model.question import Question, kind_of
+from claude_code_mcp.model.text import age
 
 
 def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:

@@ -1,4 +1,7 @@
-"""Pictures of the terminal interface as SVG, made from the demo: `python -m claude_code_mcp.commands.tui_pictures DIR`."""
+"""Pictures of the terminal interface as SVG, made from the demo.
+
+python -m claude_code_mcp.commands.tui_pictures docs/pictures
+"""
 
 import asyncio
 import re
