@@ -98,7 +98,7 @@ def _pages() -> Iterator[dict[str, Any]]:
 def _call(number: int) -> list[dict[str, Any]]:
     use = {"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": {"command": f"make part{number}"}}
     result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": "done\n" * 20}
-    contents = [
+    contents: list[tuple[str, dict[str, Any]]] = [
         ("assistant", {"type": "text", "text": f"Part {number} is next."}),
         ("assistant", use),
         ("user", result),

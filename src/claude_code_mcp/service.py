@@ -324,9 +324,7 @@ class Service:
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
-    async def reconfigure(
-        self, session_id: str, change: Mapping[str, Any], *, owner: str = LOCAL, origin: ClientOrigin | None = None
-    ) -> Session:
+    async def reconfigure(self, session_id: str, owner: str, origin: ClientOrigin | None, **change: Any) -> Session:
         """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
         with self._observers.auditing_refusals(owner, "reconfigure", session_id):
             session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))

@@ -117,3 +117,7 @@ async def opened(
 async def elsewhere(work: Callable[[], object]) -> object:
     """Something that blocks, while the interface goes on."""
     return await asyncio.to_thread(work)
+
+
+def at(place: SharedPlace) -> dict[str, str]:
+    return {"workingDirectory": str(place.sandbox.project)}

@@ -60,7 +60,7 @@ def test_thinking_that_was_streamed_and_the_text_behind_it_are_two_blocks() -> N
 def test_what_history_and_feed_both_tell_is_there_once_and_in_order() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))
-    items = [
+    items: list[dict[str, Any]] = [
         {"kind": "prompt", "id": "m0", "text": "Before"},
         {"kind": "text", "id": "u0", "text": "Said before"},
         {"kind": "prompt", "id": "m1", "text": "The cart shows the wrong total. Fix it."},

@@ -7,7 +7,7 @@ from claude_code_mcp.testing.script import ask_user, parallel, plan, question, s
 
 from ..engine.support import ENDLESS
 from ..shared.support import SharedPlace
-from .conftest import elsewhere, opened
+from .conftest import at, elsewhere, opened
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -166,7 +166,3 @@ async def test_the_server_is_restarted_and_the_conversation_goes_on(place: Share
         await screen.shows("Said before.")
         await screen.say(script("After.", "Said after."))
         await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
-
-
-def at(place: SharedPlace) -> dict[str, str]:
-    return {"workingDirectory": str(place.sandbox.project)}

@@ -148,7 +148,7 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     if arguments.action == "mode":
         call.switches.check(value)
     change = {"model" if arguments.action == "model" else "permission_mode": value}
-    session = await call.service.reconfigure(arguments.session_id, change, owner=call.principal, origin=call.origin)
+    session = await call.service.reconfigure(arguments.session_id, call.principal, call.origin, **change)
     return Managed(session_id=session.id, message=f"Its {arguments.action} is {value or 'the default'}.")
 
 
