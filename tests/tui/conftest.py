@@ -108,7 +108,7 @@ async def opened(
     place: SharedPlace, *, size: tuple[int, int] = (120, 40), session_id: str | None = None
 ) -> AsyncIterator[Screen]:
     app = Tui(lambda: Target().join(place.environment), str(place.sandbox.project), session_id=session_id)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=size, notifications=True) as pilot:
         screen = Screen(app, pilot)
         await screen.until(lambda: app.pump.is_listed)
         yield screen

@@ -12,6 +12,7 @@ from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.tui.popups import NewSession
 
+from ..commands.conftest import program
 from ..shared.support import SCRIPT, SharedPlace
 from .conftest import at, opened
 
@@ -108,3 +109,15 @@ def test_without_a_terminal_it_says_so() -> None:
     answer = subprocess.run([SCRIPT, "tui"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert answer.returncode == 2
     assert "needs a terminal" in answer.stderr
+
+
+async def test_the_servers_of_the_hub_are_shown_with_their_tools(place: SharedPlace) -> None:
+    added = await asyncio.to_thread(lambda: place.command("mcp", "add", "small", "--", *program()))
+    assert added.returncode == 0, added.stderr
+    async with opened(place) as screen:
+        await screen.pilot.press("f5")
+        await screen.shows("small")
+        await screen.pilot.press("enter")
+        await screen.shows("mcp__small__")
+        await screen.pilot.press("escape", "f4")
+        await screen.shows("Costs by day: $")

@@ -24,7 +24,7 @@ def shown(parts: list[str], *, is_last: bool) -> tuple[Any, int]:
     redactor = Redactor()
     redactor.add([SECRET])
     run = PartialRun(first=1, parts=parts, seq=len(parts))
-    return _fragment(run, SimpleNamespace(last_seq=len(parts) if is_last else 99), redactor)  # type: ignore[arg-type]
+    return _fragment(run, SimpleNamespace(last_seq=len(parts) if is_last else 99), redactor)
 
 
 def test_the_beginning_of_a_secret_is_held_back_until_it_is_whole() -> None:

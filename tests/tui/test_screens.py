@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Paste
 
 from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.input_box import MessageArea
 
 from . import recorded
 from .conftest import Screen
@@ -92,3 +94,45 @@ async def test_an_empty_server_says_how_to_begin() -> None:
     async with Tui(lambda: server, "/src/shop", clock=lambda: NOW).run_test(size=(80, 24)) as pilot:
         screen = Screen(pilot.app, pilot)  # type: ignore[arg-type]
         await screen.shows("Type a message to begin", "Something from last")
+
+
+async def test_a_choice_is_made_with_the_mouse_alone() -> None:
+    server = RecordedServer(recorded.USER_QUESTION)
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.shows("2 two")
+        row = next(number for number, line in enumerate(screen.text.split("\n")) if "2 two" in line)
+        column = screen.text.split("\n")[row].index("2 two")
+        await pilot.click(offset=(column, row))
+        await screen.shows("❯ 2 two")
+        assert screen.panel.has_focus
+        await pilot.click(offset=(column, row))
+        await screen.shows("Where? 2 of 2")
+
+
+async def test_what_is_pasted_keeps_its_lines_and_steers_nothing() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        area = app.main.query_one(MessageArea)
+        area.post_message(Paste("one\r\ntwo\x1b[2J\n"))
+        await pilot.pause()
+        assert area.text == "one\ntwo[2J\n"
+
+
+async def test_earlier_messages_are_recalled_and_a_draft_is_kept() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen, area = Screen(app, pilot), app.main.query_one(MessageArea)
+        await screen.say("/mode")
+        await screen.until(lambda: len(app.screen_stack) > 1)
+        await pilot.press("escape")
+        await screen.until(lambda: len(app.screen_stack) == 1)
+        area.focus()
+        await screen.type("draft")
+        await pilot.press("up")
+        assert area.text == "/mode"
+        await pilot.press("down")
+        assert area.text == "draft"

@@ -193,7 +193,7 @@ class Tui(Acting):
             panel.close_with(text)
             self.set_timer(_CLOSED_SHOWN, self._drop_closed)
         else:
-            self.notify(f"{asked.question.description}: {how or 'no longer open'}", markup=False)
+            self.notify(visible(f"{asked.question.description}: {how or 'no longer open'}"), markup=False)
 
     @while_shown
     def show_problem(self, problem: str) -> None:
@@ -309,8 +309,9 @@ class Tui(Acting):
         wanted = [entry for entry in asked if entry.id == self._shown_elsewhere]
         own = [entry for entry in asked if entry.session["sessionId"] == self._current]
         shown = next(iter((*wanted, *own)), None)
-        if shown is None and panel.has_focus:
-            self.main.query_one(MessageArea).focus()
+        before = panel.asked
+        if (panel.has_focus or panel.has_focus_within) and (shown is None or before is None or shown.id != before.id):
+            self.main.query_one(MessageArea).focus()  # a key that was meant for one question is for no other
         panel.show(shown)
 
     @while_shown

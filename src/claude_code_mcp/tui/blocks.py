@@ -237,6 +237,8 @@ class ShownConversation:
         pages = list(items)
         known = [number for number, item in enumerate(pages) if item.get("id") in self._by_id]
         for item in pages[known[-1] :] if known else pages:
+            if not item.get("id"):
+                continue  # a note: whether it is here already cannot be told
             block = self._of_item(item)
             before = self._by_id.get(block.id)
             if before is None:

@@ -90,6 +90,15 @@ class MessageArea(TextArea):
             return
         await super()._on_key(event)
 
+    async def _on_paste(self, event: events.Paste) -> None:
+        """Takes what is pasted as it is, with its lines, but for what would steer the terminal."""
+        event.stop()
+        event.prevent_default()
+        lines = event.text.replace("\r\n", "\n").replace("\r", "\n")
+        self._replace_via_keyboard(
+            "".join(character for character in lines if character in "\n\t" or character.isprintable()), *self.selection
+        )
+
     def _handle(self, event: events.Key) -> bool:
         """Whether the key means something here; else it is typed."""
         key, completing = event.key, bool(self._completions.display)
@@ -110,6 +119,7 @@ class MessageArea(TextArea):
         elif key == "question_mark" and not self.text:
             self.app.action_help()  # type: ignore[attr-defined]
         else:
+            self._at = None if event.is_printable or key == "backspace" else self._at
             return False
         return True
 
@@ -146,6 +156,9 @@ class MessageArea(TextArea):
         self.run_worker(self._look_up(), exclusive=True, group="completing")
 
     async def _look_up(self) -> None:
+        if self._at is not None:  # a message that was recalled is whole; the arrow keys go on to the next
+            self._completions.display = False
+            return
         row, column = self.cursor_location
         word = word_before(self.document.get_line(row), column, is_first_line=row == 0)
         found: list[str] = []

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Checkbox, Input, Label, OptionList, Static, TextArea
+from textual.widgets import Button, Checkbox, Input, Label, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
@@ -143,8 +143,13 @@ class NewSession(Dialog):
             yield Input(id="mode", compact=True)
             if self._has_worktrees:
                 yield Checkbox("in a git worktree of its own", id="worktree", compact=True)
+            yield Button("Start", id="start", compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_start()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
         event.stop()
         self.action_start()
 

@@ -145,11 +145,12 @@ class Pump:
     async def follow(self, session_id: str) -> None:
         """Shows a session and what happens in it, until it is cancelled."""
         conversation = self._begin(session_id)
-        wait, has_history = 0, False
+        wait, has_history, is_subscribed = 0, False, False
         while True:
             try:
-                if not has_history:
+                if not is_subscribed:
                     await self._subscribe(conversation)
+                    is_subscribed = True
                 read = partial(LiveSessions.feed, session_id=conversation.session_id, cursor=conversation.cursor)
                 page = await self._link.do(partial(read, wait=wait))
                 if page.get("restarted"):
@@ -166,7 +167,7 @@ class Pump:
                 self._listener.show_problem(str(error))
                 await asyncio.sleep(_AFTER_FAILURE)
             except NotRunning:
-                has_history = False
+                is_subscribed = False
                 await asyncio.sleep(_CALM)
 
     def _begin(self, session_id: str) -> ShownConversation:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from rich.console import Group, RenderableType
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -144,7 +145,7 @@ class QuestionPanel(Vertical, can_focus=True):
         label, description = part.options[number]
         box = ("[x]" if number in choosing.marked else "[ ]") if part.several else ""
         pointer = "❯" if number == choosing.cursor else " "
-        text = Text(f"{pointer} {number + 1} {box}{' ' if box else ''}{visible(label)}")
+        text = Text(f"{pointer} {number + 1} {box}{' ' if box else ''}{visible(label)}", Style(meta={"option": number}))
         if description and description != label:
             text.append(f"  {visible(description)}", self.palette.style("quiet"))
         return text
@@ -248,6 +249,15 @@ class QuestionPanel(Vertical, can_focus=True):
             event.stop()
             self._choosing.mark(int(event.key) - 1)
             self.redraw()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an option marks it, or answers with it where one is to be chosen and it is marked already."""
+        number = event.style.meta.get("option")
+        if self._choosing is None or self.closed_text or not isinstance(number, int):
+            return
+        is_marked = number in self._choosing.marked and not (self._choosing.part and self._choosing.part.several)
+        self._choosing.mark(number)
+        self._chosen(self._choosing.confirm() if is_marked else None)
 
     def _chosen(self, decision: dict[str, Any] | None) -> None:
         if decision is not None:

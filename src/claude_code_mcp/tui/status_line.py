@@ -2,6 +2,7 @@
 
 from rich.text import Text
 
+from ..model.text import visible
 from .blocks import ShownConversation
 from .drawing import Palette
 
@@ -33,12 +34,12 @@ def status_line(conversation: ShownConversation | None, now: float, palette: Pal
         f"${facts['costUsd']:.4f}" if facts.get("costUsd") else "",
         conversation.activity,
     ]
-    text.append("".join(f" · {part}" for part in parts if part), palette.style("quiet"))
+    text.append(visible("".join(f" · {part}" for part in parts if part)), palette.style("quiet"))
     if facts.get("stalledSeconds"):
         text.append(f" · nothing for {facts['stalledSeconds']} s", palette.style("ask"))
     for name in ("retrying", "queued"):
         if facts.get(name):
-            text.append(f" · {facts[name]}", palette.style("ask"))
+            text.append(visible(f" · {facts[name]}"), palette.style("ask"))
     return text
 
 

@@ -98,6 +98,7 @@ class ServersScreen(View):
         Binding("e", "steer('enable')", "Enable"),
         Binding("d", "steer('disable')", "Disable"),
         Binding("s", "status", "Connect all"),
+        Binding("t", "tools", "Tools"),
     ]
 
     def __init__(self, do: Do) -> None:
@@ -130,10 +131,26 @@ class ServersScreen(View):
         self.query_one("#details", Static).update(Text("\n".join(problems) if self._reports else _NONE))
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        server = next((entry for entry in self._reports if entry["name"] == event.option.id), {})
+        self._show(next((entry for entry in self._reports if entry["name"] == event.option.id), {}))
+
+    def _show(self, server: dict[str, Any]) -> None:
         details = [f"{name}: {value}" for name, value in server.items() if name != "toolNames"]
         names = ", ".join(server.get("toolNames") or ())
         self.query_one("#details", Static).update(Text(visible("\n".join([*details, names]))))
+
+    def action_tools(self) -> None:
+        option = self.query_one(OptionList).highlighted_option
+        if option is not None and option.id is not None:
+            self.run_worker(self._show_tools(option.id), exclusive=True)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.action_tools()
+
+    async def _show_tools(self, server: str) -> None:
+        report = await self.ask(lambda sessions: sessions.servers("status", server))
+        if report is not None and report.get("servers"):
+            self._show(report["servers"][0])
 
     def action_steer(self, action: str) -> None:
         option = self.query_one(OptionList).highlighted_option
