@@ -63,6 +63,7 @@ async def test_a_new_session_has_the_directory_and_mode_that_were_chosen(place: 
         dialog = screen.app.screen
         dialog.query_one("#prompt").text = script("In there.", "I am in.")  # type: ignore[attr-defined]
         dialog.query_one("#directory").value = "inner"  # type: ignore[attr-defined]
+        assert dialog.query("#worktree")
         dialog.query_one("#mode").value = "acceptEdits"  # type: ignore[attr-defined]
         await screen.pilot.press("ctrl+s")
         await screen.until(lambda: screen.kinds == ["prompt", "text"])

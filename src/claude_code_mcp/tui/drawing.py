@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from markdown_it import MarkdownIt
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import Markdown
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from rich.theme import Theme
@@ -110,6 +111,19 @@ def markdown(text: str, palette: Palette) -> RenderableType:
     drawn = copy(_EMPTY)  # a new one would make a parser of its own each time
     drawn.markup, drawn.parsed, drawn.code_theme = text, _PARSER.parse(text), palette.code_theme
     return drawn
+
+
+@dataclass(frozen=True)
+class DrawnMarkdown:
+    """The same for a widget: in our colours, and not in those of its console."""
+
+    text: str
+    palette: Palette
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        for strip in lines_of(markdown(self.text, self.palette), options.max_width, self.palette):
+            yield from strip
+            yield Segment.line()
 
 
 def styled_lines(lines: Iterable[Line], palette: Palette) -> Text:

@@ -24,7 +24,7 @@ from ..client.question_view import question_lines
 from ..model.question import Choice, QuestionKind
 from ..model.text import clip_line, visible
 from .choosing import Choosing
-from .drawing import Palette, markdown, styled_lines
+from .drawing import DrawnMarkdown, Palette, styled_lines
 
 _ENTER_HINT = "Ctrl+N or Tab: answer"
 
@@ -129,7 +129,7 @@ class QuestionPanel(Vertical, can_focus=True):
             return self._choice()
         plan = question.tool_input.get("plan")
         if question.kind is QuestionKind.PLAN_REVIEW and isinstance(plan, str) and not self._as_source:
-            return markdown(visible(plan), self.palette)
+            return DrawnMarkdown(visible(plan), self.palette)
         return styled_lines(question_lines(question), self.palette)
 
     def _choice(self) -> RenderableType:

@@ -39,6 +39,7 @@ class SessionSidebar(Vertical):
     def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
         super().__init__(id=id)
         self.palette = palette
+        self._current: str | None = None
         self._rows: tuple[Sequence[SessionRow], str | None, int, Palette] | None = None
 
     def compose(self) -> ComposeResult:
@@ -46,7 +47,8 @@ class SessionSidebar(Vertical):
         yield _Rows(markup=False, compact=True)
 
     def show(self, rows: Sequence[SessionRow], current: str | None) -> None:
-        """Shows these rows; the highlighted one stays highlighted, wherever it has moved to."""
+        """Shows these rows. The highlighted one stays highlighted, wherever it has moved to, until another session is
+        opened."""
         listing = self.query_one(_Rows)
         width = max(12, listing.scrollable_content_region.width - 1)
         shown = (tuple(rows), current, width, self.palette)
@@ -54,7 +56,8 @@ class SessionSidebar(Vertical):
             return
         self._rows = shown
         before = listing.highlighted_option
-        wanted = before.id if before is not None else current
+        wanted = before.id if before is not None and current == self._current else current
+        self._current = current
         top = listing.scroll_y
         listing.set_options([Option(self._drawn(row, current, width), row.id) for row in rows])
         ids = [row.id for row in rows]

@@ -13,6 +13,7 @@ from ...service import Service
 from ...store.cost_report import Grouping
 from ...store.session_marks import Mark
 from ...store.transcript_text import Detail
+from . import work
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
 from .context import Call
 from .status import ErrorInfo
@@ -21,7 +22,24 @@ _PAGE = 24_000
 """Characters of a page."""
 _MOST_LINES = 500
 
-Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete", "model", "mode"]
+Action = Literal[
+    "rename",
+    "tag",
+    "pin",
+    "unpin",
+    "archive",
+    "unarchive",
+    "fork",
+    "export",
+    "delete",
+    "model",
+    "mode",
+    "diff",
+    "merge",
+    "discard",
+    "changes",
+    "rewind",
+]
 _MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
     "unpin": (Mark.PINNED, False),
@@ -96,9 +114,15 @@ READ_SESSION: Tool[Any] = Tool(
 class ManageSession(Arguments):
     session_id: SessionId
     action: Action
-    text: str | None = Field(None, description="rename, fork: title; tag; model; mode. Empty: none")
+    text: str | None = Field(
+        None,
+        description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
+        "message id of changes",
+    )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
-    confirm: bool | None = Field(None, description="delete: the person has agreed; else they are asked")
+    confirm: bool | None = Field(
+        None, description="delete, discard, rewind: the person has agreed; else they are asked"
+    )
 
 
 class Managed(ToolOutput):
@@ -132,9 +156,32 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
             return await _delete(call, arguments)
         case "model" | "mode":
             return await _reconfigure(call, arguments)
+        case action if action not in _MARKS:
+            return await _work(call, arguments)
     mark, on = _MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+
+
+async def _work(call: Call, arguments: ManageSession) -> Reply:
+    """What the session has changed."""
+    session_id, confirmed = arguments.session_id, bool(arguments.confirm)
+    path: str | None = None
+    done: str | types.InputRequiredResult
+    match arguments.action:
+        case "diff":
+            done, path = await work.diff(call, session_id)
+        case "merge":
+            done = await call.service.work.merge(session_id, arguments.text, owner=call.principal, origin=call.origin)
+        case "changes":
+            done = await work.changes(call, session_id)
+        case "rewind":
+            done = await work.rewind(call, session_id, arguments.text, confirmed=confirmed)
+        case _:
+            done = await work.discard(call, session_id, confirmed=confirmed)
+    if isinstance(done, types.InputRequiredResult):
+        return done
+    return Managed(session_id=session_id, message=done, path=path)
 
 
 def _needed(text: str | None) -> str:
@@ -164,8 +211,11 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
+    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+    left = work.worktree_report(session)
     await call.service.stored.delete(arguments.session_id, owner=call.principal, origin=call.origin)
-    return Managed(session_id=arguments.session_id, message="It is deleted.")
+    stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
+    return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
 
 
 # -- costs --------------------------------------------------------------------------------------------------------
@@ -229,7 +279,9 @@ CARE_TOOLS: Mapping[str, Tool[Any]] = {
             "claude_manage_session",
             "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
             "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
-            "good, and refused while the session is open.",
+            "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "
+            "it began on, or discard with its branch. With checkpoints: changes lists what going back to each message "
+            "would change, rewind takes the files back.",
             ManageSession,
             Managed,
             manage_session,
