@@ -332,15 +332,6 @@ class Service:
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
-    async def reconfigure(self, session_id: str, owner: str, origin: ClientOrigin | None, **change: Any) -> Session:
-        """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
-        with self._observers.auditing_refusals(owner, "reconfigure", session_id):
-            session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
-            _refuse_elsewhere(session)
-            await session.reconfigure(change)
-        self.audit(AuditEvent(AuditKind.SESSION_MANAGED, owner, session.id, {"action": "reconfigure", **change}))
-        return session
-
     async def cancel(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Session:
         """Ends the session for good, also one of ours that is only on disk. That is on disk when this returns."""
         deps = self._workplaces.of(origin, owner)

@@ -141,14 +141,14 @@ async def test_a_question_that_is_answered_elsewhere_closes_and_says_by_whom(
 
 
 async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPlace, sessions: LiveSessions) -> None:
-    made = sessions.create(script("Remember the walrus.", "I will."), **at(place))
+    made = sessions.create(script("Remember the octopus.", "I will."), **at(place))
     await elsewhere(lambda: sessions.status(made["sessionId"], waitSeconds=50))
     async with opened(place) as screen:
         await screen.pilot.press("f3")
-        await screen.type("walrus")
+        await screen.type("octopus")
         await screen.until(lambda: len(screen.app._rows) == 1, "filtered")
         await screen.pilot.press("enter")
-        await screen.shows("> Remember the walrus.", "I will.")
+        await screen.shows("> Remember the octopus.", "I will.")
         await screen.say(script("Still?", "Still."))
         await screen.shows("Still.", "✓ done")
         assert screen.view.conversation.session_id == made["sessionId"]

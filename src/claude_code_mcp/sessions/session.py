@@ -447,7 +447,7 @@ class Session:
     async def reconfigure(self, change: Mapping[str, Any]) -> None:
         """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
         to come. ProcessFailed if Claude Code does not take it; then nothing is changed."""
-        self.refuse_if_cancelled()
+        self._check_accepting(WhenBusy.JOIN)
         async with self._process.starting:
             await self.start_settled()
             wanted = SessionOptions.model_validate({**self.options.model_dump(), **change})

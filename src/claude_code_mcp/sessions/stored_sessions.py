@@ -6,7 +6,7 @@ else's does not exist), and has every change audited, also one that is refused.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,15 @@ class StoredSessions:
         return await self._workplaces.of(origin, owner).stores.library.costs(
             by, owner=owner, since=since, project=project
         )
+
+    async def reconfigure(
+        self, session_id: str, change: Mapping[str, Any], *, owner: str = LOCAL, origin: ClientOrigin | None = None
+    ) -> None:
+        """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
+        action = ", ".join(f"{name} {value}" for name, value in change.items())
+        async with self.caring(session_id, owner, origin, action) as (own_id, _):
+            session = await self._sessions.find(own_id, owner, self._workplaces.of(origin, owner))
+            await session.reconfigure(change)
 
     async def _locate(self, session_id: str, owner: str, origin: ClientOrigin | None) -> tuple[str, Stores]:
         """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the owner's."""

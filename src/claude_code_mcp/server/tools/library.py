@@ -195,8 +195,9 @@ async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
     if arguments.action == "mode":
         call.switches.check(value)
     change = {"model" if arguments.action == "model" else "permission_mode": value}
-    session = await call.service.reconfigure(arguments.session_id, call.principal, call.origin, **change)
-    return Managed(session_id=session.id, message=f"Its {arguments.action} is {value or 'the default'}.")
+    session_id, owner = arguments.session_id, call.principal
+    await call.service.stored.reconfigure(session_id, change, owner=owner, origin=call.origin)
+    return Managed(session_id=session_id, message=f"Its {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
