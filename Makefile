@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
-.PHONY: setup help demo test check format bench conformance soak parity manifest clean
+.PHONY: setup help demo test check format bench conformance soak parity pictures manifest clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -52,6 +52,9 @@ soak: setup  ## random trials, kills, 150 sessions at once, a million commands i
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -q
+
+pictures: setup  ## renew the pictures of the terminal interface
+	$(BIN)/python -m claude_code_mcp.commands.tui_pictures docs/pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build

@@ -23,6 +23,7 @@ _MODULES = (
     "shared",
     "tool_call",
     "streaming",
+    "terminal",
 )
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 

@@ -57,7 +57,7 @@ NARROW: dict[str, set[str]] = {
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests
     "client": {"shared", "processes", "model", "errors", "questions"},  # can do nothing that other clients cannot
-    "tui": {"model", "errors", "config", "client"},  # a client of the MCP server, not a part of it
+    "tui": {"shared", "model", "errors", "config", "client"},  # a client of the MCP server, not a part of it
 }
 
 # Layers that only some others may know.

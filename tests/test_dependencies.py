@@ -16,8 +16,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "claude_code_mcp"
 SOURCES = sorted((ROOT / "src" / PACKAGE).rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OF_EXTRAS = PROJECT["optional-dependencies"]["tui"]
+"""What only one of our packages imports, which is of no use without the extra."""
 DECLARED: dict[str, Requirement] = {
-    canonicalize_name(item.name): item for item in map(Requirement, PROJECT["dependencies"])
+    canonicalize_name(item.name): item for item in map(Requirement, [*PROJECT["dependencies"], *OF_EXTRAS])
 }
 OPTIONAL: dict[str, Requirement] = {
     canonicalize_name(item.name): item for item in map(Requirement, PROJECT["optional-dependencies"]["tui"])

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.client.deciding import NoAnswer
 from claude_code_mcp.client.live_sessions import OpenQuestion
 from claude_code_mcp.client.question_view import Style, changed_lines, question_lines
-from claude_code_mcp.commands.asking import Asking, NoAnswer
-from claude_code_mcp.commands.printing import age, table
+from claude_code_mcp.commands.asking import Asking
+from claude_code_mcp.commands.printing import table
 from claude_code_mcp.model.question import Question, kind_of
+from claude_code_mcp.model.text import age
 
 
 def asked(tool_name: str, *, for_session: bool = False, modes: tuple[str, ...] = (), **tool_input: Any) -> OpenQuestion:
@@ -111,4 +113,4 @@ def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> Non
 @pytest.mark.parametrize(("seconds", "shown"), [(-5, "0s"), (59, "59s"), (61, "1m"), (7300, "2h"), (200_000, "2d")])
 def test_an_age_has_one_unit(seconds: float, shown: str) -> None:
     assert age("1970-01-01T00:00:00.000Z", seconds) == shown
-    assert age("nonsense") == "-"
+    assert age("nonsense", 0.0) == "-"

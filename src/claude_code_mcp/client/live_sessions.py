@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 from ..errors import InvalidArgument, SessionNotFound
 from ..model.question import Question, kind_of
+from ..model.text import visible
 from ..shared.client import CallFailed, McpClient
 
 _WAIT = 50.0
@@ -57,6 +59,12 @@ class LiveSessions:
         sessions: list[dict[str, Any]] = self._client.call("claude_list_sessions", active=True, limit=_MOST)["sessions"]
         order = {"waiting_for_input": 0, "running": 1}
         return sorted(sessions, key=lambda session: order.get(session.get("activeStatus", ""), 2))
+
+    def stored(self, text: str = "", limit: int = 50) -> list[dict[str, Any]]:
+        """The newest sessions, on disk or in memory, or those with a text in title, prompts or path."""
+        wanted = {"text": text} if text else {}
+        listed: list[dict[str, Any]] = self._client.call("claude_list_sessions", limit=limit, **wanted)["sessions"]
+        return listed
 
     def find(self, name: str) -> str:
         """The id of the one session with this beginning of an id or this title, in memory or on disk.
@@ -179,6 +187,60 @@ class LiveSessions:
             wait = {} if report.get("hasMore") else {"waitSeconds": _WAIT, "anyChange": True}
             report = self.status(report["sessionId"], cursor=report["nextCursor"], **wait)
 
+    def settled(self, session_id: str, question_id: str, cursor: str | None) -> str:
+        """How a question was closed that was open at that cursor: who answered it, and what; empty if that is not
+        known."""
+        while True:
+            page = self._read(f"claude-session:///{session_id}/events", cursor=cursor)
+            for event in page["events"]:
+                if event.get("inputId") == question_id and event["type"] != "question":
+                    return _closure(event)
+            if not page.get("hasMore"):
+                return ""
+            cursor = page["nextCursor"]
+
+    def feed(self, session_id: str, cursor: str | None = None, wait: int = 0) -> Report:
+        """What happened behind a cursor, or since the last turn began: whole messages and what is being written. Waits
+        so many seconds for something."""
+        return self._read(f"claude-session:///{session_id}/events", full=1, wait=wait, cursor=cursor)
+
+    def items(self, session_id: str, before: str | None = None) -> Report:
+        """A page of what was said and done, from the end backwards; none of a session that has said nothing yet."""
+        return self._read(f"claude-session:///{session_id}/turns", before=before)
+
+    def subscribe(self, uri: str) -> None:
+        """Has the client notified when this resource changes."""
+        self._client.request("resources/subscribe", uri=uri)
+
+    def unsubscribe(self, uri: str) -> None:
+        self._client.request("resources/unsubscribe", uri=uri)
+
+    def costs(self, by: str) -> Report:
+        return self._read("claude-sessions:///costs", by=by)
+
+    def _read(self, address: str, **query: object) -> Report:
+        """A resource of ours that is JSON."""
+        wanted = urlencode({name: value for name, value in query.items() if value is not None})
+        read = self._client.request("resources/read", uri=f"{address}?{wanted}" if wanted else address)
+        content: Report = json.loads(read["contents"][0]["text"])
+        return content
+
+    # -- looking after sessions and servers -------------------------------------------------------------------
+
+    def manage(self, session_id: str, action: str, **more: Any) -> Report:
+        return self._client.call("claude_manage_session", sessionId=session_id, action=action, **more)
+
+    def servers(self, action: str = "list", server: str | None = None) -> Report:
+        """The MCP servers of the hub."""
+        named = {"server": server} if server is not None else {}
+        return self._client.call("claude_mcp_servers", action=action, **named)
+
+    def takes(self, tool: str, argument: str) -> bool:
+        """Whether the server's tool has this argument."""
+        tools = self._client.request("tools/list")["tools"]
+        schemas = (entry.get("inputSchema") or {} for entry in tools if entry["name"] == tool)
+        return any(argument in (schema.get("properties") or {}) for schema in schemas)
+
     def create(self, prompt: str, **options: Any) -> Report:
         return self._client.call("claude_create_session", prompt=prompt, **options)
 
@@ -198,6 +260,13 @@ class LiveSessions:
             page = self._client.call("claude_read_session", sessionId=session_id, cursor=following, full=full)
             yield page
             following = page.get("nextCursor")
+
+
+def _closure(event: Mapping[str, Any]) -> str:
+    """How a question was closed, for people."""
+    verdict = {"allow": "allowed", "deny": "denied"}.get(str(event.get("decision")), str(event["type"]))
+    client = f" ({event['client']})" if event.get("client") else ""
+    return visible(f"{verdict} by {event.get('by') or 'nobody'}{client}")
 
 
 def _named(sessions: list[Any], name: str) -> list[Any]:

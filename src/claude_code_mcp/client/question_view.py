@@ -15,7 +15,7 @@ from ..model.question import Question
 from ..model.text import visible
 from ..questions.presentation import full_text
 
-_EDITED = {"Edit": ("old_string", "new_string"), "Write": ("", "content"), "NotebookEdit": ("", "new_source")}
+EDITED = {"Edit": ("old_string", "new_string"), "Write": ("", "content"), "NotebookEdit": ("", "new_source")}
 """The tools that change a file, with the fields that hold the text before and after."""
 
 
@@ -34,7 +34,7 @@ class Line(NamedTuple):
 
 def question_lines(question: Question) -> Iterator[Line]:
     """All of a question."""
-    fields = _EDITED.get(question.tool_name)
+    fields = EDITED.get(question.tool_name)
     before, after = _texts(question.tool_input, fields) if fields else (None, None)
     if before is None or after is None:
         first, *rest = full_text(question).split("\n")

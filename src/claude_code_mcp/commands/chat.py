@@ -17,11 +17,12 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from ..client.deciding import NoAnswer
 from ..client.live_sessions import LiveSessions, Report, is_busy
 from ..errors import InvalidArgument
 from ..model.text import visible
 from ..shared.client import CallFailed
-from .asking import Asking, NoAnswer
+from .asking import Asking
 from .flags import positive, print_json, standard_input
 from .printing import print_question
 from .verbs import add_session, add_verb, at_server, failed

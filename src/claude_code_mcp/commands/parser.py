@@ -24,6 +24,7 @@ from ..greeting.protocol import GreetedInput
 COMMANDS = {
     "serve": "serve",
     "shared": "shared",
+    "tui": "tui",
     "run": "chat",
     "send": "chat",
     "attach": "chat",

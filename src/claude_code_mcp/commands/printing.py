@@ -7,15 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, TextIO
 
 from ..client.live_sessions import OpenQuestion
 from ..client.question_view import Style, question_lines
-from ..model.text import clip_line, visible
+from ..model.text import age, clip_line, visible
 
 _COLOURS = {Style.HEAD: "1", Style.REMOVED: "31", Style.ADDED: "32", Style.SAME: "2"}
-_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 _LONGEST = 60
 """Characters of a title or a question in a table."""
 
@@ -57,7 +55,7 @@ def _row(session: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         session["sessionId"][:8],
         session.get("activeStatus") or session.get("lastStatus") or "-",
-        age(session.get("created") or session["timestamp"]),
+        age(session.get("created") or session["timestamp"], time.time()),
         f"${cost:.4f}" if cost is not None else "-",
         _short_path(session.get("projectDirectory") or "-"),
         visible(clip_line(asks[0], _LONGEST)) + more if asks else "",
@@ -70,15 +68,3 @@ def _short_path(path: str) -> str:
     home = os.path.expanduser("~")
     path = f"~{path[len(home) :]}" if path == home or path.startswith(f"{home}{os.sep}") else path
     return visible(path if len(path) <= _LONGEST // 2 else f"...{path[3 - _LONGEST // 2 :]}")
-
-
-def age(timestamp: str, now: float | None = None) -> str:
-    """How long ago a time of the server's was, such as `5m`."""
-    try:
-        seconds = (now if now is not None else time.time()) - datetime.fromisoformat(timestamp).timestamp()
-    except ValueError:
-        return "-"
-    for unit, letter in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
-        if seconds >= unit:
-            return f"{seconds // unit:.0f}{letter}"
-    return f"{max(0.0, seconds):.0f}s"

@@ -4,10 +4,11 @@ import argparse
 import sys
 from typing import Any
 
+from ..client.deciding import NoAnswer, decide
 from ..client.live_sessions import LiveSessions, OpenQuestion
 from ..errors import InvalidArgument
 from ..model.question import QuestionKind
-from .asking import Asking, NoAnswer, decide
+from .asking import Asking
 from .printing import print_question
 from .verbs import add_session, add_verb, at_running_server, failed, print_outcome
 

@@ -239,3 +239,15 @@ def iso(seconds: float) -> str:
 def _whole_second(seconds: int) -> str:
     """Cached, since thousands of messages may be streamed within a second."""
     return (_EPOCH + timedelta(seconds=seconds)).isoformat().removesuffix("+00:00")
+
+
+def age(timestamp: str, now: float) -> str:
+    """How long before `now` (Unix seconds) a time such as that of `iso` was: `5m`."""
+    try:
+        seconds = now - datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return "-"
+    for unit, letter in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= unit:
+            return f"{seconds // unit:.0f}{letter}"
+    return f"{max(0.0, seconds):.0f}s"

@@ -4,7 +4,8 @@
     claude-sessions:///costs{?by,since}                           what they cost
     claude-session:///{id}{?part,offset}                          status and result, as `claude_get_status` has them
     claude-session:///{id}/transcript{?cursor,full,thinking,agent}    the conversation, in pages
-    claude-session:///{id}/events{?cursor}                        what happened, from a cursor on
+    claude-session:///{id}/turns{?before}                         the same as JSON items, from the end backwards
+    claude-session:///{id}/events{?cursor,full,wait}              what happened, from a cursor on
     claude-session:///{id}/questions{?offset}                     what waits for an answer
 
 Every one of them is the caller's view: what is somebody else's is as unknown as what does not exist. Long ones are read
@@ -43,21 +44,23 @@ from ..store.catalogue import Entry
 from ..store.cost_report import Grouping
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
+from .session_feed import feed_page
 from .tools.base import dump
 from .tools.library import cost_report
 from .tools.paging import ResultParts, read_part
 from .tools.sessions import session_list
 from .tools.status import pending_inputs, report
 
-View = Literal["status", "transcript", "events", "questions", "list", "costs"]
+View = Literal["status", "transcript", "turns", "events", "questions", "list", "costs"]
 LIST = "claude-sessions:///"
 _SESSION = "claude-session:///"
 _COSTS = f"{LIST}costs"
-_ADDRESS = re.compile(r"claude-session:///([^/?#]{36})(?:/(transcript|events|questions))?", re.ASCII)
+_ADDRESS = re.compile(r"claude-session:///([^/?#]{36})(?:/(transcript|turns|events|questions))?", re.ASCII)
 _QUERY: Mapping[View, frozenset[str]] = {
     "status": frozenset({"part", "offset"}),
     "transcript": frozenset({"cursor", "full", "thinking", "agent"}),
-    "events": frozenset({"cursor"}),
+    "turns": frozenset({"before"}),
+    "events": frozenset({"cursor", "full", "wait"}),
     "questions": frozenset({"offset"}),
     "list": frozenset({"offset", "text"}),
     "costs": frozenset({"by", "since"}),
@@ -80,7 +83,18 @@ _TEMPLATES = (
         "What was said and done in a session, in pages; cursor -1 is the last turn",
         _MARKDOWN,
     ),
-    ("claude-session-events", f"{_SESSION}{{id}}/events{{?cursor}}", "What happened in a session", _JSON),
+    (
+        "claude-session-turns",
+        f"{_SESSION}{{id}}/turns{{?before}}",
+        "The conversation as JSON, from its end backwards",
+        _JSON,
+    ),
+    (
+        "claude-session-events",
+        f"{_SESSION}{{id}}/events{{?cursor,full,wait}}",
+        "What happened in a session; with full, whole messages since the last turn began; wait: seconds",
+        _JSON,
+    ),
     (
         "claude-session-questions",
         f"{_SESSION}{{id}}/questions{{?offset}}",
@@ -230,14 +244,24 @@ class SessionResources:
             return dump(await session_list(self._service, owner, origin, offset=offset, text=text))
         if address.view == "costs":
             return dump(await cost_report(self._service, owner, origin, _grouping(query), since=_day(query)))
+        if address.view == "turns":
+            before = query.get("before")
+            page = await self._service.stored.items(address.session_id, owner=owner, origin=origin, before=before)
+            return {"sessionId": address.session_id, "items": page.items, "previous": page.previous}
         session = await self._service.find(address.session_id, owner=owner, origin=origin)
         if address.view == "events":
-            return event_page(session, query.get("cursor"))
+            return await self._events(session, query)
         if address.view == "questions":
             parts = ResultParts(self._service.redaction)
             inputs = [dump(entry) for entry in pending_inputs(session.questions, parts, _number(query))]
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
         return self._status(session, address)
+
+    async def _events(self, session: Session, query: Mapping[str, str]) -> dict[str, Any]:
+        cursor = query.get("cursor")
+        if not _is_on(query, "full"):
+            return event_page(session, cursor)
+        return await feed_page(session, cursor, _number(query, "wait"), self._service.redaction, _fields)
 
     def _status(self, session: Session, address: ResourceAddress) -> dict[str, Any]:
         redactor = self._service.redaction
@@ -301,7 +325,8 @@ def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line 
             answer = event.resolution.answer
             decision = None if answer is None else "allow" if answer.allow else "deny"
             closure, by = str(event.resolution.closure), event.resolution.by
-            return {"type": closure, "inputId": event.question.id, "decision": decision, "by": by}
+            whose = {"by": by} | ({"client": event.resolution.client} if event.resolution.client else {})
+            return {"type": closure, "inputId": event.question.id, "decision": decision, **whose}
         case Retrying():
             return {"type": "retrying", "attempt": event.attempt, "status": event.status}
         case Stalled():
@@ -346,10 +371,10 @@ def _is_on(query: Mapping[str, str], name: str) -> bool:
     return query.get(name, "") in ("1", "true")
 
 
-def _number(query: Mapping[str, str]) -> int:
-    text = query.get("offset", "0")
+def _number(query: Mapping[str, str], name: str = "offset") -> int:
+    text = query.get(name, "0")
     if not (text.isascii() and text.isdigit() and len(text) < 13):
-        raise InvalidArgument("offset: must be a number.", field="offset")
+        raise InvalidArgument(f"{name}: must be a number.", field=name)
     return int(text)
 
 

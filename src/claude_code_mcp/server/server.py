@@ -28,6 +28,7 @@ from ..model.origin import ClientOrigin
 from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
+from ..shared.hello import PERSON
 from . import sdk
 from .contents import Asker, Contents, refusing_handlers
 from .elicitation.dialogs import Dialogs, is_modern
@@ -208,7 +209,7 @@ class McpServer:
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
         client = self._client(context)
-        run = await self._runner(params.name, client.proxy)
+        run = await self._runner(params.name, client.proxy) or self._for_person(params.name, context)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
         call = Call(
@@ -260,6 +261,14 @@ class McpServer:
         if proxy is not None and self._offers_hub_tools and await proxy.knows(name):
             return partial(proxy.call, name)
         return None
+
+    def _for_person(self, name: str, context: Context) -> "ToolRunner | None":
+        """A tool to look after sessions or the hub, for the person at this machine, who is here without a model: the
+        toolsets are chosen for models, and the same can be done in a shell."""
+        if not self._offers_sessions or context.request is not None or not _has_person(context):
+            return None
+        tool = {**CARE_TOOLS, **_hub_tools()}.get(name)
+        return tool.call if tool is not None else None
 
     def _without_secrets(
         self, result: types.CallToolResult | types.InputRequiredResult
@@ -363,6 +372,12 @@ def _connected(context: Context) -> Connected:
     found = context.lifespan_context
     assert isinstance(found, Connected)
     return found
+
+
+def _has_person(context: Context) -> bool:
+    """Whether the client says that a person is before it, and no model."""
+    capabilities = context.session.client_capabilities
+    return capabilities is not None and PERSON in (capabilities.experimental or {})
 
 
 def client_name(context: Context) -> str:

@@ -34,7 +34,7 @@ _LIST_CHANGES = frozenset(
         AuditKind.CANCELLED,
     }
 )
-_WRITTEN: tuple[View, ...] = ("status", "transcript", "events")
+_WRITTEN: tuple[View, ...] = ("status", "transcript", "turns", "events")
 """What may be different when a transcript has grown."""
 _WITH_QUESTIONS: tuple[View, ...] = (*_WRITTEN, "questions")
 

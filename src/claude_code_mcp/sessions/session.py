@@ -444,6 +444,25 @@ class Session:
             self.options = self.options.model_copy(update={"permission_mode": mode or "default"})
             self.revoke_mode()
 
+    async def reconfigure(self, change: Mapping[str, Any]) -> None:
+        """Goes on with another model or mode, which the policy must admit: at once in the process that runs, and in all
+        to come. ProcessFailed if Claude Code does not take it; then nothing is changed."""
+        self._check_accepting(WhenBusy.JOIN)
+        async with self._process.starting:
+            await self.start_settled()
+            wanted = SessionOptions.model_validate({**self.options.model_dump(), **change})
+            options = self.deps.gate.admit(wanted, self.cwd, self.owner)
+            process, before, wait = self._process.process, self.options, self.deps.launcher.start_timeout
+            if process is not None and options.permission_mode != before.permission_mode:
+                mode = options.permission_mode or "default"
+                await process.request("set_permission_mode", timeout=wait, mode=mode)
+            if process is not None and options.model != before.model:
+                await process.request("set_model", timeout=wait, model=options.model or "default")
+            if options.permission_mode != before.permission_mode:
+                self.revoke_mode()
+            self.options = options
+        await self.deps.stores.recorder.save(self)
+
     # -- the process and its conversation ---------------------------------------------------------------------
 
     def begin_with(self, spare: Spare) -> None:

@@ -28,6 +28,7 @@ from ..store.session_care import SessionFiles
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from ..store.transcript_html import page
+from ..store.transcript_items import ItemPage, read_items
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
 
@@ -108,6 +109,17 @@ class SessionLibrary:
         return ReadPage(
             session_id, title, shown.text, len(outline.turns), shown.next_cursor, (*agents,), outline.left_behind
         )
+
+    async def items(self, session_id: str, before: str | None, size: int) -> ItemPage:
+        """What lies before a place of a conversation, or at its end. SessionNotFound if it has no transcript."""
+        return await asyncio.to_thread(self._items, session_id, before, size)
+
+    def _items(self, session_id: str, before: str | None, size: int) -> ItemPage:
+        _, path = self._found(session_id)
+        try:
+            return read_items(path, self._outline(path), before, size, self._redact)
+        except ValueError:
+            raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
 
     def _found(self, session_id: str) -> tuple[Entry, str]:
         entry, path = self.catalogue.find(session_id), self.catalogue.path_of(session_id)

@@ -6,7 +6,7 @@ else's does not exist), and has every change audited, also one that is refused.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ..model.origin import ClientOrigin
 from ..store.cost_report import Grouping
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL
+from ..store.transcript_items import ItemPage
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
 from .dependencies import Stores
@@ -50,6 +51,19 @@ class StoredSessions:
         """A page of what was said and done in a session, or by a subagent of it, wherever the session runs."""
         own_id, stores = await self._locate(session_id, owner, origin)
         return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
+
+    async def items(
+        self,
+        session_id: str,
+        *,
+        owner: str = LOCAL,
+        origin: ClientOrigin | None = None,
+        before: str | None = None,
+        size: int = 200_000,
+    ) -> ItemPage:
+        """What was said and done before a place of a session, or last, item by item."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await stores.library.items(own_id, before, size)
 
     async def follow(
         self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
@@ -127,6 +141,15 @@ class StoredSessions:
         return await self._workplaces.of(origin, owner).stores.library.costs(
             by, owner=owner, since=since, project=project
         )
+
+    async def reconfigure(
+        self, session_id: str, change: Mapping[str, Any], *, owner: str = LOCAL, origin: ClientOrigin | None = None
+    ) -> None:
+        """Goes on with another `model` or `permission_mode`, which the policy must admit, now and when resumed."""
+        action = ", ".join(f"{name} {value}" for name, value in change.items())
+        async with self.caring(session_id, owner, origin, action) as (own_id, _):
+            session = await self._sessions.find(own_id, owner, self._workplaces.of(origin, owner))
+            await session.reconfigure(change)
 
     async def _locate(self, session_id: str, owner: str, origin: ClientOrigin | None) -> tuple[str, Stores]:
         """The id under which a session goes on, and where it is kept; SessionNotFound unless it is the owner's."""

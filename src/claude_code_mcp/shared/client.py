@@ -138,6 +138,11 @@ class McpClient(ABC):
     def request(self, method: str, **params: Any) -> dict[str, Any]:
         """The result of a request. CallFailed for an error, NotRunning if the server ends meanwhile."""
 
+    def listen(self, on_notification: Callable[[str, Mapping[str, Any]], None]) -> bool:
+        """From now on `on_notification` is called with the method and the parameters of every notification, in
+        another thread. False if this client hears of none."""
+        return False
+
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         """The structured content of a tool's result. CallFailed with its text if it is a refusal."""
         result = self.request("tools/call", name=tool, arguments=arguments)
@@ -150,7 +155,8 @@ class McpClient(ABC):
 def initialization() -> dict[str, Any]:
     """The parameters of `initialize`."""
     information = {"name": "claude-code-mcp", "version": "1"}
-    return {"protocolVersion": PROTOCOL_VERSION, "capabilities": {}, "clientInfo": information}
+    capabilities: dict[str, Any] = {"experimental": {hello.PERSON: {}}}
+    return {"protocolVersion": PROTOCOL_VERSION, "capabilities": capabilities, "clientInfo": information}
 
 
 def result_of(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,6 +177,7 @@ class LineClient(McpClient):
         self._lock = threading.Lock()
         self._last_id = 0
         self._ended = False
+        self._on_notification: Callable[[str, Mapping[str, Any]], None] | None = None
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any] | None]] = {}
         """For every request that has no answer yet, where that goes; None when there will be none."""
         threading.Thread(target=self._read, daemon=True).start()
@@ -183,6 +190,10 @@ class LineClient(McpClient):
 
     def close(self) -> None:
         self._leave()
+
+    def listen(self, on_notification: Callable[[str, Mapping[str, Any]], None]) -> bool:
+        self._on_notification = on_notification
+        return True
 
     def request(self, method: str, **params: Any) -> dict[str, Any]:
         answers: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -214,8 +225,13 @@ class LineClient(McpClient):
                     self._waiting.pop(message["id"]).put(message)
                 elif "method" in message and "id" in message:
                     self._send(_reply_to(message))
+                elif "method" in message and self._on_notification is not None:
+                    self._on_notification(message["method"], message.get("params") or {})
         except (OSError, ValueError, NotRunning):
             pass  # as at the end of the stream
+        close = getattr(self._lines, "close", None)
+        if close is not None:
+            close()  # here and not in `close`: no other thread may close what this one reads
         with self._lock:
             self._ended = True
             unanswered = list(self._waiting.values())

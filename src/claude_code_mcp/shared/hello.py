@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+PERSON = "claude-code-mcp/person"
+"""The experimental capability by which a client says in MCP that a person is before it, and no model."""
 PROTOCOL = 1
 LONGEST = 8 << 20
 """Bytes of a hello; the environment is the largest part of it."""

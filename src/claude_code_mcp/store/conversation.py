@@ -58,6 +58,8 @@ class Item:
     kind: str
     """`text` and `thinking` of the model, a `tool` call, a `message` that came while the turn ran, or a `note`."""
     text: str = ""
+    id: str = ""
+    """Of the call, or else of the line: what the CLI says it by while it happens."""
     name: str = ""
     """Of the tool."""
     input: Any = None
@@ -221,15 +223,17 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
     message = line.get("message")
     model = message.get("model") if isinstance(message, Mapping) else None
     turn.model = model if isinstance(model, str) and not model.startswith("<") else turn.model
+    uuid = str(line.get("uuid") or "")
     for block in _blocks(line):
         match block.get("type"):
             case "text" if str(block.get("text", "")).strip():
-                turn.items.append(Item("text", clean(str(block["text"]))))
+                turn.items.append(Item("text", clean(str(block["text"])), uuid))
             case "thinking":
-                turn.items.append(Item("thinking", clean(str(block.get("thinking", "")))))
+                turn.items.append(Item("thinking", clean(str(block.get("thinking", ""))), uuid))
             case "tool_use":
-                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"))
-                calls[str(block.get("id"))] = item
+                call, name = str(block.get("id")), clean(str(block.get("name", "tool")))
+                item = Item("tool", id=call, name=name, input=block.get("input"))
+                calls[call] = item
                 turn.items.append(item)
 
 
@@ -240,7 +244,7 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         turn.prompt = prompt
         turn.message_id = line.get("uuid") if isinstance(line.get("uuid"), str) else None
     elif prompt is not None:
-        turn.items.append(Item("message", prompt))
+        turn.items.append(Item("message", prompt, str(line.get("uuid") or "")))
     elif interrupted_by(line):
         turn.items.append(Item("note", _INTERRUPTED_NOTE))
     elif line.get("isCompactSummary"):

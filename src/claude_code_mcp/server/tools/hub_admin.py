@@ -1,6 +1,7 @@
 """`claude_mcp_servers`: clients list the servers of the hub, reconnect, enable or disable them, and sign in."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -56,9 +57,7 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     if arguments.action == "list":
         return _reports(hub.status(), hub.problems)
     if arguments.action == "status":
-        chosen = [status.name for status in hub.status(arguments.server)]
-        await hub.connect_to(chosen, timeout=_CONNECT_TIMEOUT)
-        return _reports(hub.status(arguments.server), hub.problems if arguments.server is None else ())
+        return await _connected(hub, arguments.server)
     if arguments.server is None:
         raise InvalidArgument(f"server: required for {arguments.action}", field="server")
     with call.service.steering(call.principal, arguments.action, arguments.server):
@@ -102,6 +101,18 @@ async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None)
         "machine ends up on a page that it cannot open: pass the address of that page as redirect."
     )
     return ServerReports(url=shown.result(), message=message, servers=_reports(hub.status(server)).servers)
+
+
+async def _connected(hub: Hub, server: str | None) -> ServerReports:
+    """All servers, or one with the names of its tools, after an attempt to connect."""
+    await hub.connect_to([status.name for status in hub.status(server)], timeout=_CONNECT_TIMEOUT)
+    if server is None:
+        return _reports(hub.status(), hub.problems)
+    reports = _reports(hub.status(server))
+    if reports.servers and reports.servers[0]["state"] == "connected":
+        with contextlib.suppress(ClaudeCodeError):
+            reports.servers[0]["toolNames"] = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
+    return reports
 
 
 def _hub_of(call: Call) -> Hub:

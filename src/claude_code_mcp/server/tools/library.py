@@ -32,6 +32,8 @@ Action = Literal[
     "fork",
     "export",
     "delete",
+    "model",
+    "mode",
     "diff",
     "merge",
     "discard",
@@ -114,8 +116,8 @@ class ManageSession(Arguments):
     action: Action
     text: str | None = Field(
         None,
-        description="rename, fork: title; tag: the tag; merge: commit message for what is uncommitted; rewind: message "
-        "id of changes",
+        description="rename, fork: title; tag; model; mode; merge: commit message for what is uncommitted; rewind: "
+        "message id of changes",
     )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
     confirm: bool | None = Field(
@@ -152,6 +154,8 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
+        case "model" | "mode":
+            return await _reconfigure(call, arguments)
         case action if action not in _MARKS:
             return await _work(call, arguments)
     mark, on = _MARKS[arguments.action]
@@ -184,6 +188,16 @@ def _needed(text: str | None) -> str:
     if text is None:
         raise InvalidArgument("text: required for this action.", field="text")
     return text
+
+
+async def _reconfigure(call: Call, arguments: ManageSession) -> Reply:
+    value = _needed(arguments.text).strip() or None
+    if arguments.action == "mode":
+        call.switches.check(value)
+    change = {"model" if arguments.action == "model" else "permission_mode": value}
+    session_id, owner = arguments.session_id, call.principal
+    await call.service.stored.reconfigure(session_id, change, owner=owner, origin=call.origin)
+    return Managed(session_id=session_id, message=f"Its {arguments.action} is {value or 'the default'}.")
 
 
 async def _delete(call: Call, arguments: ManageSession) -> Reply:
@@ -264,10 +278,11 @@ CARE_TOOLS: Mapping[str, Tool[Any]] = {
     for tool in (
         Tool(
             "claude_manage_session",
-            "Rename, tag, pin, archive, fork, export or delete a session. fork copies the conversation under a new id; "
-            "export writes a file and returns its path; delete is for good, and refused while the session is open. Of "
-            "a session in a worktree: diff, merge into the branch that it began on, or discard with its branch. With "
-            "checkpoints: changes lists what going back to each message would change, rewind takes the files back.",
+            "Rename, tag, pin, archive, fork, export or delete a session, or switch its model or permission mode. "
+            "fork copies the conversation under a new id; export writes a file and returns its path; delete is for "
+            "good, and refused while the session is open. Of a session in a worktree: diff, merge into the branch that "
+            "it began on, or discard with its branch. With checkpoints: changes lists what going back to each message "
+            "would change, rewind takes the files back.",
             ManageSession,
             Managed,
             manage_session,

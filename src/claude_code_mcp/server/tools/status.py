@@ -168,8 +168,8 @@ def report(
         turn_count=session.model_turns,
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
-        stalled_seconds=_silent_seconds(session) if session.stalled else None,
-        retrying=_retrying(session),
+        stalled_seconds=silent_seconds(session) if session.stalled else None,
+        retrying=retrying(session),
         queued=session.queued,
         memory_bytes=session.memory_bytes,
         worktree=worktree_report(session),
@@ -184,7 +184,7 @@ def report(
     )
 
 
-def _silent_seconds(session: Session) -> int:
+def silent_seconds(session: Session) -> int:
     """How long the process has been silent: since the stall was noticed, and before that."""
     noticed = session.events.latest(Stalled, 1)
     return int(sum(time.time() - stall.at + stall.seconds for stall in noticed if isinstance(stall, Stalled)))
@@ -195,7 +195,8 @@ def _tools(session: Session) -> list[ToolUseEvent]:
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
-def _retrying(session: Session) -> str | None:
+def retrying(session: Session) -> str | None:
+    """What the CLI waits for, after the API has refused; None if it does not."""
     retry = session.retrying
     if retry is None:
         return None

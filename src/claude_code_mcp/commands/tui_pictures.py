@@ -1,0 +1,70 @@
+"""Pictures of the terminal interface as SVG, made from the demo.
+
+python -m claude_code_mcp.commands.tui_pictures docs/pictures
+"""
+
+import asyncio
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..tui.application import Tui
+from ..tui.conversation_view import ConversationView
+from ..tui.question_panel import QuestionPanel
+from .tui_demo import DemoServer, demo_server
+
+_LONGEST_WAIT = 120.0
+_FONT_FACE = re.compile(r"@font-face \{[^}]*\}")
+"""Where a font would be fetched from; without it the reader's own monospace font is used."""
+
+
+async def take_pictures(server: DemoServer, started: dict[str, str], directory: Path) -> list[Path]:
+    """Goes through the demo as a person would, and takes a picture of each thing worth one."""
+    app = Tui(server.open, str(server.sandbox.project), session_id=started["shop"])
+    taken: list[Path] = []
+    async with app.run_test(size=(116, 34)) as pilot:
+
+        async def until(reached: Callable[[], object]) -> None:
+            async with asyncio.timeout(_LONGEST_WAIT):
+                while not reached():
+                    await pilot.pause(0.1)
+
+        def take(name: str) -> None:
+            taken.append(directory / f"tui-{name}.svg")
+            drawn = app.export_screenshot(title="claude-code-mcp tui", simplify=True)
+            taken[-1].write_text(_FONT_FACE.sub("", drawn), encoding="utf-8")
+
+        panel = app.main.query_one(QuestionPanel)
+        await until(lambda: len(app.pump.open_questions()) == 3 and panel.asked is not None)
+        await pilot.press("ctrl+n")
+        await pilot.pause(0.5)
+        take("permission")
+        await pilot.press("a")
+        await until(lambda: app.pump.conversation is not None and not app.pump.conversation.busy)
+        view = app.main.query_one(ConversationView)
+        view.focus()
+        await pilot.press("up", "up", "enter")
+        await pilot.pause(0.5)
+        take("conversation")
+        for name in ("billing", "search"):
+            app.open_session(started[name])
+            await until(lambda: panel.asked is not None and panel.asked.session["sessionId"] == started[name])  # noqa: B023
+            await pilot.press("ctrl+n")
+            await pilot.pause(0.5)
+            take({"billing": "plan", "search": "question"}[name])
+            await pilot.press("escape")
+    return taken
+
+
+def main(directory: Path) -> int:
+    directory.mkdir(parents=True, exist_ok=True)
+    with demo_server() as (server, sessions):
+        started = server.start_sessions(sessions)
+        for picture in asyncio.run(take_pictures(server, started, directory)):
+            print(picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1] if len(sys.argv) > 1 else "docs/pictures")))

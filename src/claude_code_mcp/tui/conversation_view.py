@@ -1,0 +1,215 @@
+"""The conversation on the screen: scrolls over lines that are drawn once, and again only where a block has changed.
+
+While the end is in sight the view follows what comes. Otherwise what is being read stays where it is, whatever is added
+or dropped above and below.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from .blocks import ConversationBlock, ShownConversation
+from .drawing import DrawnBlock, Palette
+
+_GUTTER = 2
+
+
+class ConversationView(ScrollView, can_focus=True):
+    """Shows one conversation; `redraw` after every change of it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "select(-1)", "Block", show=False),
+        Binding("down,j", "select(1)", "Block", show=False),
+        Binding("enter,space", "unfold", "Unfold"),
+        Binding("x", "unfold_all", "Unfold all"),
+        Binding("y", "copy", "Copy"),
+        Binding("slash", "app.search", "Search"),
+        Binding("n", "next_found(1)", "Next", show=False),
+        Binding("N", "next_found(-1)", "Previous", show=False),
+        Binding("pageup", "page_up", "Page up", show=False),
+        Binding("pagedown", "page_down", "Page down", show=False),
+        Binding("home", "scroll_home", "Begin", show=False),
+        Binding("end,G", "follow", "End"),
+    ]
+    DEFAULT_CSS = """
+    ConversationView { height: 1fr; padding: 0 0 0 0; scrollbar-size-vertical: 1; overflow-x: hidden;
+        overflow-y: scroll; }
+    """
+
+    class OlderWanted(Message):
+        """The beginning of what is kept is in sight."""
+
+    class Copied(Message):
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def __init__(self, palette: Palette, *, id: str) -> None:  # noqa: A002 - as Textual has it
+        super().__init__(id=id)
+        self.palette = palette
+        self.conversation = ShownConversation("")
+        self.following = True
+        self.selected: ConversationBlock | None = None
+        self._drawn: dict[ConversationBlock, DrawnBlock] = {}
+        self._order: list[DrawnBlock] = []
+        self._starts: list[int] = []
+        """The first line of each block."""
+        self._total = 0
+        self._found: list[ConversationBlock] = []
+
+    # -- what is shown ----------------------------------------------------------------------------------------
+
+    def show(self, conversation: ShownConversation) -> None:
+        """Shows another conversation, from its end."""
+        self.conversation = conversation
+        self.following, self.selected, self._drawn, self._found = True, None, {}, []
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Draws what has changed."""
+        width = self._text_width
+        if width <= 0:
+            return
+        anchor = None if self.following else self._anchor()
+        blocks = self.conversation.blocks
+        known = self._drawn
+        self._drawn = {block: known.get(block) or DrawnBlock(block) for block in blocks}
+        self._order = list(self._drawn.values())
+        for drawn in self._order:
+            drawn.draw(width, self.palette)
+        self._starts = [0, *accumulate(len(drawn.strips) for drawn in self._order)]
+        self._total = self._starts.pop()
+        if self.selected is not None and self.selected not in self._drawn:
+            self.selected = None
+        self.virtual_size = Size(self.scrollable_content_region.width, self._total)
+        self._keep_place(anchor)
+        if self.following:
+            self.call_after_refresh(self._keep_place, None)  # the first time, the size is not known before
+        self.refresh()
+
+    @property
+    def _text_width(self) -> int:
+        return self.scrollable_content_region.width - _GUTTER - 1
+
+    def _anchor(self) -> tuple[ConversationBlock, int] | None:
+        """The block at the top and how many lines of it are above."""
+        top = round(self.scroll_y)
+        number = self._number_at(top)
+        return (self._order[number].block, top - self._starts[number]) if number is not None else None
+
+    def _keep_place(self, anchor: tuple[ConversationBlock, int] | None) -> None:
+        if self.following:
+            self.scroll_to(y=max(0, self._total - self.size.height), animate=False, immediate=True)
+        elif anchor is not None and anchor[0] in self._drawn:
+            start = self._starts[self.conversation.blocks.index(anchor[0])]
+            self.scroll_to(y=start + anchor[1], animate=False, immediate=True)
+
+    def _number_at(self, line: int) -> int | None:
+        """The block that this line belongs to."""
+        return bisect_right(self._starts, line) - 1 if 0 <= line < self._total else None
+
+    def render_line(self, y: int) -> Strip:
+        width, base = self.scrollable_content_region.width, self.rich_style
+        line = y + round(self.scroll_y)
+        number = self._number_at(line)
+        if number is None:
+            return Strip.blank(width, base)
+        drawn = self._order[number]
+        strip = drawn.strips[line - self._starts[number]]
+        mark = "▌ " if drawn.block is self.selected else "  "
+        style = self.palette.style("prompt")
+        joined = Strip([Segment(mark, style), *strip]).adjust_cell_length(width)
+        return joined.apply_style(base)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        at_end = new_value >= self._total - self.size.height - 1
+        if new_value < old_value and not at_end:
+            self.following = False
+        elif at_end:
+            self.following = True
+        self.conversation.is_read_back = not self.following
+        if new_value < self.size.height and new_value < old_value and self.conversation.has_older:
+            self.post_message(self.OlderWanted())
+
+    def on_resize(self, _: events.Resize) -> None:
+        self.redraw()
+
+    # -- blocks -----------------------------------------------------------------------------------------------
+
+    def on_click(self, event: events.Click) -> None:
+        number = self._number_at(event.y + round(self.scroll_y))
+        if number is not None:
+            self.selected = self._order[number].block
+            self.action_unfold()
+
+    def action_select(self, step: int) -> None:
+        """Selects the next block up or down; the first time, the last one that is in sight."""
+        blocks = self.conversation.blocks
+        if not blocks:
+            return
+        if self.selected is None:
+            bottom = self._number_at(min(self._total - 1, round(self.scroll_y) + self.size.height - 1))
+            number = bottom if bottom is not None else len(blocks) - 1
+        else:
+            number = min(max(0, blocks.index(self.selected) + step), len(blocks) - 1)
+            if number == 0 and step < 0 and self.conversation.has_older:
+                self.post_message(self.OlderWanted())
+        self._select(blocks[number])
+
+    def _select(self, block: ConversationBlock) -> None:
+        self.selected = block
+        number = self.conversation.blocks.index(block)
+        start, height = self._starts[number], len(self._order[number].strips)
+        top, bottom = round(self.scroll_y), round(self.scroll_y) + self.size.height
+        if start < top or start + min(height, self.size.height) > bottom:
+            self.scroll_to(y=max(0, start - 1), animate=False, immediate=True)
+        self.refresh()
+
+    def action_unfold(self) -> None:
+        if self.selected is not None and self.selected.can_fold:
+            self.following = False
+            self.selected.is_open = not self.selected.is_open
+        self.redraw()
+
+    def action_unfold_all(self) -> None:
+        foldable = [block for block in self.conversation.blocks if block.can_fold]
+        unfold = not all(block.is_open for block in foldable)
+        for block in foldable:
+            block.is_open = unfold
+        self.redraw()
+
+    def action_copy(self) -> None:
+        """Copies the selected block, or the last answer."""
+        answers = [block for block in self.conversation.blocks if block.kind == "text"]
+        block = self.selected or (answers[-1] if answers else None)
+        if block is not None:
+            self.post_message(self.Copied(block.text))
+
+    def action_follow(self) -> None:
+        self.following, self.selected = True, None
+        self.redraw()
+
+    # -- searching --------------------------------------------------------------------------------------------
+
+    def search(self, text: str) -> int:
+        """Selects the last block that contains the text; the value is how many do."""
+        self._found = [self.conversation.blocks[number] for number in self.conversation.search(text)]
+        if self._found:
+            self.following = False
+            self._select(self._found[-1])
+        return len(self._found)
+
+    def action_next_found(self, step: int) -> None:
+        kept = [block for block in self._found if block in self._drawn]
+        if kept:
+            at = kept.index(self.selected) if self.selected in kept else 0
+            self._select(kept[(at + step) % len(kept)])

@@ -1,0 +1,240 @@
+"""What comes from the server: the list of sessions, open questions, and the conversation that is on the screen.
+
+Each has one loop, which waits for the server to tell of a change. A conversation is asked for what is new when the last
+answer was drawn, at most `FRAMES` times a second: whatever was streamed meanwhile comes in one piece.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from ..client.live_sessions import LiveSessions, OpenQuestion
+from ..shared.client import CallFailed, NotRunning
+from .blocks import ShownConversation
+from .link import ServerLink
+
+FRAMES = 25
+_LISTED_AGAIN = 5.0
+"""Seconds after which the list is read again although nothing was resource_changed: ages and costs grow."""
+_LISTED_WITHOUT_WORD = 1.5
+"""The same where the server tells of no change."""
+_CALM = 0.2
+_AFTER_FAILURE = 1.0
+_WAIT = 20
+_LIST = "claude-sessions:///"
+_MOST_PAGES = 50
+_SHORTEST_SEARCH = 2
+
+
+class Listener(Protocol):
+    """Who draws."""
+
+    def list_changed(self) -> None: ...
+
+    def conversation_opened(self) -> None:
+        """Another conversation is followed, or the same one anew."""
+
+    def conversation_changed(self) -> None: ...
+
+    def questions_changed(self) -> None: ...
+
+    def question_closed(self, asked: OpenQuestion, how: str) -> None:
+        """A question was answered, but not here."""
+
+    def show_problem(self, problem: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskedAt:
+    """An open question, and the place in the session's log where it was open."""
+
+    asked: OpenQuestion
+    cursor: str | None
+
+
+class Pump:
+    """Runs the loops; holds what they have read."""
+
+    def __init__(self, link: ServerLink, listener: Listener) -> None:
+        self._link = link
+        self._listener = listener
+        self._list_changed = asyncio.Event()
+        self._grown = asyncio.Event()
+        """Whether somebody has written more of the transcript that is shown."""
+        self.live: list[dict[str, Any]] = []
+        self.stored: list[dict[str, Any]] = []
+        self.wanted = ""
+        """The text that sessions are filtered by."""
+        self.questions: dict[str, AskedAt] = {}
+        self.answered: set[str] = set()
+        """Questions that were answered here."""
+        self.conversation: ShownConversation | None = None
+        self.is_listed = False
+
+    def resource_changed(self, uri: str) -> None:
+        """A resource has changed."""
+        if uri == _LIST:
+            self._list_changed.set()
+        elif self.conversation is not None and uri == _turns(self.conversation.session_id):
+            self._grown.set()
+
+    def list_again(self) -> None:
+        self._list_changed.set()
+
+    # -- the list ---------------------------------------------------------------------------------------------
+
+    async def follow_list(self) -> None:
+        """Without end."""
+        while True:
+            self._list_changed.clear()
+            try:
+                await self._read_list()
+            except (CallFailed, NotRunning) as error:
+                self._listener.show_problem(str(error))
+                await asyncio.sleep(_AFTER_FAILURE)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LISTED_AGAIN if self._link.has_notifications else _LISTED_WITHOUT_WORD):
+                    await self._list_changed.wait()
+            await asyncio.sleep(_CALM)
+
+    async def connected(self) -> None:
+        """There is a server again: has it tell of changes."""
+        with contextlib.suppress(CallFailed, NotRunning):
+            if self._link.has_notifications:
+                await self._link.do(lambda sessions: sessions.subscribe(_LIST))
+        self._list_changed.set()
+
+    async def _read_list(self) -> None:
+        text = self.wanted if len(self.wanted) >= _SHORTEST_SEARCH else ""
+        self.live, self.stored = await self._link.do(lambda sessions: (sessions.live(), sessions.stored(text)))
+        self.is_listed = True
+        self._listener.list_changed()
+        asking = [session for session in self.live if session.get("asks")]
+        await self._take_questions(await self._link.do(partial(_questions, asking=asking)) if asking else {})
+
+    async def _take_questions(self, found: dict[str, AskedAt]) -> None:
+        gone = [known for question_id, known in self.questions.items() if question_id not in found]
+        changed = found.keys() != self.questions.keys()
+        self.questions = found
+        for known in gone:
+            if known.asked.id not in self.answered:
+                how = await self._how_closed(known)
+                self._listener.question_closed(known.asked, how)
+        if changed:
+            self._listener.questions_changed()
+
+    async def _how_closed(self, known: AskedAt) -> str:
+        asked = known.asked
+        try:
+            return await self._link.do(
+                lambda sessions: sessions.settled(asked.session["sessionId"], asked.id, known.cursor)
+            )
+        except (CallFailed, NotRunning):
+            return ""
+
+    def open_questions(self) -> list[OpenQuestion]:
+        """Those without an answer of ours, oldest known first."""
+        return [known.asked for known in self.questions.values() if known.asked.id not in self.answered]
+
+    # -- the conversation -------------------------------------------------------------------------------------
+
+    async def follow(self, session_id: str) -> None:
+        """Shows a session and what happens in it, until it is cancelled."""
+        conversation = self._begin(session_id)
+        wait, has_history, is_subscribed = 0, False, False
+        while True:
+            try:
+                if not is_subscribed:
+                    await self._subscribe(conversation)
+                    is_subscribed = True
+                read = partial(LiveSessions.feed, session_id=conversation.session_id, cursor=conversation.cursor)
+                page = await self._link.do(partial(read, wait=wait))
+                if page.get("restarted"):
+                    conversation, has_history = self._begin(page["sessionId"]), False
+                conversation.fold(page)
+                if not has_history:
+                    await self.load_older(conversation)
+                    has_history = True
+                self._listener.conversation_changed()
+                self._notice_questions(conversation.summary.get("questions") or ())
+                wait = _WAIT
+                await asyncio.sleep(1 / FRAMES)
+            except CallFailed as error:
+                self._listener.show_problem(str(error))
+                await asyncio.sleep(_AFTER_FAILURE)
+            except NotRunning:
+                is_subscribed = False
+                await asyncio.sleep(_CALM)
+
+    def _begin(self, session_id: str) -> ShownConversation:
+        self.conversation = ShownConversation(session_id)
+        self._listener.conversation_opened()
+        return self.conversation
+
+    async def _subscribe(self, conversation: ShownConversation) -> None:
+        if self._link.has_notifications:
+            with contextlib.suppress(CallFailed):
+                await self._link.do(lambda sessions: sessions.subscribe(_turns(conversation.session_id)))
+
+    def _notice_questions(self, open_ids: Iterable[str]) -> None:
+        """A question that is new, or gone, is in the list too."""
+        of_session = {
+            question_id
+            for question_id, known in self.questions.items()
+            if self.conversation is not None and known.asked.session["sessionId"] == self.conversation.session_id
+        }
+        if {*open_ids} != of_session:
+            self._list_changed.set()
+
+    async def follow_growth(self) -> None:
+        """Reads the end of the transcript again when somebody else writes it."""
+        while True:
+            await self._grown.wait()
+            self._grown.clear()
+            conversation = self.conversation
+            if conversation is not None and not conversation.busy:
+                with contextlib.suppress(CallFailed, NotRunning):
+                    page = await self._link.do(partial(LiveSessions.items, session_id=conversation.session_id))
+                    conversation.add_newer(page["items"])
+                    self._listener.conversation_changed()
+            await asyncio.sleep(_CALM)
+
+    async def load_older(self, conversation: ShownConversation) -> int:
+        """Reads a page of what lies before the oldest block; the value is how many blocks that has added."""
+        before, oldest = conversation.previous, conversation.first_id if conversation.has_older else ""
+        for _ in range(_MOST_PAGES):
+            try:
+                read = partial(LiveSessions.items, session_id=conversation.session_id, before=before)
+                page = await self._link.do(read)
+            except CallFailed:
+                return 0  # it has said nothing yet
+            items, before = page["items"], page["previous"]
+            if oldest and conversation.previous is None:
+                # Older blocks were dropped: the pages are gone through from the end to the one that has the oldest.
+                numbers = [number for number, item in enumerate(items) if item.get("id") == oldest]
+                if not numbers and before is not None:
+                    continue
+                items = items[: numbers[0]] if numbers else items
+            return conversation.add_history(items, before)
+        return 0
+
+
+def _questions(sessions: LiveSessions, asking: list[dict[str, Any]]) -> dict[str, AskedAt]:
+    """The open questions of these sessions, whole."""
+    found: dict[str, AskedAt] = {}
+    for session in asking:
+        try:
+            report = sessions.status(session["sessionId"], outputLines=0)
+            for asked in sessions.questions_in(report, session):
+                found[asked.id] = AskedAt(asked, report.get("nextCursor"))
+        except CallFailed:
+            continue  # it was ended meanwhile
+    return found
+
+
+def _turns(session_id: str) -> str:
+    return f"claude-session:///{session_id}/turns"

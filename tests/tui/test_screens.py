@@ -1,0 +1,149 @@
+"""Every screen and panel as it was once looked at, in a small and in a large terminal.
+
+`UPDATE_SCREENS=1` writes them anew; then they must be looked at.
+"""
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.containers import Vertical
+from textual.events import Paste
+
+from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.input_box import MessageArea
+from claude_code_mcp.tui.popups import Dialog
+
+from . import recorded
+from .conftest import Screen
+from .recorded import NOW, SHOP, RecordedServer
+
+SCREENS = Path(__file__).parent / "screens"
+SIZES = [(80, 24), (120, 40)]
+
+
+async def nothing(_: Screen) -> None:
+    """The screen as it is."""
+
+
+async def answering(screen: Screen) -> None:
+    await screen.asks("")
+    await screen.pilot.press("ctrl+n")
+
+
+async def denying(screen: Screen) -> None:
+    await answering(screen)
+    await screen.pilot.press("d")
+    await screen.type("too early")
+
+
+async def unfolded(screen: Screen) -> None:
+    screen.view.focus()
+    await screen.pilot.press("x", "end")
+
+
+def pressed(*keys: str) -> Callable[[Screen], Awaitable[None]]:
+    async def press(screen: Screen) -> None:
+        await screen.pilot.press(*keys)
+
+    return press
+
+
+STORIES: dict[str, tuple[Any, Callable[[Screen], Awaitable[None]], str]] = {
+    "conversation": (None, nothing, "● working"),
+    "unfolded": (None, unfolded, "item.quantity"),
+    "permission": (recorded.PERMISSION, nothing, "Permission"),
+    "permission-focused": (recorded.PERMISSION, answering, "a: allow once"),
+    "command": (recorded.COMMAND, answering, "make deploy"),
+    "deny": (recorded.PERMISSION, denying, "too early"),
+    "plan": (recorded.PLAN_REVIEW, answering, "Move the invoices"),
+    "question": (recorded.USER_QUESTION, answering, "How many mistakes"),
+    "help": (None, pressed("f1"), "Everywhere"),
+    "new-session": (None, pressed("f2"), "New session"),
+    "menu": (None, pressed("f8"), "What to do"),
+    "costs": (None, pressed("f4"), "Costs by day"),
+    "servers": (None, pressed("f5"), "github"),
+    "commands": (None, pressed("slash", "m", "o"), "model"),
+}
+
+
+def lines_of(screen: Screen) -> list[str]:
+    """The lines of the screen; of a dialog, its own: how much is drawn of what lies behind it is not decided by us."""
+    lines = screen.text.split("\n")
+    if not isinstance(screen.app.screen, Dialog):
+        return lines
+    box = screen.app.screen.query_one(Vertical).region
+    return [line[box.x : box.right] for line in lines[box.y : box.bottom]]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "120x40"])
+@pytest.mark.parametrize("name", sorted(STORIES))
+async def test_a_screen_is_drawn_as_before(name: str, size: tuple[int, int]) -> None:
+    question, act, wanted = STORIES[name]
+    server = RecordedServer(question)
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=size) as pilot:
+        screen = Screen(app, pilot)
+        await screen.until(lambda: app.pump.is_listed and len(screen.view.conversation.blocks) > 4)
+        if question is not None:
+            await screen.until(lambda: screen.panel.asked is not None)
+        await act(screen)
+        await screen.shows(wanted)
+        await pilot.pause()
+        drawn = "\n".join(line.rstrip() for line in lines_of(screen)) + "\n"
+    file = SCREENS / f"{name}-{size[0]}x{size[1]}.txt"
+    if os.environ.get("UPDATE_SCREENS"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(drawn, encoding="utf-8")
+    assert drawn == file.read_text(encoding="utf-8")
+
+
+async def test_an_empty_server_says_how_to_begin() -> None:
+    server = RecordedServer()
+    async with Tui(lambda: server, "/src/shop", clock=lambda: NOW).run_test(size=(80, 24)) as pilot:
+        screen = Screen(pilot.app, pilot)  # type: ignore[arg-type]
+        await screen.shows("Type a message to begin", "Something from last")
+
+
+async def test_a_choice_is_made_with_the_mouse_alone() -> None:
+    server = RecordedServer(recorded.USER_QUESTION)
+    app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)
+    async with app.run_test(size=(120, 40)) as pilot:
+        screen = Screen(app, pilot)
+        await screen.shows("2 two")
+        row = next(number for number, line in enumerate(screen.text.split("\n")) if "2 two" in line)
+        column = screen.text.split("\n")[row].index("2 two")
+        await pilot.click(offset=(column, row))
+        await screen.shows("❯ 2 two")
+        assert screen.panel.has_focus
+        await pilot.click(offset=(column, row))
+        await screen.shows("Where? 2 of 2")
+
+
+async def test_what_is_pasted_keeps_its_lines_and_steers_nothing() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        area = app.main.query_one(MessageArea)
+        area.post_message(Paste("one\r\ntwo\x1b[2J\n"))
+        await pilot.pause()
+        assert area.text == "one\ntwo[2J\n"
+
+
+async def test_earlier_messages_are_recalled_and_a_draft_is_kept() -> None:
+    server = RecordedServer()
+    app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
+    async with app.run_test(size=(80, 24)) as pilot:
+        screen, area = Screen(app, pilot), app.main.query_one(MessageArea)
+        await screen.say("/mode")
+        await screen.until(lambda: len(app.screen_stack) > 1)
+        await pilot.press("escape")
+        await screen.until(lambda: len(app.screen_stack) == 1)
+        area.focus()
+        await screen.type("draft")
+        await pilot.press("up")
+        assert area.text == "/mode"
+        await pilot.press("down")
+        assert area.text == "draft"

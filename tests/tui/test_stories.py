@@ -1,0 +1,168 @@
+"""Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
+
+import pytest
+
+from claude_code_mcp.client.live_sessions import LiveSessions
+from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
+
+from ..engine.support import ENDLESS
+from ..shared.support import SharedPlace
+from .conftest import at, elsewhere, opened
+
+pytestmark = pytest.mark.timeout(180)
+
+
+async def test_a_session_begins_streams_and_ends(place: SharedPlace) -> None:
+    async with opened(place) as screen:
+        await screen.say(script("Say something.", text("# A heading\n\nSome **bold** words.\n", chunks=6)))
+        await screen.shows("A heading", "Some bold words.", "✓ done")
+        assert "**" not in screen.text.split("Some bold")[1]
+
+
+async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key(place: SharedPlace) -> None:
+    file = place.sandbox.project / "calculator.py"
+    file.write_text("def add(a, b):\n    return a - b\n")
+    edit = tool("Edit", file_path=str(file), old_string="a - b", new_string="a + b")
+    async with opened(place) as screen:
+        await screen.say(script("Fix it.", tool("Read", file_path=str(file)), edit, "Fixed."))
+        await screen.asks("Edit")
+        await screen.shows("Permission", "- a - b", "+ a + b", "Ctrl+N or Tab: answer")
+        assert screen.focused == "MessageArea"
+        await screen.type("a note")  # goes into the message and answers nothing
+        assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
+        assert screen.panel.display
+        await screen.pilot.press("ctrl+n", "a")
+        await screen.shows("Fixed.", "✓ done")
+        assert screen.focused == "MessageArea"
+        assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
+    assert file.read_text() == "def add(a, b):\n    return a + b\n"
+
+
+async def test_a_denial_has_a_reason_that_claude_reads(place: SharedPlace) -> None:
+    async with opened(place) as screen:
+        await screen.say(script("Try.", tool("Bash", command="touch denied"), "I read: ${result}"))
+        await screen.asks("touch denied")
+        await screen.pilot.press("ctrl+n", "d")
+        await screen.type("use make instead")
+        await screen.pilot.press("enter")
+        await screen.shows("✓ done")
+        view = screen.view
+        view.action_unfold_all()
+        await screen.shows("use make instead")
+    assert not (place.sandbox.project / "denied").exists()
+
+
+async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: SharedPlace, sessions: LiveSessions) -> None:
+    steps = (plan("# Notes\n\n1. One file"), plan("# Notes\n\n1. One file\n2. With a date"))
+    made = sessions.create(script("Plan it.", *steps, "Both done."), permissionMode="plan", **at(place))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.asks("ExitPlanMode")
+        await screen.shows("Plan · ", "One file")
+        await screen.pilot.press("ctrl+n", "d")
+        await screen.type("add a date")
+        await screen.pilot.press("enter")
+        await screen.shows("2. With a date")
+        await screen.pilot.press("ctrl+n", "a")
+        await screen.shows("Both done.")
+
+
+async def test_a_question_of_claude_is_answered_part_by_part(place: SharedPlace, sessions: LiveSessions) -> None:
+    asks = ask_user(
+        question("Which colour?", "red", "blue"), question("Which sizes?", "small", "large", "huge", multiple=True)
+    )
+    made = sessions.create(script("Ask me.", asks, "Thanks."), **at(place))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.shows("Which colour?", "1 of 2")
+        await screen.pilot.press("ctrl+n", "2", "enter")
+        await screen.shows("Which sizes?", "[ ] small")
+        await screen.pilot.press("1", "3")
+        await screen.shows("[x] huge")
+        await screen.pilot.press("enter")
+        await screen.shows("Thanks.")
+        screen.view.action_unfold_all()
+        await screen.shows("blue", "small")
+
+
+async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedPlace, sessions: LiveSessions) -> None:
+    made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.shows("● working", "until [ -e never ]")
+        await screen.pilot.press("escape")
+        await screen.shows("◦ interrupted")
+        await screen.say(script("Go on.", "Went on."))
+        await screen.shows("Went on.", "✓ done")
+
+
+async def test_thinking_and_calls_are_folded_until_they_are_opened(place: SharedPlace) -> None:
+    async with opened(place) as screen:
+        step = parallel(thinking("Deep thoughts on nothing.", ""), tool("Bash", command="printf 'one\\ntwo\\n'"))
+        await screen.say(script("Think.", step, "Done thinking."))
+        await screen.shows("▸ thinking", "▸ ✓ Run: printf", "Done thinking.")
+        screen.view.focus()
+        await screen.pilot.press("up", "up", "enter")
+        await screen.shows("▾ ✓ Run: printf", "result")
+        assert "two" in screen.text.split("result")[1]
+
+
+async def test_two_sessions_ask_at_once_and_both_are_answered_from_one(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    first = sessions.create(script("First.", tool("Bash", command="touch first"), "First done."), **at(place))
+    second = sessions.create(script("Second.", tool("Bash", command="touch second"), "Second done."), **at(place))
+    async with opened(place, session_id=first["sessionId"]) as screen:
+        await screen.asks("touch first")
+        await screen.shows("1 asks elsewhere")
+        await screen.pilot.press("ctrl+n", "ctrl+n")
+        await screen.until(lambda: screen.panel.asked and "second" in screen.panel.asked.question.description)
+        await screen.pilot.press("a")
+        await screen.until((place.sandbox.project / "second").exists, "second")
+        await screen.until(lambda: "elsewhere" not in screen.text)
+        await screen.asks("touch first")
+        assert screen.focused == "MessageArea"
+        await screen.pilot.press("ctrl+n", "a")
+        await screen.shows("First done.")
+    await elsewhere(lambda: sessions.cancel(second["sessionId"]))
+
+
+async def test_a_question_that_is_answered_elsewhere_closes_and_says_by_whom(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    made = sessions.create(script("Ask.", tool("Bash", command="touch elsewhere"), "Done there."), **at(place))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.asks("touch elsewhere")
+        await screen.pilot.press("ctrl+n", "d")
+        await screen.type("because")
+        (asked,) = screen.app.pump.open_questions()
+        await elsewhere(lambda: sessions.answer(asked, {"decision": "allow"}))
+        await screen.shows("Answered elsewhere: allowed by claude_respond", "Done there.")
+        await screen.pilot.press("enter", "a")  # answers nothing any more
+        await screen.pilot.press("escape")
+        await screen.until(lambda: not screen.panel.display)
+
+
+async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPlace, sessions: LiveSessions) -> None:
+    made = sessions.create(script("Remember the octopus.", "I will."), **at(place))
+    await elsewhere(lambda: sessions.status(made["sessionId"], waitSeconds=50))
+    async with opened(place) as screen:
+        await screen.pilot.press("f3")
+        await screen.type("octopus")
+        await screen.until(lambda: len(screen.app._rows) == 1, "filtered")
+        await screen.pilot.press("enter")
+        await screen.shows("> Remember the octopus.", "I will.")
+        await screen.say(script("Still?", "Still."))
+        await screen.shows("Still.", "✓ done")
+        assert screen.view.conversation.session_id == made["sessionId"]
+        await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
+
+
+async def test_the_server_is_restarted_and_the_conversation_goes_on(place: SharedPlace) -> None:
+    async with opened(place) as screen:
+        await screen.say(script("Before.", "Said before."))
+        await screen.shows("Said before.", "✓ done")
+        await elsewhere(lambda: place.command("shared", "stop"))
+        await screen.shows("no server")
+        await elsewhere(lambda: place.command("shared", "start"))
+        await screen.until(lambda: "no server" not in screen.text)
+        await screen.shows("Said before.")
+        await screen.say(script("After.", "Said after."))
+        await screen.until(lambda: screen.kinds == ["prompt", "text", "prompt", "text"])
