@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from ... import json_text
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...store.transcripts import is_session_id
+from ..app_view import TOOL_META
 from .context import Call
 
 _MAX_NAME = 100
@@ -78,6 +79,8 @@ class Tool(Generic[ArgumentsT]):
     """None where the result is another server's."""
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
+    app: bool = False
+    """Whether clients that show apps show the session in ours."""
 
     def listing(self) -> types.Tool:
         """How it appears in `tools/list`."""
@@ -87,6 +90,7 @@ class Tool(Generic[ArgumentsT]):
             input_schema=compact_schema(self.arguments),
             output_schema=compact_schema(self.output) if self.output is not None else None,
             annotations=self.hints,
+            _meta=TOOL_META if self.app else None,
         )
 
     async def call(self, call: Call, raw: Mapping[str, Any]) -> Reply:

@@ -389,6 +389,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             Acknowledgement,
             create_session,
             _WORKS,
+            app=True,
         ),
         Tool(
             "claude_send_message",
@@ -407,6 +408,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             SessionReport,
             get_status,
             _READS,
+            app=True,
         ),
         Tool(
             "claude_respond",
