@@ -76,7 +76,8 @@ class _Watch:
         return float(times.user + times.system)
 
 
-def over_stdio(command: Sequence[str], environment: Mapping[str, str], cwd: Path, message: bytes) -> Cost:
+def over_stdio(command: Sequence[str], environment: Mapping[str, str], cwd: Path, first: bytes, message: bytes) -> Cost:
+    """What the call `message` costs a server that has answered `first`, so that it has loaded all that it needs."""
     with subprocess.Popen(
         command, env=environment, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:
@@ -87,6 +88,9 @@ def over_stdio(command: Sequence[str], environment: Mapping[str, str], cwd: Path
         stdin.flush()
         stdout.readline()
         stdout.readline()  # the greeting answered the first; now what is loaded behind it is there
+        stdin.write(first)
+        stdin.flush()
+        _count(stdout)
         with _Watch(process.pid) as watch:
             stdin.write(message)
             stdin.flush()
@@ -95,17 +99,26 @@ def over_stdio(command: Sequence[str], environment: Mapping[str, str], cwd: Path
     return Cost(messages, watch.cpu, watch.grown)
 
 
-def over_http(command: Sequence[str], port: int, environment: Mapping[str, str], cwd: Path, message: bytes) -> Cost:
+def over_http(
+    command: Sequence[str], port: int, environment: Mapping[str, str], cwd: Path, first: bytes, message: bytes
+) -> Cost:
+    """The same over HTTP."""
     with _serving(command, port, environment, cwd) as pid:
         connection = http.client.HTTPConnection("127.0.0.1", port)
         session = _post(connection, INITIALIZE)
         session_id = session.getheader("mcp-session-id") or ""
         session.read()
         _post(connection, INITIALIZED, session_id).read()
-        with _Watch(pid) as watch:
-            messages = _count(_post(connection, message, session_id))
         connection.close()
+        _call(port, first, session_id)
+        with _Watch(pid) as watch:
+            messages = _call(port, message, session_id)
     return Cost(messages, watch.cpu, watch.grown)
+
+
+def _call(port: int, message: bytes, session_id: str) -> int:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
+        return _count(_post(connection, message, session_id))
 
 
 def _post(connection: http.client.HTTPConnection, message: bytes, session_id: str = "") -> http.client.HTTPResponse:

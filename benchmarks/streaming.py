@@ -16,6 +16,7 @@ _ROUNDS = 3
 _GOAL = 1.5
 _GOAL_MB = 64.0
 _PROMPT = script("Write.", text("The quick brown fox jumps over the very lazy dog.\n", repeat=1000, chunks=_DELTAS))
+_SHORT = script("Write.", "A few words.")
 _OURS = str(Path(sys.executable).parent / "claude-code-mcp")
 
 
@@ -71,20 +72,22 @@ def _bare(transport: str, place: Place, recorded: Path) -> Cost:
     message = tool_call("send", {})
     command = [sys.executable, "-m", "benchmarks.bare_stream", str(recorded)]
     if transport == "stdio":
-        return over_stdio(command, place.environment, Path(), message)
+        return over_stdio(command, place.environment, Path(), message, message)
     port = free_port()
-    return over_http([*command, str(port)], port, place.environment, Path(), message)
+    return over_http([*command, str(port)], port, place.environment, Path(), message, message)
 
 
 def _engine(transport: str, place: Place) -> Cost:
     options = {"includePartialMessages": True, "cwd": place.cwd}
-    message = tool_call("claude_code_query", {"prompt": _PROMPT, "options": options})
+    first, message = (
+        tool_call("claude_code_query", {"prompt": prompt, "options": options}) for prompt in (_SHORT, _PROMPT)
+    )
     environment = {**place.environment, "CLAUDE_CODE_MCP_STATE_DIR": str(place.sandbox.root / "state")}
     if transport == "stdio":
-        cost = over_stdio([_OURS], environment, Path(place.cwd), message)
+        cost = over_stdio([_OURS], environment, Path(place.cwd), first, message)
     else:
         port = free_port()
         command = [_OURS, "serve", "--http", f"127.0.0.1:{port}"]
-        cost = over_http(command, port, environment, Path(place.cwd), message)
+        cost = over_http(command, port, environment, Path(place.cwd), first, message)
     assert cost.messages > _DELTAS, cost
     return cost

@@ -13,6 +13,7 @@ from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 
 from .conftest import Caller
+from .test_images import png, seen, url
 
 Check = Callable[[Caller], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
@@ -289,6 +290,13 @@ async def debugging_writes_a_file(caller: Caller) -> None:
     report = await caller.ok("claude_code", prompt=HELLO, debug=True, debugFile=str(where))
     assert "--debug" in argv(caller, report)
     assert where.stat().st_size > 0
+
+
+@checks("images")
+async def the_model_sees_an_image(caller: Caller) -> None:
+    """From where images may come, and which ones, is tested in test_images."""
+    report = await caller.ok("claude_code", prompt=HELLO, images=[url(png())])
+    assert seen(caller, report) == [png()]
 
 
 def test_every_parameter_has_a_check() -> None:

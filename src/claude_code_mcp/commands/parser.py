@@ -42,7 +42,7 @@ COMMANDS = {
     "claude": "claude",
     "config": "config",
     "token": "token",
-    "completion": "completion",
+    "completion": "shell_completion",
 }
 """Every command with the module that adds it; in the order of the help, but for those of one module."""
 

@@ -16,6 +16,7 @@ from .base import ABOUT_IMAGES, Arguments, Images, Milliseconds, Name, Offset, R
 from .code_options import SessionArguments, resume_options, session_options
 from .code_reports import (
     Configuration,
+    ReplyReport,
     SessionInfos,
     TurnReport,
     finished_report,
@@ -267,10 +268,10 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
         ),
         Tool(
             "claude_code_reply",
-            "Continue a session with another prompt and return the result. forkSession answers in a copy with a new "
-            "id and leaves the original as it is.",
+            "Continue a session with another prompt; returns like claude_code. forkSession answers in a copy with a "
+            "new id and leaves the original as it is.",
             DiskReply if settings.allow_disk_resume else ReplyArguments,
-            TurnReport,
+            ReplyReport,
             claude_code_reply,
             _WORKS,
         ),

@@ -73,6 +73,18 @@ class TurnReport(ToolOutput):
         return bool(self.is_error)
 
 
+class ReplyReport(ToolOutput):
+    """What the schema of `claude_code_reply` tells of its output, which is a whole `TurnReport`: that is told once."""
+
+    session_id: str | None = None
+    result: str | None = None
+    is_error: bool | None = None
+    structured_output: Any = None
+    status: str | None = None
+    pending_inputs: _PendingInputs | None = None
+    error: ErrorInfo | None = None
+
+
 class SessionInfo(ToolOutput):
     session_id: str
     status: str

@@ -38,7 +38,7 @@ from .status import (
     ErrorInfo,
     Interruption,
     SessionReport,
-    Status,
+    StatusWord,
     interruption,
     pending_inputs,
     position_of,
@@ -123,7 +123,7 @@ class ListedSession(ToolOutput):
     timestamp: str
     branch: str | None = None
     is_active: bool
-    active_status: Status | None = None
+    active_status: StatusWord | None = None
     last_status: str | None = None
     """The status in which it was left, where it is not in memory."""
     created: str | None = None

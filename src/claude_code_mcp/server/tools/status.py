@@ -2,9 +2,9 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from ...errors import InvalidArgument
 from ...model.events import Event, Gap, Output, Stalled
@@ -31,6 +31,10 @@ _MAX_ERROR = 4_000
 _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
 _MAX_DROPPED = 500
+
+
+StatusWord = Annotated[Status, WithJsonSchema({"type": "string"})]
+"""A status in a short output: the schema of `claude_get_status` tells which there are, once."""
 
 
 class ToolUseEvent(ToolOutput):
@@ -98,7 +102,7 @@ class Acknowledgement(ToolOutput):
     """The short form: enough to go on. A call that waited returns the fields of a full report too."""
 
     session_id: str | None = None
-    status: Status | None = None
+    status: StatusWord | None = None
     error: ErrorInfo | None = None
 
 

@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from claude_code_mcp.commands.completion import commands_of
 from claude_code_mcp.commands.parser import COMMANDS, build_parser
+from claude_code_mcp.commands.shell_completion import commands_of
 
 from .test_commands import run
 
