@@ -47,7 +47,9 @@ from .status import (
 )
 from .waiting import open_questions, wait_for_change, wait_for_rest
 
-Wait = Annotated[float, Field(ge=0, le=55, description="Wait for the turn's end or a question")]
+BareWait = Annotated[float, Field(ge=0, le=55)]
+"""For a tool whose description tells what it does."""
+Wait = Annotated[BareWait, Field(description="Wait for the turn's end or a question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
@@ -75,7 +77,7 @@ class SendMessage(Arguments):
     session_id: SessionId
     message: Text
     images: Images | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
 
 
 class GetStatus(Arguments):
