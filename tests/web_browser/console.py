@@ -18,7 +18,7 @@ from claude_code_mcp.testing.script import MARKER, Step
 
 from ..clients.serving import COMMAND, _await_health, free_port
 
-PATIENCE = 40_000
+PATIENCE = 8_000
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}

@@ -143,7 +143,7 @@ class SessionApp {
     }
     for (const one of pending) {
       if (this.questions.has(one.inputId) || this.sessionId === null) continue;
-      const view = new QuestionView(question(this.sessionId, one), (asked, answer) => this.answer(asked, answer));
+      const view = new QuestionView(question(this.sessionId, one), "", (asked, answer) => this.answer(asked, answer));
       this.questions.set(one.inputId, view);
       this.asking.append(view.element);
       this.spoken.textContent = `Claude asks: ${one.description}`;

@@ -34,7 +34,7 @@ export class Composer {
 
   setBusy(busy: boolean): void {
     this.stop.hidden = !busy;
-    this.input.placeholder = busy ? "Add a message to this turn" : "Message Claude";
+    this.input.placeholder = busy ? "Add to this turn" : "Message Claude";
   }
 
   setAsking(asking: boolean): void {

@@ -4,7 +4,7 @@ import { ApiError, get, messageOf, post, sessionPath } from "./api";
 import { Composer } from "./composer";
 import { button, h, replace } from "./dom";
 import type { Live, Watcher } from "./live";
-import { statusWord } from "./list_view";
+import { statusWord, titleOf } from "./list_view";
 import { QuestionView } from "./question_view";
 import { SessionMenu } from "./session_menu";
 import { TurnView, type Ending } from "./turn_view";
@@ -120,7 +120,7 @@ export class ConversationView implements Watcher {
   private async loadEarlier(): Promise<void> {
     const page = await get<TurnsPage>(sessionPath(this.id, `turns?limit=${PAGE}&before=${this.first}`));
     const before = this.scroller.scrollHeight;
-    const views = page.turns.map((turn) => new TurnView(turn, false, this.whole));
+    const views = page.turns.map((turn) => new TurnView(turn, false, this.row.directory ?? "", this.whole));
     this.turns.unshift(...views);
     this.log.prepend(...views.map((view) => view.element));
     this.first = page.first;
@@ -149,7 +149,7 @@ export class ConversationView implements Watcher {
       known.update({ ...known.turn, ...turn });
       return known;
     }
-    const view = new TurnView(turn, false, this.whole);
+    const view = new TurnView(turn, false, this.row.directory ?? "", this.whole);
     this.turns.push(view);
     this.log.append(view.element);
     return view;
@@ -187,8 +187,7 @@ export class ConversationView implements Watcher {
         this.answered(String(data["questionId"]), data);
         break;
       case "state":
-        this.around.live.learn([{ sessionId: this.id, status: data["status"] as NonNullable<SessionRow["status"]> }]);
-        this.setLive();
+        this.learnStatus(data["status"] as NonNullable<SessionRow["status"]>);
         break;
       case "ended":
         this.last?.ended(data as unknown as Ending);
@@ -211,6 +210,13 @@ export class ConversationView implements Watcher {
   private beginTurn(turn: Turn): void {
     const known = this.turns.some((view) => view.turn.messageId && view.turn.messageId === turn.messageId);
     if (!known) this.putTurn({ ...turn, number: (this.last?.turn.number ?? 0) + 1, items: [] });
+    this.setLive();
+  }
+
+  /** The row itself comes at most twice a second; what is shown here must not lag behind. */
+  private learnStatus(status: NonNullable<SessionRow["status"]>): void {
+    const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : null;
+    this.around.live.learn([{ sessionId: this.id, status, needs }]);
     this.setLive();
   }
 
@@ -241,7 +247,7 @@ export class ConversationView implements Watcher {
 
   private showQuestion(question: Question): void {
     if (this.closed || this.questions.has(question.questionId)) return;
-    const view = new QuestionView(question, (asked, answer) => this.answer(asked, answer));
+    const view = new QuestionView(question, this.row.directory ?? "", (asked, answer) => this.answer(asked, answer));
     this.questions.set(question.questionId, view);
     this.asking.append(view.element);
     this.around.announce(`Claude asks: ${question.description}`);
@@ -270,7 +276,8 @@ export class ConversationView implements Watcher {
   private focusNext(): void {
     const next = this.questions.values().next().value;
     if (next !== undefined) next.focus();
-    else this.composer.focus();
+    else if (matchMedia("(pointer: fine)").matches) this.composer.focus();
+    else this.heading.focus({ preventScroll: true }); // a keyboard that slides in would hide what happens next
   }
 
   private answered(id: string, data: Record<string, unknown>): void {
@@ -311,7 +318,7 @@ export class ConversationView implements Watcher {
 
   private drawHead(): void {
     const { row } = this;
-    this.heading.textContent = row.title || "Session";
+    this.heading.textContent = titleOf(row);
     const status = statusWord(row);
     replace(this.about,
       status && h("span", { class: "badge", data: { status: row.needs ?? row.status ?? "" } }, status), " ",

@@ -14,10 +14,10 @@ export interface ItemView {
 
 export type WholeItem = (item: Item) => Promise<Item>;
 
-export function itemView(item: Item, whole: WholeItem): ItemView {
+export function itemView(item: Item, directory: string, whole: WholeItem): ItemView {
   switch (item.kind) {
     case "tool":
-      return new ToolView(item, whole);
+      return new ToolView(item, directory, whole);
     case "text":
       return new TextView(item, whole);
     case "thinking":

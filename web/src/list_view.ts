@@ -130,6 +130,10 @@ class Section {
   }
 }
 
+export function titleOf(row: SessionRow): string {
+  return row.title || row.prompt || "Untitled";
+}
+
 const STATUS_WORDS: Record<string, string> = {
   running: "working", waiting_for_input: "asks", completed: "done", error: "failed", interrupted: "interrupted", cancelled: "ended",
 };
@@ -152,7 +156,7 @@ function rowElement(row: SessionRow, current: string | null, old: HTMLElement | 
   else link.removeAttribute("aria-current");
   const status = statusWord(row);
   replace(link,
-    h("span", { class: "row-head" }, h("span", { class: "title" }, row.pinned && "★ ", row.title || "Untitled"),
+    h("span", { class: "row-head" }, h("span", { class: "title" }, row.pinned && "★ ", titleOf(row)),
       h("span", { class: "when" }, ago(moment(row.lastUsed)))),
     ask && h("span", { class: "asks" }, ask.description),
     row.mention && h("span", { class: "mention" }, row.mention),

@@ -2,7 +2,7 @@
 
 import { button, freshId, h, replace, type Child } from "./dom";
 import { inline } from "./inline_markdown";
-import { inputView, toolTitle } from "./tool_view";
+import { COMMANDS, inputView, toolTitle } from "./tool_view";
 import type { Answer, Choice, Question } from "./types";
 import { duration, visible } from "./words";
 
@@ -29,11 +29,13 @@ export class QuestionView {
   private readonly clock = h("span", { class: "clock" });
   private readonly timer: ReturnType<typeof setInterval>;
 
-  constructor(readonly question: Question, private readonly send: SendAnswer) {
+  /** `directory` is where the session works; files below it are named from there. */
+  constructor(readonly question: Question, private readonly directory: string, private readonly send: SendAnswer) {
     const id = freshId("question");
     this.heading = h("h2", { id, tabindex: -1 }, title(question));
     this.element = h("section", { class: `question ${question.kind}`, aria: { labelledby: id } },
-      h("div", { class: "question-head" }, this.heading, this.clock), ...this.content(), this.problem);
+      h("div", { class: "question-head" }, h("span", { class: "eyebrow" }, eyebrow(question)), this.clock), this.heading,
+      ...this.content(), this.problem);
     this.element.dataset["question"] = question.questionId;
     this.timer = setInterval(() => this.tick(), 1000);
     this.tick();
@@ -97,10 +99,9 @@ export class QuestionView {
     const why = button("Deny with a reason…", () => reason.show(), { class: "quiet" });
     reason.element.append(button("Deny and say why", () => void this.answer(denial(reason.text)), { class: "deny" }));
     return [
-      question.description && h("p", { class: "what" }, visible(question.description)),
       question.reason && h("p", { class: "why" }, visible(question.reason)),
       question.blockedPath && h("p", { class: "why" }, "Path: ", h("code", null, visible(question.blockedPath))),
-      inputView(question.toolName, question.toolInput),
+      inputView(question.toolName, question.toolInput, this.directory),
       h("div", { class: "actions" },
         button("Allow once", () => void this.answer({ decision: "allow", scope: "once" }), { class: "allow" }),
         question.canAllowForSession &&
@@ -127,7 +128,7 @@ export class QuestionView {
     const plan = question.toolInput["plan"];
     return [
       typeof plan === "string" && plan ? null : h("p", null, "Claude gave no text for its plan."),
-      inputView(question.toolName, question.toolInput),
+      inputView(question.toolName, question.toolInput, this.directory),
       modes.length > 1 && h("p", { class: "mode" }, h("label", { for: select.id }, "Then: "), select),
       h("div", { class: "actions" },
         button("Approve the plan", approve, { class: "allow" }),
@@ -166,8 +167,13 @@ function title(question: Question): string {
     case "user_question":
       return "Claude has a question";
     default:
-      return `Claude wants to use ${toolTitle(visible(question.toolName))}`;
+      // A command is shown whole below; its description would only repeat it.
+      return COMMANDS.has(question.toolName) ? "Run a command" : visible(question.description);
   }
+}
+
+function eyebrow(question: Question): string {
+  return question.kind === "permission" ? `Permission · ${toolTitle(visible(question.toolName))}` : "Your turn";
 }
 
 /** A text that is asked for only when somebody wants to give one. */

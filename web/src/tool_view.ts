@@ -9,16 +9,18 @@ import { count, visible } from "./words";
 
 const SHORT = 200;
 
-/** The input of a call, all of it. */
-export function inputView(tool: string, input: unknown): HTMLElement {
+export const COMMANDS = new Set(["Bash", "PowerShell"]);
+
+/** The input of a call, all of it. Files below the session's directory are named from there. */
+export function inputView(tool: string, input: unknown, directory: string): HTMLElement {
   const fields = isRecord(input) ? input : {};
   const rest = { ...fields };
   const nodes: Child[] = [];
   const file = take(rest, "file_path") || take(rest, "notebook_path");
   const change = takeChange(tool, rest);
-  if (change !== null) nodes.push(diffView(change, file || tool));
-  else if (file) nodes.push(field("file", file));
-  const command = tool === "Bash" || tool === "PowerShell" ? take(rest, "command") : "";
+  if (change !== null) nodes.push(diffView(change, below(file, directory) || tool));
+  else if (file) nodes.push(field("file", below(file, directory)));
+  const command = COMMANDS.has(tool) ? take(rest, "command") : "";
   if (command) nodes.push(commandView(command));
   const plan = tool === "ExitPlanMode" ? take(rest, "plan") : "";
   if (plan) nodes.push(h("div", { class: "markdown plan" }, ...markdown(visible(plan))));
@@ -85,7 +87,7 @@ export class ToolView {
   private drawn: Item | null = null;
 
   /** `whole` gets an item of which only a part is here. */
-  constructor(private item: Item, private readonly whole: (item: Item) => Promise<Item>) {
+  constructor(private item: Item, private readonly directory: string, private readonly whole: (item: Item) => Promise<Item>) {
     this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
       h("summary", null, this.status, this.name, this.about), this.body, this.steps);
     this.update(item, false);
@@ -97,7 +99,7 @@ export class ToolView {
     this.element.dataset["status"] = status;
     this.status.textContent = { ok: "done", error: "failed", running: "running", none: "no result" }[status] ?? "";
     this.name.textContent = toolTitle(visible(item.name ?? "tool"));
-    this.about.textContent = summary(item);
+    this.about.textContent = below(summary(item), this.directory);
     this.draw();
   }
 
@@ -113,12 +115,18 @@ export class ToolView {
     if (!this.element.open || item === this.drawn) return;
     this.drawn = item;
     const name = item.name ?? "tool";
-    const file = isRecord(item.input) ? String(item.input["file_path"] ?? name) : name;
+    const file = below(isRecord(item.input) ? String(item.input["file_path"] ?? name) : name, this.directory);
     replace(this.body,
       item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
-      item.diff ? diffView(unifiedDiff(item.diff), file) : inputView(name, item.input),
+      item.diff ? diffView(unifiedDiff(item.diff), file) : inputView(name, item.input, this.directory),
       item.result && h("div", { class: "result" }, codeBlock(item.result, item.status === "error" ? "error" : "result")));
   }
+}
+
+/** A path as it is seen from the session's directory; others stay whole. */
+function below(path: string, directory: string): string {
+  const inside = directory && path.startsWith(directory) && "/\\".includes(path[directory.length] ?? "x");
+  return inside ? path.slice(directory.length + 1) : path;
 }
 
 /** `tool of server` for a tool of an MCP server. */

@@ -35,7 +35,7 @@ export class TurnView {
   private unwritten = "";
   private frame = 0;
 
-  constructor(public turn: Turn, private live: boolean, private readonly whole: WholeItem) {
+  constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly whole: WholeItem) {
     this.element = h("article", { class: "turn", aria: { label: "Turn" } }, this.prompt, this.items, this.end);
     this.update(turn);
   }
@@ -52,12 +52,12 @@ export class TurnView {
   put(item: Item, parent: string | null): void {
     const known = this.views.get(item.id);
     if (known !== undefined) {
-      known.item = item;
-      known.view.update(item, this.live);
+      known.item = merged(known.item, item);
+      known.view.update(known.item, this.live);
       return;
     }
     if (parent === null) this.settle();
-    const view = itemView(item, this.whole);
+    const view = itemView(item, this.directory, this.whole);
     view.update(item, this.live);
     this.views.set(item.id, { view, item });
     const place = parent === null ? this.items : (this.views.get(parent)?.view.steps ?? this.items);
@@ -121,4 +121,10 @@ export class TurnView {
     this.end.textContent = parts.filter(Boolean).join(" · ");
     this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
   }
+}
+
+/** An item with what is new of it: the result of a call comes without the call. */
+function merged(item: Item, news: Item): Item {
+  const told = Object.entries(news).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return { ...item, ...Object.fromEntries(told) };
 }

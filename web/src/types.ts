@@ -5,6 +5,8 @@ export type Status = "running" | "waiting_for_input" | "completed" | "error" | "
 export interface SessionRow {
   sessionId: string;
   title?: string | null;
+  /** What it began with; a session that is new has no title yet. */
+  prompt?: string | null;
   directory?: string | null;
   branch?: string | null;
   lastUsed?: string | null;
