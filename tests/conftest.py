@@ -93,6 +93,13 @@ def _started_by_this_run(process: psutil.Process) -> bool:
         return False
 
 
+def _command_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline()[:6])
+    except psutil.Error:  # it has ended meanwhile
+        return "(gone)"
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Nothing that this run started may be left running. Under xdist the controller looks, when workers are gone."""
     if os.environ.get("PYTEST_XDIST_WORKER"):
@@ -101,6 +108,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     left = [one for one in psutil.process_iter() if one.pid not in family and _started_by_this_run(one)]
     strangers = [one for one in left if psutil.Process().pid not in [parent.pid for parent in one.parents()]]
     if strangers:
-        told = ", ".join(f"{one.pid} {' '.join(one.cmdline()[:6])}" for one in strangers)
+        told = ", ".join(f"{one.pid} {_command_of(one)}" for one in strangers)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print(f"\nLEFT RUNNING AFTER THE TESTS: {told}")

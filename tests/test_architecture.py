@@ -33,6 +33,7 @@ ROWS: list[set[str]] = [
     {"hub_factory"},
     {"client"},
     {"server", "tui"},
+    {"web"},
     {"greeting.build"},  # asks a real server what the greeting is to say
     {"testing"},
     {"app"},

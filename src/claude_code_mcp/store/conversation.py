@@ -68,6 +68,10 @@ class Item:
     """What the call changed in a file."""
     agent: str | None = None
     """The subagent that the call started, whose transcript can be read too."""
+    id: str = ""
+    """Of a call, that of the call; else that of its line, and its place there. Frames of the stream have the same."""
+    cut: bool = False
+    """Whether something of it was left out."""
 
 
 @dataclass(slots=True)
@@ -209,9 +213,9 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
                 _add_user_line(turn, line)
                 waiting.append(line)
             case "system" if line.get("subtype") == "compact_boundary":
-                turn.items.append(Item("note", _SUMMARY_NOTE))
+                turn.items.append(Item("note", _SUMMARY_NOTE, id=_item_id(line)))
             case "attachment":
-                _add_message(turn, line.get("attachment"))
+                _add_message(turn, line)
     for line in waiting:  # at the end, since a result may lie before its call where several ran at once
         _add_results(line, calls)
     return turn
@@ -221,16 +225,22 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
     message = line.get("message")
     model = message.get("model") if isinstance(message, Mapping) else None
     turn.model = model if isinstance(model, str) and not model.startswith("<") else turn.model
-    for block in _blocks(line):
+    for number, block in enumerate(_blocks(line)):
+        item_id = _item_id(line, number)
         match block.get("type"):
             case "text" if str(block.get("text", "")).strip():
-                turn.items.append(Item("text", clean(str(block["text"]))))
+                turn.items.append(Item("text", clean(str(block["text"])), id=item_id))
             case "thinking":
-                turn.items.append(Item("thinking", clean(str(block.get("thinking", "")))))
+                turn.items.append(Item("thinking", clean(str(block.get("thinking", ""))), id=item_id))
             case "tool_use":
-                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"))
-                calls[str(block.get("id"))] = item
+                call_id = str(block.get("id"))
+                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"), id=call_id)
+                calls[call_id] = item
                 turn.items.append(item)
+
+
+def _item_id(line: Mapping[str, Any], number: int = 0) -> str:
+    return f"{line.get('uuid')}:{number}"
 
 
 def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
@@ -240,20 +250,22 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         turn.prompt = prompt
         turn.message_id = line.get("uuid") if isinstance(line.get("uuid"), str) else None
     elif prompt is not None:
-        turn.items.append(Item("message", prompt))
+        turn.items.append(Item("message", prompt, id=_item_id(line)))
     elif interrupted_by(line):
-        turn.items.append(Item("note", _INTERRUPTED_NOTE))
+        turn.items.append(Item("note", _INTERRUPTED_NOTE, id=_item_id(line)))
     elif line.get("isCompactSummary"):
-        turn.items.append(Item("thinking", "\n".join(str(block.get("text", "")) for block in _blocks(line))))
+        summary = "\n".join(str(block.get("text", "")) for block in _blocks(line))
+        turn.items.append(Item("thinking", summary, id=_item_id(line)))
 
 
-def _add_message(turn: ConversationTurn, attachment: object) -> None:
+def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
     """A message that was sent while the turn ran."""
+    attachment = line.get("attachment")
     if isinstance(attachment, Mapping) and attachment.get("type") == "queued_command":
         prompt = attachment.get("prompt")
         text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
         if (message := unwrapped(text)) is not None:
-            turn.items.append(Item("message", message))
+            turn.items.append(Item("message", message, id=_item_id(line)))
 
 
 def _texts(content: object) -> Iterator[str]:
@@ -266,14 +278,33 @@ def _add_results(line: Mapping[str, Any], calls: Mapping[str, Item]) -> None:
     for block in _blocks(line):
         item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
         if item is not None:
-            content = block.get("content")
-            item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
-            item.status = "error" if block.get("is_error") else "ok"
-            details = line.get("toolUseResult")
-            if isinstance(details, Mapping):
-                item.diff = _diff(details)
-                agent = details.get("agentId")
-                item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
+            _set_result(item, block, line.get("toolUseResult"))
+
+
+def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
+    content = block.get("content")
+    item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
+    item.status = "error" if block.get("is_error") else "ok"
+    if isinstance(details, Mapping):
+        item.diff = _diff(details)
+        agent = details.get("agentId")
+        item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
+
+
+def frame_items(frame: Mapping[str, Any]) -> list[Item]:
+    """What a frame of the CLI's stream adds to its turn, with the ids that the transcript will have: items of an
+    answer, or the results of calls, as items that have nothing else of the call but its id."""
+    if frame.get("type") == "assistant":
+        turn = ConversationTurn()
+        _add_answer(turn, frame, {})
+        return turn.items
+    results = [block for block in _blocks(frame) if block.get("type") == "tool_result"]
+    items = []
+    for block in results if frame.get("type") == "user" else ():
+        item = Item("tool", id=str(block.get("tool_use_id")))
+        _set_result(item, block, frame.get("tool_use_result"))
+        items.append(item)
+    return items
 
 
 def _diff(details: Mapping[str, Any]) -> str:

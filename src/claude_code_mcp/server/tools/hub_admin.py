@@ -53,21 +53,21 @@ def _reason(server: Mapping[str, Any]) -> str:
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     hub = _hub_of(call)
     if arguments.action == "list":
-        return _reports(hub.status(), hub.problems)
+        return server_reports(hub.status(), hub.problems)
     if arguments.action == "status":
         chosen = [status.name for status in hub.status(arguments.server)]
         await hub.connect_to(chosen, timeout=_CONNECT_TIMEOUT)
-        return _reports(hub.status(arguments.server), hub.problems if arguments.server is None else ())
+        return server_reports(hub.status(arguments.server), hub.problems if arguments.server is None else ())
     if arguments.server is None:
         raise InvalidArgument(f"server: required for {arguments.action}", field="server")
     with call.service.steering(call.principal, arguments.action, arguments.server):
         match arguments.action:
             case "reconnect":
-                return _reports([await hub.reconnect(arguments.server)])
+                return server_reports([await hub.reconnect(arguments.server)])
             case "enable":
-                return _reports([hub.enable(arguments.server)])
+                return server_reports([hub.enable(arguments.server)])
             case "disable":
-                return _reports([hub.disable(arguments.server)])
+                return server_reports([hub.disable(arguments.server)])
             case "authenticate":
                 return await _authenticate(call, hub, arguments.server)
 
@@ -92,9 +92,9 @@ async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
     waiting: set[asyncio.Future[Any]] = {shown, signing_in}
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():
-        return _reports(hub.status(server))
+        return server_reports(hub.status(server))
     message = "Open this address in a browser to sign in; claude_mcp_servers tells when it worked."
-    return ServerReports(url=shown.result(), message=message, servers=_reports(hub.status(server)).servers)
+    return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
 
 
 def _hub_of(call: Call) -> Hub:
@@ -103,7 +103,7 @@ def _hub_of(call: Call) -> Hub:
     return call.hub
 
 
-def _reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
+def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
     """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
     servers = [dump(_report(status)) for status in statuses]
     return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)

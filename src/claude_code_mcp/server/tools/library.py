@@ -22,12 +22,13 @@ _PAGE = 24_000
 _MOST_LINES = 500
 
 Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete"]
-_MARKS: Mapping[str, tuple[Mark, bool]] = {
+MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
     "unpin": (Mark.PINNED, False),
     "archive": (Mark.ARCHIVED, True),
     "unarchive": (Mark.ARCHIVED, False),
 }
+"""The actions that mark a session, and what each sets."""
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
@@ -130,7 +131,7 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
-    mark, on = _MARKS[arguments.action]
+    mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 

@@ -167,7 +167,7 @@ class SessionList(ToolOutput):
 async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
         arguments.prompt,
-        _session_options(arguments),
+        session_options(arguments),
         owner=call.principal,
         origin=call.origin,
         images=arguments.images or (),
@@ -175,7 +175,8 @@ async def create_session(call: Call, arguments: CreateSession) -> Reply:
     return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
 
-def _session_options(arguments: CreateSession) -> SessionOptions:
+def session_options(arguments: CreateSession) -> SessionOptions:
+    """What a caller asks of a new session."""
     return SessionOptions(
         cwd=arguments.working_directory,
         model=arguments.model,

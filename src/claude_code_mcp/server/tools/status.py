@@ -167,7 +167,7 @@ def report(
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=_silent_seconds(session) if session.stalled else None,
-        retrying=_retrying(session),
+        retrying=retrying_line(session),
         queued=session.queued,
         memory_bytes=session.memory_bytes,
         structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
@@ -192,7 +192,8 @@ def _tools(session: Session) -> list[ToolUseEvent]:
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
-def _retrying(session: Session) -> str | None:
+def retrying_line(session: Session) -> str | None:
+    """Which refusal of the API the session waits after; None if it does not."""
     retry = session.retrying
     if retry is None:
         return None
