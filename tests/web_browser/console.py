@@ -72,18 +72,6 @@ class Site:
         self._process.wait(_STOP_SECONDS)
         self._process = None
 
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [COMMAND, *arguments],
-            env=self._environment,
-            cwd=self.sandbox.project,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE / 1000,
-            check=False,
-        )
-
     def project(self, *steps: Step, name: str = "shop") -> Path:
         """A directory whose CLAUDE.md has the script, so that prompts are as people write them."""
         self._projects += 1
@@ -93,9 +81,8 @@ class Site:
         return directory
 
     def ticket(self) -> str:
-        """A link with a one-time ticket, as the command prints it."""
-        made = json.loads(self.command("web", "--json", "--url", self.url).stdout)
-        address: str = made["url"]
+        """A link with a one-time ticket."""
+        address: str = Caller(self).post("/api/tickets", {})["url"]
         return address
 
 
@@ -160,22 +147,19 @@ class Person:
 
 
 class Caller:
-    """Another client of the same person, at the routes of the console."""
+    """A program of the same person, at the routes of the console."""
 
     def __init__(self, site: Site) -> None:
-        self.site = site
-        answer, headers = self._send("POST", "/api/sign-in", {"token": TOKEN, "device": "test"}, {})
-        self._headers = {"X-CSRF-Token": answer["csrf"], "Cookie": headers["Set-Cookie"].partition(";")[0]}
+        self._site = site
 
     def post(self, path: str, body: Any) -> Any:
-        return self._send("POST", path, body, self._headers)[0]
+        return self._send(path, json.dumps(body).encode())
 
     def get(self, path: str) -> Any:
-        return self._send("GET", path, None, self._headers)[0]
+        return self._send(path, None)
 
-    def _send(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> tuple[Any, Any]:
-        data = json.dumps(body).encode() if body is not None else None
-        given = {"Content-Type": "application/json", "Origin": self.site.url, **headers}
-        request = urllib.request.Request(f"{self.site.url}{path}", data, given, method=method)
+    def _send(self, path: str, body: bytes | None) -> Any:
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self._site.url}{path}", body, headers)
         with urllib.request.urlopen(request, timeout=PATIENCE / 1000) as response:
-            return json.loads(response.read()), response.headers
+            return json.loads(response.read())

@@ -38,6 +38,7 @@ export class ListView {
         h("label", { class: "check", for: this.whole.id }, this.whole, "in whole conversations")),
       this.needing.element, this.working.element, this.rest.element, this.note, this.more);
     live.onChange(() => this.draw());
+    live.lost = () => void this.load();
     this.clock = setInterval(() => this.draw(), 60_000);
   }
 

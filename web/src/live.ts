@@ -16,6 +16,9 @@ export class Live {
   private readonly listeners = new Set<() => void>();
   private frame = 0;
 
+  /** Called when changes of the list were lost, and it has to be read again. */
+  lost: () => void = () => undefined;
+
   constructor(private readonly signedOut: () => void) {}
 
   /** Calls back after every change of the rows or the connection, at most once for each picture of the screen. */
@@ -65,6 +68,7 @@ export class Live {
     const id = String(data["sessionId"] ?? "");
     if (name === "session") this.learn([withoutEmpty(data) as unknown as SessionRow]);
     else if (name === "session-gone") this.gone(id);
+    else if (name === "list-gap") this.lost();
     else if (name === "signed-out") this.signedOut();
     else this.watcher?.event(name, data);
   }

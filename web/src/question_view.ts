@@ -107,6 +107,9 @@ export class QuestionView {
         question.canAllowForSession &&
           button("Allow for this session", () => void this.answer({ decision: "allow", scope: "session" })),
         deny, why),
+      question.canAllowForSession && question.sessionRules?.length
+        ? h("p", { class: "hint" }, "For this session allows: ", ...question.sessionRules.flatMap((rule, at) => [at ? ", " : "", h("code", null, visible(rule))]))
+        : null,
       reason.element,
     ];
   }

@@ -45,6 +45,8 @@ export interface Question {
   blockedPath?: string | null;
   expiresAt?: string | null;
   canAllowForSession?: boolean | null;
+  /** What an allowance for the session covers, as rules. */
+  sessionRules?: string[] | null;
   modes?: string[] | null;
   modeAfter?: string | null;
   choices?: Choice[] | null;
