@@ -35,6 +35,16 @@ def site(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -
         yield started
 
 
+@pytest.fixture(scope="package")
+def signed_in(browser: Browser, site: Site) -> Any:
+    """What a browser keeps of a sign-in: most tests are not about signing in."""
+    context = browser.new_context()
+    Person(context, site).sign_in()
+    state = context.storage_state()
+    context.close()
+    return state
+
+
 OpenBrowser = Callable[..., Person]
 
 
@@ -55,9 +65,9 @@ def open_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
 
 
 @pytest.fixture
-def person(open_browser: OpenBrowser) -> Person:
+def person(open_browser: OpenBrowser, signed_in: Any) -> Person:
     """Somebody who is signed in, at a desk."""
-    return open_browser().sign_in()
+    return open_browser(storage_state=signed_in).arrive()
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ from claude_code_mcp.testing.script import MARKER, Step
 
 from ..clients.serving import COMMAND, _await_health, free_port
 
-PATIENCE = 8_000
+PATIENCE = 40_000
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
@@ -77,13 +77,18 @@ class Site:
         self._projects += 1
         directory = self.sandbox.root / f"p{self._projects}" / name
         directory.mkdir(parents=True)
-        (directory / "CLAUDE.md").write_text(f"{MARKER}{json.dumps(steps)}\n", encoding="utf-8")
+        write_script(directory, *steps)
         return directory
 
     def ticket(self) -> str:
         """A link with a one-time ticket."""
         address: str = Caller(self).post("/api/tickets", {})["url"]
         return address
+
+
+def write_script(directory: Path, *steps: Step) -> None:
+    """What the model answers in sessions of this directory, one step for each request."""
+    (directory / "CLAUDE.md").write_text(f"{MARKER}{json.dumps(steps)}\n", encoding="utf-8")
 
 
 @contextmanager
@@ -119,6 +124,12 @@ class Person:
         self.page.goto(f"{self.site.url}/#{route}")
         self.page.get_by_label("Or sign in with a token").fill(TOKEN)
         self.page.get_by_role("button", name="Sign in").click()
+        expect(self.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
+        return self
+
+    def arrive(self, route: str = "/") -> "Person":
+        """With a sign-in from before."""
+        self.page.goto(f"{self.site.url}/#{route}")
         expect(self.page.locator(".bar")).to_be_attached(timeout=PATIENCE)
         return self
 

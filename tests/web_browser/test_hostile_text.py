@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
 
-from .console import PATIENCE, Person, Site
+from .console import PATIENCE, Person, Site, write_script
 
 CORPUS = (
     "<script>window.hit=1</script>",
@@ -51,14 +51,15 @@ def _unharmed(person: Person) -> None:
     page = person.page
     assert page.evaluate("window.hit") is None
     forbidden = "script, iframe, img, object, embed, link, style, base, form, svg:not(.icon):not(.qr), math, [onerror], [onload]"
-    assert page.evaluate(f"document.body.querySelectorAll({forbidden!r}).length") == 1  # the page's own script
+    assert page.evaluate(f"document.body.querySelectorAll({forbidden!r}).length") == 0
     schemes = page.evaluate("[...document.querySelectorAll('main a[target]')].map(a => a.protocol)")
     assert set(schemes) <= {"http:", "https:"}
     assert person.faults == []
 
 
 def test_no_script_runs_from_an_answer_or_from_what_a_tool_returned(person: Person, site: Site) -> None:
-    directory = site.project(tool("Read", file_path="${cwd}/evil.html"), text(ALL, chunks=40), name="<img src=x onerror=hit=1>")
+    directory = site.project(name="<img src=x onerror=hit=1>")
+    write_script(directory, tool("Read", file_path=str(directory / "evil.html")), text(ALL, chunks=40))
     (directory / "evil.html").write_text(ALL)
     person.start(f"Look at {CORPUS[0]} {CORPUS[1]}", directory)
     expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)

@@ -16,7 +16,7 @@ from claude_code_mcp.testing.script import ask_user, text, tool
 
 from .. import npm
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, Person, Site
+from .console import PATIENCE, PHONE, Person, Site, write_script
 
 ROOT = Path(__file__).parent.parent.parent
 PACKAGE = ROOT / "src" / "claude_code_mcp"
@@ -84,20 +84,22 @@ def _violations(page: Page, axe: str) -> Any:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_screen_passes_the_accessibility_checks(open_browser: OpenBrowser, site: Site, axe: str, scheme: str) -> None:
+def test_every_screen_passes_the_accessibility_checks(open_browser: OpenBrowser, site: Site, signed_in: Any, axe: str, scheme: str) -> None:
     stranger = open_browser(color_scheme=scheme, reduced_motion="reduce")
     stranger.page.goto(site.url)
     expect(stranger.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
     found = {"sign-in": _violations(stranger.page, axe)}
     size = PHONE if scheme == "dark" else {}
-    person = open_browser(color_scheme=scheme, reduced_motion="reduce", **size).sign_in()
-    file = str(site.sandbox.project / "a.py")
-    steps = (tool("Bash", command="false"), tool("Edit", file_path=file, old_string="a\nb", new_string="a\nc"),
+    person = open_browser(storage_state=signed_in, color_scheme=scheme, reduced_motion="reduce", **size).arrive()
+    directory = site.project()
+    file = str(directory / "a.py")
+    steps = (tool("Read", file_path=file), tool("Bash", command="touch checked"), tool("Edit", file_path=file, old_string="a\nb", new_string="a\nc"),
              ask_user("Which?", "red", "blue"), text("# Done\n\n- [x] all\n\n| a |\n|---|\n| b |\n\n```py\nx\n```"))  # fmt: skip
     Path(file).write_text("a\nb\n")
-    person.start("Check everything", site.project(tool("Read", file_path=file), *steps))
-    found["command"] = _violations(person.question("false") and person.page, axe)
-    person.question("false").get_by_role("button", name="Allow once").click()
+    write_script(directory, *steps)
+    person.start("Check everything", directory)
+    found["command"] = _violations(person.question("touch checked") and person.page, axe)
+    person.question("touch checked").get_by_role("button", name="Allow once").click()
     found["edit"] = _violations(person.question("Edit") and person.page, axe)
     person.question("Edit").get_by_role("button", name="Deny with a reason").click()
     found["reason"] = _violations(person.page, axe)
@@ -111,7 +113,7 @@ def test_every_screen_passes_the_accessibility_checks(open_browser: OpenBrowser,
     found["conversation"] = _violations(person.page, axe)
     person.page.locator(".menu > summary").click()
     found["menu"] = _violations(person.page, axe)
-    for route, ready in (("/", ".row"), ("/new", "textarea"), ("/costs", "table"), ("/servers", ".hint"), ("/settings", "fieldset")):
+    for route, ready in (("/", ".row"), ("/new", "main textarea"), ("/costs", "main table"), ("/servers", "main .hint"), ("/settings", "main fieldset")):
         person.page.goto(f"{site.url}/#{route}")
         expect(person.page.locator(ready).first).to_be_visible(timeout=PATIENCE)
         found[route] = _violations(person.page, axe)

@@ -1,7 +1,7 @@
 """Whole stories in a real browser, on the real CLI: what a person does from a phone or a desk."""
 
 import signal
-from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import expect
@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
 
 from .conftest import OpenBrowser
-from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site
+from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site, write_script
 
 MARKDOWN = """## What I found
 
@@ -46,13 +46,13 @@ def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(o
     expect(late.page.get_by_label("Or sign in with a token")).to_be_visible()
 
 
-def test_a_wrong_token_is_told_and_signing_out_ends_it(person: Person, open_browser: OpenBrowser) -> None:
+def test_a_wrong_token_is_told_and_signing_out_ends_it(open_browser: OpenBrowser) -> None:
     stranger = open_browser()
     stranger.page.goto(stranger.site.url)
     stranger.page.get_by_label("Or sign in with a token").fill(f"{TOKEN}x")
     stranger.page.get_by_role("button", name="Sign in").click()
     expect(stranger.page.get_by_role("alert")).to_be_visible(timeout=PATIENCE)
-    page = person.page
+    page = open_browser().sign_in().page
     page.get_by_role("link", name="Settings").click()
     page.get_by_role("button", name="Sign out", exact=True).click()
     expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
@@ -80,14 +80,14 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown(person: Per
     assert page.locator(".said").count() == 1
 
 
-def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(open_browser: OpenBrowser, site: Site) -> None:
+def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(open_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
     directory = site.project(name="app")
     file = directory / "greet.py"
     file.write_text('def greet(name):\n    return "Hello " + name\n')
     change = {"old_string": '    return "Hello " + name', "new_string": '    return f"Hello, {name}!"'}
     steps = (tool("Read", file_path=str(file)), tool("Edit", file_path=str(file), **change), "Greets properly now.")
-    _script(directory, *steps)
-    person = open_browser(**PHONE).sign_in()
+    write_script(directory, *steps)
+    person = open_browser(storage_state=signed_in, **PHONE).arrive()
     person.start("Make the greeting friendlier", directory)
     asked = person.question("Edit")
     expect(asked.locator("td.gone")).to_contain_text('return "Hello " + name')
@@ -216,8 +216,8 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
     person.says("done")
 
 
-def test_of_two_browsers_and_another_client_the_first_answer_counts(open_browser: OpenBrowser, site: Site) -> None:
-    one, other = open_browser().sign_in(), open_browser(**PHONE).sign_in()
+def test_of_two_browsers_and_another_client_the_first_answer_counts(person: Person, open_browser: OpenBrowser, site: Site) -> None:
+    one, other = person, open_browser(**PHONE).sign_in()
     one.start("Touch it", site.project(tool("Bash", command="touch it"), tool("Bash", command="touch more"), "Touched."))
     one.question("touch it")
     other.page.goto(f"{site.url}/#/sessions/{one.session_id}")
@@ -267,10 +267,10 @@ def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(pe
 
 
 @pytest.mark.parametrize("size", ["phone", "desktop"])
-def test_nothing_is_wider_than_the_screen(open_browser: OpenBrowser, site: Site, size: str) -> None:
+def test_nothing_is_wider_than_the_screen(open_browser: OpenBrowser, site: Site, signed_in: Any, size: str) -> None:
     wide = "x" * 400
     directory = site.project(text(f"# {wide}\n\n`{wide}`\n\n```\n{wide}\n```\n\n| a | b |\n|---|---|\n| {wide} | b |"))
-    person = open_browser(**(PHONE if size == "phone" else {})).sign_in()
+    person = open_browser(storage_state=signed_in, **(PHONE if size == "phone" else {})).arrive()
     person.start(f"Long {wide}", directory)
     expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
     for route in ("", "/new", "/costs", "/servers", "/settings"):
@@ -280,8 +280,3 @@ def test_nothing_is_wider_than_the_screen(open_browser: OpenBrowser, site: Site,
         overflow = person.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow == 0, route
 
-
-def _script(directory: Path, *steps: object) -> None:
-    import json  # noqa: PLC0415
-
-    (directory / "CLAUDE.md").write_text(f"SCRIPT:{json.dumps(steps)}\n", encoding="utf-8")

@@ -52,7 +52,7 @@ function table(report: Report, by: string): HTMLElement {
     return h("tr", null, h("th", { scope: "row" }, label), h("td", { class: "money" }, `$${line.usd.toFixed(4)}`),
       h("td", { class: "tokens" }, tokens(line)), h("td", { class: "bars", aria: { hidden: true } }, bar));
   });
-  return h("div", { class: "scroll", tabindex: 0, role: "region", aria: { label: "Costs" } }, h("table", { class: "figures" },
+  return h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: "Costs" } }, h("table", { class: "figures" },
     h("thead", null, h("tr", null, h("th", { scope: "col" }, by), h("th", { scope: "col", class: "money" }, "cost"),
       h("th", { scope: "col", class: "tokens" }, "tokens in / out"), h("td", null))),
     h("tbody", null, ...rows),

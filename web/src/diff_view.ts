@@ -12,7 +12,7 @@ let chosen: Layout | null = null;
 
 /** The rows as a table that can be switched between both layouts; side by side by default where there is room. */
 export function diffView(rows: readonly Row[], file: string): HTMLElement {
-  const body = h("div", { class: "scroll", tabindex: 0, role: "region", aria: { label: `Changes to ${file}` } });
+  const body = h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: `Changes to ${file}` } });
   const element = h("div", { class: "diff" });
   const added = rows.filter((row) => row.kind === "new").length;
   const gone = rows.filter((row) => row.kind === "gone").length;
@@ -56,7 +56,8 @@ function table(rows: readonly Row[], side: boolean): HTMLTableElement {
     }
     for (const line of stretch.shown) body.append(line.element());
   }
-  return h("table", { aria: { label: side ? "before and after" : "changed lines" } }, body);
+  const numbered = rows.some((row) => row.before !== undefined || row.after !== undefined);
+  return h("table", { class: numbered ? undefined : "unnumbered", aria: { label: side ? "before and after" : "changed lines" } }, body);
 }
 
 interface Line {

@@ -25,6 +25,7 @@ export class ListView {
   private readonly rest = new Section("Sessions");
   private readonly more = button("Show more", () => void this.load(this.next ?? 0), { class: "more", hidden: true });
   private readonly note = h("p", { class: "hint", role: "status" });
+  private readonly empty = h("p", { class: "hint", hidden: true });
   private timer: ReturnType<typeof setTimeout> | undefined;
   private stored: SessionRow[] = [];
   private next: number | null = null;
@@ -36,7 +37,7 @@ export class ListView {
     this.element = h("nav", { class: "sessions", aria: { label: "Sessions" } },
       h("div", { class: "search", role: "search" }, this.search,
         h("label", { class: "check", for: this.whole.id }, this.whole, "in whole conversations")),
-      this.needing.element, this.working.element, this.rest.element, this.note, this.more);
+      this.needing.element, this.working.element, this.rest.element, this.empty, this.note, this.more);
     live.onChange(() => this.draw());
     live.lost = () => void this.load();
     this.clock = setInterval(() => this.draw(), 60_000);
@@ -75,8 +76,7 @@ export class ListView {
       this.stored = offset ? [...this.stored, ...page.sessions] : page.sessions;
       this.next = page.nextOffset ?? null;
       this.live.learn([...page.attention, ...page.sessions]);
-      this.note.textContent = this.stored.length || this.live.rows.size ? "" : "No session yet.";
-      if (text) this.note.textContent = this.stored.length ? "" : "Nothing found.";
+      this.note.textContent = "";
     } catch (error) {
       this.note.textContent = messageOf(error);
     }
@@ -94,6 +94,8 @@ export class ListView {
     this.working.draw(working, this.current);
     this.rest.draw(others, this.current);
     this.more.hidden = this.next === null;
+    this.empty.hidden = rows.length > 0 || this.element.hasAttribute("aria-busy");
+    this.empty.textContent = searching ? "Nothing found." : "No session yet.";
     const waiting = [...this.live.rows.values()].filter((row) => row.needs === "question").length;
     document.title = waiting ? `(${waiting}) Claude Code` : "Claude Code";
   }

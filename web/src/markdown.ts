@@ -115,7 +115,7 @@ export function codeBlock(code: string, language = ""): HTMLElement {
     });
   }, { class: "copy" });
   const label = language.slice(0, 40) || "code";
-  const body = h("pre", { tabindex: 0, role: "region", aria: { label } }, h("code", null, code));
+  const body = h("pre", { tabindex: 0, role: "group", aria: { label } }, h("code", null, code));
   return h("div", { class: "code" }, h("div", { class: "code-head" }, h("span", null, language.slice(0, 40)), copy), body);
 }
 
@@ -199,7 +199,7 @@ function table(lines: readonly string[], at: number): [Node, number] {
   const head = h("tr", null, ...cells(lines[at] as string).map((cell) => h("th", { scope: "col" }, ...inline(cell))));
   const rows = lines.slice(at + 2, end).map((line) => h("tr", null, ...cells(line).map((cell) => h("td", null, ...inline(cell)))));
   const element = h("table", null, h("thead", null, head), h("tbody", null, ...rows));
-  return [h("div", { class: "scroll", tabindex: 0, role: "region", aria: { label: "table" } }, element), end];
+  return [h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: "table" } }, element), end];
 }
 
 function cells(line: string): string[] {

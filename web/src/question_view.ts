@@ -102,14 +102,12 @@ export class QuestionView {
       question.reason && h("p", { class: "why" }, visible(question.reason)),
       question.blockedPath && h("p", { class: "why" }, "Path: ", h("code", null, visible(question.blockedPath))),
       inputView(question.toolName, question.toolInput, this.directory),
+      rulesHint(question),
       h("div", { class: "actions" },
         button("Allow once", () => void this.answer({ decision: "allow", scope: "once" }), { class: "allow" }),
         question.canAllowForSession &&
           button("Allow for this session", () => void this.answer({ decision: "allow", scope: "session" })),
         deny, why),
-      question.canAllowForSession && question.sessionRules?.length
-        ? h("p", { class: "hint" }, "For this session allows: ", ...question.sessionRules.flatMap((rule, at) => [at ? ", " : "", h("code", null, visible(rule))]))
-        : null,
       reason.element,
     ];
   }
@@ -157,6 +155,14 @@ export class QuestionView {
         button("Decline to answer", () => void this.answer({ decision: "deny" }), { class: "deny" })),
     ];
   }
+}
+
+/** What an allowance for the session would cover. */
+function rulesHint(question: Question): HTMLElement | null {
+  const rules = question.canAllowForSession ? (question.sessionRules ?? []) : [];
+  if (!rules.length) return null;
+  const listed = rules.flatMap((rule, at) => [at ? ", " : "", h("code", null, visible(rule))]);
+  return h("p", { class: "hint" }, "“For this session” allows: ", ...listed);
 }
 
 function denial(reason: string): Answer {

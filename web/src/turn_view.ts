@@ -27,6 +27,8 @@ const ENDINGS: Record<string, string> = {
 export class TurnView {
   readonly element: HTMLElement;
   private readonly prompt = h("p", { class: "prompt" });
+  /** By which a screen reader goes from turn to turn. */
+  private readonly title = h("h2", { class: "spoken" });
   private readonly items = h("div", { class: "items" });
   private readonly end = h("p", { class: "ending" });
   private readonly views = new Map<string, { view: ItemView; item: Item }>();
@@ -36,7 +38,7 @@ export class TurnView {
   private frame = 0;
 
   constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly whole: WholeItem) {
-    this.element = h("article", { class: "turn", aria: { label: "Turn" } }, this.prompt, this.items, this.end);
+    this.element = h("article", { class: "turn" }, this.title, this.prompt, this.items, this.end);
     this.update(turn);
   }
 
@@ -45,6 +47,7 @@ export class TurnView {
     this.turn = turn;
     this.prompt.textContent = turn.prompt ?? "";
     this.prompt.hidden = !turn.prompt;
+    this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
     for (const item of turn.items) this.put(item, null);
   }
 
