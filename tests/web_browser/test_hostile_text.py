@@ -1,6 +1,5 @@
 """Everything that Claude or a tool wrote is hostile text: no script runs from it, and it stays what it is."""
 
-import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
@@ -72,20 +71,27 @@ def test_no_script_runs_from_an_answer_or_from_what_a_tool_returned(person: Pers
     _unharmed(person)
 
 
-@pytest.mark.parametrize("kind", ["command", "write", "plan", "question"])
-def test_no_script_runs_from_what_is_asked(person: Person, site: Site, kind: str) -> None:
-    step = {
-        "command": tool("Bash", command=f"cat <<'EOF'\n{ALL}\nEOF", description=CORPUS[1]),
-        "write": tool("Write", file_path="${cwd}/<img src=x onerror=hit=1>.html", content=ALL),
-        "plan": plan(ALL),
-        "question": ask_user(question(CORPUS[1], (CORPUS[0], CORPUS[2]), (CORPUS[7], CORPUS[5]), header="<b>x</b>")),
-    }[kind]
-    person.start("Ask", site.project(step, "done"), mode="plan" if kind == "plan" else "default")
+def test_no_script_runs_from_what_is_asked(person: Person, site: Site) -> None:
+    choice = question(CORPUS[1], (CORPUS[0], CORPUS[2]), (CORPUS[7], CORPUS[5]), header="<b>x</b>")
+    directory = site.project()
+    write = tool("Write", file_path=str(directory / "<img src=x onerror=hit=1>.html"), content=ALL)
+    command = tool("Bash", command=f"cat <<'EOF'\n{ALL}\nEOF", description=CORPUS[1])
+    write_script(directory, command, write, ask_user(choice), "done")
+    person.start("Ask", directory)
+    for kind, refusal in (("Bash", "Deny"), ("Write", "Deny"), ("<b>x</b>", "Decline to answer")):
+        asked = person.question(kind)
+        _unharmed(person)
+        asked.get_by_role("button", name=refusal, exact=True).click()
+    person.says("done")
+    _unharmed(person)
+
+
+def test_no_script_runs_from_a_plan(person: Person, site: Site) -> None:
+    person.start("Plan", site.project(plan(ALL), "done"), mode="plan")
     asked = person.question("onerror=window.hit=1")
     _unharmed(person)
-    asked.get_by_role("button", name="Decline" if kind == "question" else "Deny" if kind != "plan" else "Approve", exact=kind in ("command", "write")).first.click()
-    expect(person.page.locator(".ending").last).to_be_visible(timeout=PATIENCE)
-    _unharmed(person)
+    asked.get_by_role("button", name="Approve the plan").click()
+    person.says("done")
 
 
 def test_invisible_characters_of_a_command_are_shown(person: Person, site: Site) -> None:

@@ -152,16 +152,34 @@ def test_what_happens_is_told_to_those_who_do_not_see_the_screen(person: Person,
     expect(told).to_contain_text("Claude has finished", timeout=PATIENCE)
 
 
-def test_the_page_can_be_installed_and_its_worker_starts(person: Person, site: Site) -> None:
+REGISTER = """async () => {
+    const policy = trustedTypes.createPolicy("claude-code-mcp", {createScriptURL: () => "/sw.js"});
+    await navigator.serviceWorker.register(policy.createScriptURL(""));
+    return new URL((await navigator.serviceWorker.ready).active.scriptURL).pathname;
+}"""
+SHOWN = """async () => {
+    const {registration} = {registration: await navigator.serviceWorker.ready};
+    for (;;) {
+        const found = await registration.getNotifications();
+        if (found.length) return found.map(({title, body, data, close}) => ({title, body, url: data.url}));
+        await new Promise(resolve => setTimeout(resolve, 50));
+    }
+}"""
+
+
+def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(person: Person, site: Site) -> None:
     manifest = json.loads(person.page.evaluate("fetch('/manifest.webmanifest').then(answer => answer.text())"))
     assert manifest["display"] == "standalone"
     for one in manifest["icons"]:
         assert person.page.evaluate(f"fetch({one['src']!r}).then(answer => answer.status)") == 200
-    registered = """async () => {
-        const rules = {createScriptURL: () => "/sw.js"};
-        const policy = trustedTypes.createPolicy("claude-code-mcp", rules);
-        const made = await navigator.serviceWorker.register(policy.createScriptURL(""));
-        await navigator.serviceWorker.ready;
-        return new URL(made.active.scriptURL).pathname;
-    }"""
-    assert person.page.evaluate(registered) == "/sw.js"
+    person.context.grant_permissions(["notifications"], origin=site.url)
+    protocol = person.context.new_cdp_session(person.page)
+    workers: list[str] = []
+    protocol.on("ServiceWorker.workerRegistrationUpdated", lambda event: workers.extend(one["registrationId"] for one in event["registrations"]))
+    protocol.send("ServiceWorker.enable")
+    assert person.page.evaluate(REGISTER) == "/sw.js"
+    message = {"title": "Fix the login", "body": "wants to: Run: make", "url": "https://evil.example/#/sessions/1", "tag": "t"}
+    pushed = {"origin": site.url, "registrationId": workers[-1], "data": json.dumps(message)}
+    protocol.send("ServiceWorker.deliverPushMessage", pushed)
+    (shown,) = person.page.evaluate(SHOWN)
+    assert shown == {"title": "Fix the login", "body": "wants to: Run: make", "url": f"{site.url}/"}

@@ -13,6 +13,8 @@ export interface Ending {
   durationMs?: number | null;
 }
 
+const SHORT_PAUSE = 50;
+const LONGEST_PAUSE = 1000;
 const ENDINGS: Record<string, string> = {
   interrupted: "Interrupted",
   cancelled: "Cancelled",
@@ -79,7 +81,10 @@ export class TurnView {
     }
     if (kind !== "text") return;
     this.unwritten += text;
-    this.frame ||= requestAnimationFrame(() => this.draw());
+    if (this.frame) return;
+    // A long block is made again with every change; the longer it is, the less often.
+    const pause = Math.min((this.writing?.whole.length ?? 0) / 50, LONGEST_PAUSE);
+    this.frame = pause > SHORT_PAUSE ? window.setTimeout(() => this.draw(), pause) : requestAnimationFrame(() => this.draw());
   }
 
   private draw(): void {
@@ -97,6 +102,7 @@ export class TurnView {
   /** What was being written is there whole, or is void. */
   settle(): void {
     cancelAnimationFrame(this.frame);
+    clearTimeout(this.frame);
     this.frame = 0;
     this.unwritten = "";
     this.writing?.element.parentElement?.remove();
