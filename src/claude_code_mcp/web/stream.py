@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import LimitReached
+from ..errors import ClaudeCodeError, LimitReached
 from ..service import Service
 from .answers import ANSWER_HEADERS, text_of
 from .event_frames import frame
@@ -75,10 +75,13 @@ class Streams:
                 if not watcher.to_check:
                     continue
             watcher.to_check = False
-            if not await self._guard.still_signed_in(caller):
-                yield frame("signed-out", {})
+            try:
+                signed_in = await self._guard.still_signed_in(caller)
+            except ClaudeCodeError:
+                return  # that cannot be said just now: the next request is told why
+            yield b": ping\n\n" if signed_in else frame("signed-out", {})
+            if not signed_in:
                 return
-            yield b": ping\n\n"
 
     def check_sign_ins(self, principal: str) -> None:
         """Has every stream of a principal look whether its sign-in still stands, now."""
