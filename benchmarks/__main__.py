@@ -23,6 +23,7 @@ _MODULES = (
     "shared",
     "tool_call",
     "streaming",
+    "watchers",
 )
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 

@@ -183,7 +183,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     policy = _shared_policy(settings, http)
     async with (
         _service(settings, policy, None, principals=principals, spares=1) as (service, hub),
-        _SharedConsole(service, hub, shared.name) as console,
+        _SharedConsole(service, hub, shared.name, own_port=http is None) as console,
     ):
         server = McpServer(service, settings.on_disconnect or "keep", hub)
         metrics = Metrics(lambda: service.sessions(owner=None))
@@ -230,15 +230,18 @@ def _shared_policy(settings: Settings, http: str | None) -> Policy:
 class _SharedConsole:
     """The console of a shared server. What it is made of is loaded when its user asks for it, or has used it before."""
 
-    def __init__(self, service: Service, hub: "Hub | None", name: str) -> None:
+    def __init__(self, service: Service, hub: "Hub | None", name: str, *, own_port: bool) -> None:
+        """`own_port`: it is opened again if it was open before, since nothing else serves it."""
         self._service = service
+        self._own_port = own_port
         self._hub = hub
         self._name = name
         self._consoles: Consoles | None = None
         self._port: ConsolePort | None = None
 
     async def __aenter__(self) -> "_SharedConsole":
-        if self._service.settings.web and await asyncio.to_thread((self._service.settings.state_dir / "web").exists):
+        settings = self._service.settings
+        if settings.web and self._own_port and await asyncio.to_thread((settings.state_dir / "web").exists):
             self._service.start_task(self._load().reopen())
         return self
 

@@ -6,14 +6,12 @@ is done through the service, as every other frontend.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..config import Settings
 from ..model.events import AuditEvent, AuditKind
 from ..service import Service
 from .accounts import Accounts
@@ -27,18 +25,13 @@ from .push.push_routes import PushRoutes
 from .question_routes import QuestionRoutes
 from .session_routes import SessionRoutes
 from .sign_in_routes import SignInRoutes
-from .sign_ins import Identity, SignIns
+from .sign_ins import Identity, SignIns, web_directory
 from .stream import Streams
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub
 
 Handler = Callable[[Request, WebCaller], Awaitable[Response]]
-
-
-def web_directory(settings: Settings) -> Path:
-    """Where the console keeps what must outlive the server."""
-    return settings.state_dir / "web"
 
 
 class Console:

@@ -5,7 +5,7 @@ as long as they may end with the beginning of a known secret. An id is given onl
 resumes behind it misses nothing and gets nothing twice.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import json_text
@@ -32,6 +32,9 @@ from ..store.turn_pages import shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
+_LONGEST_SECRET = 8 << 10
+_LOOK_BACK = 1000
+"""Fragments that a known secret may be spread over."""
 
 
 class Frame(NamedTuple):
@@ -59,6 +62,15 @@ def item_fields(item: Item, cwd: str = "") -> dict[str, Any]:
         if item.status:
             fields |= {"result": item.result, "diff": item.diff, "agent": item.agent}
     return {**fields, "cut": True} if item.cut else fields
+
+
+def whole_parts(parts: Sequence[str], redactor: Redacts) -> int:
+    """How many of the first fragments of a text can be sent without those behind them."""
+    for count in range(len(parts), 0, -1):
+        end = "".join(parts[max(0, count - _LOOK_BACK) : count])[-_LONGEST_SECRET:]
+        if not redactor.held_back(end):
+            return count
+    return 0
 
 
 class FrameEncoder:
@@ -94,6 +106,10 @@ class FrameEncoder:
         text = "".join(self._parts)
         if text and (not self._redactor.held_back(text) or len(text) > _LONGEST_PENDING):
             yield from self._release()
+
+    def finish(self) -> Iterator[Frame]:
+        """All of the fragments that wait: what follows is sent by another encoder."""
+        yield from self._release()
 
     def _fragment(self, event: Partial | PartialRun) -> Iterator[Frame]:
         if isinstance(event, Partial) and event.raw is not None:

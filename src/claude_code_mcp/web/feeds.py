@@ -6,14 +6,16 @@ wakes its watchers. The log of the session never waits for any of this.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 
 from ..errors import ClaudeCodeError
 from ..model.events import (
     AuditEvent,
     AuditKind,
     Event,
+    Partial,
     PartialRun,
     QuestionOpened,
     QuestionSettled,
@@ -25,14 +27,18 @@ from ..model.events import (
 from ..service import Service
 from ..sessions.session import Session
 from ..store.event_log import Subscription
-from .event_frames import Frame, FrameEncoder, frame
+from .event_frames import Frame, FrameEncoder, frame, whole_parts
 from .rings import Ring
 from .rows import live_row
 
 _MERGE_SECONDS = 0.025
 """How long a feed waits for more: fragments within it become one frame."""
+_LONGEST_RUN = 5000
+"""Fragments of one text that are looked at."""
 _LIST_SECONDS = 0.5
 _LIST_EVENTS = (StateChanged, QuestionOpened, QuestionSettled, TurnStarted, TurnEnded, Stalled)
+Key = TypeVar("Key", bound=Hashable)
+FeedT = TypeVar("FeedT", bound="SessionFeed | TranscriptFeed | ListFeed")
 _LIST_ACTS = frozenset(
     {AuditKind.SESSION_CREATED, AuditKind.SESSION_FORKED, AuditKind.SESSION_RESUMED, AuditKind.CANCELLED}
 )
@@ -49,13 +55,25 @@ class SessionFeed:
         self.sent_seq = session.events.last_seq
         """The last event of which everything is in the ring, or would be if there were anything to tell of it."""
         self._known_id = session.id
+        self._begin_within_a_text()
         self._events: Subscription = session.events.subscribe()
-        self._tasks = [service.start_task(self._run()), service.start_task(self._follow())]
+        self.gone = False
+        """Whether the session is no longer in memory."""
+        self._task = service.start_task(self._run())
+
+    def _begin_within_a_text(self) -> None:
+        """Where the latest fragments may be the beginning of a secret, they belong to the ring and to no backlog."""
+        latest = self.session.events.after(max(0, self.sent_seq - _LONGEST_RUN))
+        run = latest[-1] if latest else None
+        if isinstance(run, PartialRun):
+            whole = whole_parts(run.parts, self._service.redaction)
+            for number, part in enumerate(run.parts[whole:], run.first + whole):
+                self._take(Partial(part, run.kind, seq=number, at=run.at))
+            self.sent_seq = run.first + whole - 1
 
     def close(self) -> None:
         self._events.close()
-        for task in self._tasks:
-            task.cancel()
+        self._task.cancel()
 
     def backlog(self, after: int) -> bytes:
         """What has happened between an event and where the ring goes on, encoded for one watcher."""
@@ -65,7 +83,7 @@ class SessionFeed:
             whole = _until(event, self.sent_seq)
             if whole is not None:
                 frames += encoder.take(whole)
-        frames += encoder.flush()
+        frames += encoder.finish()
         return b"".join(sent.data for sent in frames)
 
     async def _run(self) -> None:
@@ -76,6 +94,7 @@ class SessionFeed:
                 while True:
                     self._take(self._events.take())
             self._flush()
+        self.gone = True
         self.ring.add(Frame(0, frame("session-gone", {"sessionId": self.session.id})))
         self.ring.wake()
 
@@ -95,15 +114,6 @@ class SessionFeed:
             self.ring.add(Frame(0, frame("moved", {"sessionId": old, "newSessionId": self.session.id})))
         self.ring.wake()
 
-    async def _follow(self) -> None:
-        """Reports growth of a transcript while the session is not at work here: a terminal or another server has it."""
-        session = self.session
-        with contextlib.suppress(ClaudeCodeError):  # it has no transcript yet: then nobody else has it either
-            async for _ in self._service.stored.follow(session.id, owner=session.owner):
-                if not session.live and (session.runs_elsewhere or not session.busy):
-                    self.ring.add(Frame(0, frame("grown", {"sessionId": session.id})))
-                    self.ring.wake()
-
 
 def _until(event: Event, seq: int) -> Event | None:
     """The part of an event that is not newer than a number; None if all of it is."""
@@ -113,6 +123,34 @@ def _until(event: Event, seq: int) -> Event | None:
         kept = event.parts[: seq - event.first + 1]
         return PartialRun(first=event.first, kind=event.kind, parts=kept, seq=seq, at=event.at, size=event.size)
     return None
+
+
+class TranscriptFeed:
+    """Whether the transcript of a session has grown that is not at work here: a terminal or another server has it."""
+
+    def __init__(self, service: Service, principal: str, session_id: str) -> None:
+        self.ring = Ring(most_frames=10)
+        self._service = service
+        self._principal = principal
+        self._session_id = session_id
+        self._task = service.start_task(self._follow())
+
+    async def _follow(self) -> None:
+        with contextlib.suppress(ClaudeCodeError):  # it has no transcript yet: then nobody else has it either
+            async for _ in self._service.stored.follow(self._session_id, owner=self._principal):
+                session = session_in_memory(self._service, self._principal, self._session_id)
+                if session is None or not session.live:
+                    self.ring.add(Frame(0, frame("grown", {"sessionId": self._session_id})))
+                    self.ring.wake()
+
+    def close(self) -> None:
+        self._task.cancel()
+
+
+def session_in_memory(service: Service, principal: str, session_id: str) -> Session | None:
+    """The session of a principal under the id that it goes on with; None if it is on disk alone."""
+    current = service.current_id(session_id)
+    return next((session for session in service.sessions(owner=principal) if session.id == current), None)
 
 
 class ListFeed:
@@ -155,47 +193,70 @@ class ListFeed:
 
 
 class Feeds:
-    """An observer of the service. Sessions and principals that nobody watches cost nothing here."""
+    """An observer of the service. Sessions and principals without a watcher cost nothing here."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._sessions: dict[Session, SessionFeed] = {}
+        self._transcripts: dict[tuple[str, str], TranscriptFeed] = {}
         self._lists: dict[str, ListFeed] = {}
-
-    @property
-    def watched(self) -> bool:
-        return bool(self._lists)
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        """By session, who watches it while it is on disk alone."""
 
     @contextlib.contextmanager
     def session(self, session: Session) -> Iterator[SessionFeed]:
-        """The feed of a session, while it is watched."""
-        feed = self._sessions.get(session)
-        if feed is None:
-            feed = self._sessions[session] = SessionFeed(self._service, session)
-        try:
+        """The feed of a session in memory, while it is watched."""
+        with _while_watched(self._sessions, session, lambda: SessionFeed(self._service, session)) as feed:
             yield feed
-        finally:
-            if not feed.ring.watched and self._sessions.pop(session, None) is not None:
-                feed.close()
+
+    @contextlib.contextmanager
+    def transcript(self, principal: str, session_id: str) -> Iterator[TranscriptFeed]:
+        """The feed of a session wherever it is, while it is watched."""
+        key = (principal, session_id)
+        make = partial(TranscriptFeed, self._service, principal, session_id)
+        with _while_watched(self._transcripts, key, make) as feed:
+            yield feed
 
     @contextlib.contextmanager
     def list_of(self, principal: str) -> Iterator[ListFeed]:
         """The list of a principal, while it is watched."""
-        feed = self._lists.get(principal)
-        if feed is None:
-            feed = self._lists[principal] = ListFeed(self._service, principal)
-        try:
+        with _while_watched(self._lists, principal, lambda: ListFeed(self._service, principal)) as feed:
             yield feed
+
+    @contextlib.contextmanager
+    def waiting(self, session_id: str, wake: asyncio.Event) -> Iterator[None]:
+        """Within this context, whatever happens in the session sets the event."""
+        self._waiting.setdefault(session_id, set()).add(wake)
+        try:
+            yield
         finally:
-            if not feed.ring.watched and self._lists.pop(principal, None) is not None:
-                feed.close()
+            waiting = self._waiting[session_id]
+            waiting.discard(wake)
+            if not waiting:
+                del self._waiting[session_id]
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         feed = self._lists.get(owner)
         if feed is not None and isinstance(event, _LIST_EVENTS):
             feed.changed(session_id)
+        for wake in self._waiting.get(session_id, ()):
+            wake.set()
 
     def act(self, act: AuditEvent) -> None:
         feed = self._lists.get(act.who)
         if feed is not None and act.kind in _LIST_ACTS and act.session_id is not None:
             feed.changed(act.session_id)
+
+
+@contextlib.contextmanager
+def _while_watched(feeds: dict[Key, FeedT], key: Key, make: Callable[[], FeedT]) -> Iterator[FeedT]:
+    """The feed under a key, made if there is none; closed when nobody is left who watches it."""
+    feed = feeds.get(key)
+    if feed is None:
+        feed = feeds[key] = make()
+    try:
+        yield feed
+    finally:
+        if not feed.ring.watched and feeds.get(key) is feed:
+            del feeds[key]
+            feed.close()

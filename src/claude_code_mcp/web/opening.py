@@ -21,8 +21,9 @@ from ..private_files import private_directory, read_regular, replace_file
 from ..server.transports.http import Address, HttpServer, host_check, plain_app
 from ..service import Service
 from .accounts import Accounts
-from .console import Console, web_directory
+from .console import Console
 from .push.delivery import Push
+from .sign_ins import web_directory
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub
@@ -143,7 +144,9 @@ class ConsolePort:
 
     def _server_at(self, port: int) -> HttpServer:
         return HttpServer(
-            replace(_LOOPBACK, port=port), lambda bound: plain_app(self._consoles.routes(bound, self._accounts))
+            replace(_LOOPBACK, port=port),
+            lambda bound: plain_app(self._consoles.routes(bound, self._accounts)),
+            serves="the console",
         )
 
     def _remembered(self) -> int:

@@ -17,6 +17,7 @@ from ..sessions.session import Session
 from ..store.transcripts import is_session_id
 from .answers import answer, arguments_of, flag_of, number_of, text_of
 from .event_frames import item_fields
+from .feeds import session_in_memory
 from .guard import WebCaller
 from .rows import listed_row, most_urgent_first, question_row, turn_row
 
@@ -122,7 +123,7 @@ class SessionRoutes:
     async def turns(self, request: Request, caller: WebCaller) -> Response:
         session_id, service = session_id_of(request), self._service
         before, limit = number_of(request, "before", None, 1, 10**9), number_of(request, "limit", 10, 1, _MOST_TURNS)
-        session = self._known(session_id, caller)
+        session = session_in_memory(self._service, caller.principal, session_id)
         cursor = _where_to_begin(session) if session is not None else None  # before the transcript is read
         try:
             page = await service.stored.turns(
@@ -147,11 +148,6 @@ class SessionRoutes:
             }
         )
 
-    def _known(self, session_id: str, caller: WebCaller) -> Session | None:
-        current = self._service.current_id(session_id)
-        in_memory = self._service.sessions(owner=caller.principal)
-        return next((session for session in in_memory if session.id == current), None)
-
     async def item(self, request: Request, caller: WebCaller) -> Response:
         number = str(request.path_params["turn"])
         if not number.isascii() or not number.isdigit() or len(number) > 9:
@@ -160,7 +156,7 @@ class SessionRoutes:
         found = await self._service.stored.item(
             session_id, int(number), item_id, owner=caller.principal, agent=text_of(request, "agent")
         )
-        session = self._known(session_id, caller)
+        session = session_in_memory(self._service, caller.principal, session_id)
         return answer({"item": item_fields(found, session.cwd if session is not None else "")})
 
     # -- doing ----------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
+from ..config import Settings
 from ..private_files import private_directory, read_regular, replace_file
 
 TICKET_SECONDS = 300.0
@@ -29,6 +30,11 @@ _MOST_OF_ONE = 100
 """Sign-ins of one principal, and tickets of all; the oldest end for new ones."""
 _LARGEST = 8 << 10
 _LONGEST_DEVICE = 80
+
+
+def web_directory(settings: Settings) -> Path:
+    """Where the console keeps what must outlive the server."""
+    return settings.state_dir / "web"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +72,12 @@ class NewSignIn:
 class SignIns:
     """Those below one directory."""
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
+        """At most so many sign-ins of one principal, and so many tickets."""
         self._tickets = directory / "tickets"
         self._sign_ins = directory / "sign-ins"
         self._clock = clock
+        self._most = most
 
     # -- tickets --------------------------------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ class SignIns:
                 _remove(path)
             else:
                 kept.append((_number(fields, "expires_at"), path))
-        for _, path in sorted(kept)[: max(0, len(kept) + 1 - _MOST_OF_ONE)]:
+        for _, path in sorted(kept)[: max(0, len(kept) + 1 - self._most)]:
             _remove(path)
 
     def use_ticket(self, ticket: str) -> Identity | None:
@@ -105,7 +113,7 @@ class SignIns:
         """A new sign-in. Raises OSError."""
         cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
         older = sorted(self.of(identity.principal), key=lambda sign_in: sign_in.used_at)
-        for surplus in older[: max(0, len(older) + 1 - _MOST_OF_ONE)]:
+        for surplus in older[: max(0, len(older) + 1 - self._most)]:
             self.end(surplus.id, identity.principal)
         sign_in = SignIn(_hash(cookie), identity, device[:_LONGEST_DEVICE], now, now)
         fields = {**asdict(identity), "device": sign_in.device, "csrf": _hash(csrf), "created_at": now}

@@ -13,14 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ..errors import LimitReached
+from ..errors import ClaudeCodeError, LimitReached
 from ..service import Service
-from ..sessions.session import Session
 from .answers import ANSWER_HEADERS, text_of
 from .event_frames import frame
-from .feeds import Feeds, ListFeed, SessionFeed
+from .feeds import Feeds, ListFeed, SessionFeed, session_in_memory
 from .guard import Guard, WebCaller
-from .rings import RingPlace
+from .rings import Ring, RingPlace
 
 _HEARTBEAT = 15.0
 _LONGEST_WRITE = 60.0
@@ -47,28 +46,23 @@ class Streams:
     async def open(self, request: Request, caller: WebCaller) -> Response:
         """The answer to a request for a stream."""
         session_id = text_of(request, "session")
-        session = None
         if session_id is not None:
-            session = await self._service.find(session_id, owner=caller.principal)
+            session_id = (await self._service.find(session_id, owner=caller.principal)).id
         after = request.headers.get("last-event-id") or text_of(request, "after")
         if len(self._open.get(caller.principal, ())) >= _MOST_STREAMS:
             raise LimitReached("Too many pages are open at once.")
-        return _StreamResponse(self._frames(caller, session, after))
+        return _StreamResponse(self._frames(caller, session_id, after))
 
-    async def _frames(self, caller: WebCaller, session: Session | None, after: str | None) -> AsyncIterator[bytes]:
-        watcher = _Watcher()
+    async def _frames(self, caller: WebCaller, session_id: str | None, after: str | None) -> AsyncIterator[bytes]:
         mine = self._open.setdefault(caller.principal, set())
-        mine.add(watcher)
-        try:
-            with contextlib.ExitStack() as stack:
-                listing = stack.enter_context(self._feeds.list_of(caller.principal))
-                feed = stack.enter_context(self._feeds.session(session)) if session is not None else None
-                stack.callback(watcher.leave)
-                yield watcher.begin(listing, feed, after)
+        with _Watcher(self._service, self._feeds, caller.principal, session_id) as watcher:
+            mine.add(watcher)
+            try:
+                yield watcher.begin(after)
                 async for data in self._until_over(caller, watcher):
                     yield data
-        finally:
-            mine.discard(watcher)
+            finally:
+                mine.discard(watcher)
 
     async def _until_over(self, caller: WebCaller, watcher: "_Watcher") -> AsyncIterator[bytes]:
         while not self._closed:
@@ -77,14 +71,17 @@ class Streams:
                 yield data
                 continue
             with anyio.move_on_after(self._heartbeat):
-                await watcher.wait()
+                await watcher.wake.wait()
                 if not watcher.to_check:
                     continue
             watcher.to_check = False
-            if not await self._guard.still_signed_in(caller):
-                yield frame("signed-out", {})
+            try:
+                signed_in = await self._guard.still_signed_in(caller)
+            except ClaudeCodeError:
+                return  # that cannot be said just now: the next request is told why
+            yield b": ping\n\n" if signed_in else frame("signed-out", {})
+            if not signed_in:
                 return
-            yield b": ping\n\n"
 
     def check_sign_ins(self, principal: str) -> None:
         """Has every stream of a principal look whether its sign-in still stands, now."""
@@ -100,50 +97,76 @@ class Streams:
                 watcher.wake.set()
 
 
-class _Watcher:
-    """The places of one stream."""
+class _Watcher(contextlib.ExitStack):
+    """What one stream is made of: the list, the transcript of the watched session and, while that is in memory, its
+    events. Nothing is awaited between the end of one and the beginning of another."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: Service, feeds: Feeds, principal: str, session_id: str | None) -> None:
+        super().__init__()
         self.wake = asyncio.Event()
         self.to_check = False
         """Whether the sign-in is to be looked at."""
-        self._listing: RingPlace | None = None
-        self._events: RingPlace | None = None
+        self._service = service
+        self._feeds = feeds
+        self._principal = principal
+        self._session_id = session_id
+        self._places: list[RingPlace] = []
+        self._listing: ListFeed | None = None
         self._feed: SessionFeed | None = None
+        self._events: RingPlace | None = None
+        self._attached = self.enter_context(contextlib.ExitStack())
+        """The part that belongs to the session in memory."""
 
-    def begin(self, listing: ListFeed, feed: SessionFeed | None, after: str | None) -> bytes:
-        """Takes the places at the ends of both, and returns what comes before: nothing may be awaited in between."""
-        self._listing = listing.ring.join(self.wake)
-        before = b"retry: 2000\n\n" + listing.rows()
-        if feed is None:
-            return before
-        self._feed = feed
-        self._events = feed.ring.join(self.wake)
-        self._events.reached(feed.sent_seq)
-        return before + _missed(feed, after)
+    def begin(self, after: str | None) -> bytes:
+        """Takes its places, and returns what comes before what will be read there."""
+        self._listing = self.enter_context(self._feeds.list_of(self._principal))
+        self._join(self._listing.ring)
+        first = b"retry: 2000\n\n" + self._listing.rows()
+        if self._session_id is None:
+            return first
+        self._join(self.enter_context(self._feeds.transcript(self._principal, self._session_id)).ring)
+        self.enter_context(self._feeds.waiting(self._session_id, self.wake))
+        if self._attach():
+            assert self._feed is not None
+            return first + _missed(self._feed, after)
+        return first + (frame("reset", {"cursor": None}) if after is not None else b"")
 
-    def leave(self) -> None:
-        for place in (self._listing, self._events):
-            if place is not None:
-                place.leave()
+    def _join(self, ring: Ring) -> None:
+        place = ring.join(self.wake)
+        self._places.append(place)
+        self.callback(place.leave)
 
-    async def wait(self) -> None:
-        await self.wake.wait()
+    def _attach(self) -> bool:
+        """Watches the session in memory, if there is one that is not watched yet."""
+        if self._session_id is None or (self._feed is not None and not self._feed.gone):
+            return False
+        session = session_in_memory(self._service, self._principal, self._session_id)
+        if session is None or (self._feed is not None and session is self._feed.session):
+            return False
+        self._attached.close()
+        self._feed = self._attached.enter_context(self._feeds.session(session))
+        self._events = self._feed.ring.join(self.wake)
+        self._attached.callback(self._events.leave)
+        self._events.reached(self._feed.sent_seq)
+        return True
 
     def read(self) -> bytes:
         """What is new; empty if nothing is."""
         self.wake.clear()
-        data = b""
-        if self._listing is not None:
-            changed, lost = self._listing.read()
-            data += changed if lost is None else b"event: list-gap\ndata: {}\n\n" + changed
+        parts = []
+        for place in self._places:
+            changed, lost = place.read()
+            parts.append(changed if lost is None else b"event: list-gap\ndata: {}\n\n" + changed)
+        if self._attach():
+            assert self._feed is not None
+            parts.append(self._feed.backlog(self._feed.session.events.restored_seq))
         if self._events is not None and self._feed is not None:
             happened, gap = self._events.read()
             if gap is not None:
                 cursor = self._feed.session.events.cursor(gap[1])
-                data += frame("gap", {"first": gap[0], "last": gap[1]}, cursor)
-            data += happened
-        return data
+                parts.append(frame("gap", {"first": gap[0], "last": gap[1]}, cursor))
+            parts.append(happened)
+        return b"".join(parts)
 
 
 def _missed(feed: SessionFeed, after: str | None) -> bytes:

@@ -18,7 +18,7 @@ from mcp.server.transport_security import TransportSecurityMiddleware, Transport
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
@@ -101,10 +101,16 @@ class HttpServer:
     """Listens at an address until it is stopped."""
 
     def __init__(
-        self, address: Address, make_app: Callable[[Address], ASGIApp], *, without_token: bool = False
+        self,
+        address: Address,
+        make_app: Callable[[Address], ASGIApp],
+        *,
+        serves: str = "MCP",
+        without_token: bool = False,
     ) -> None:
         """Binds the socket; requests wait there until `serve`. `make_app` is given the address with the port that it
-        has. InvalidArgument if that cannot be done."""
+        has; what the server `serves` is for the log. InvalidArgument if it cannot listen there."""
+        self._serves = serves
         self._without_token = without_token
         self._socket = _listen(address)
         self.address = replace(address, port=self._socket.getsockname()[1])
@@ -123,7 +129,7 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Serves until `stop` is called; returns when the last connection is closed."""
-        log.info("serving MCP on %s", self.url)
+        log.info("serving %s on %s", self._serves, self.url)
         if self._without_token:
             log.warning(
                 "serving without a token: every program and every user on this machine can run commands as this user; "
@@ -176,7 +182,7 @@ def http_app(
     def audit_refusal() -> None:
         mcp_server.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
-    routes = [Route("/health", _health)]
+    routes = [Route("/health", _health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
     if tokens:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
@@ -190,7 +196,7 @@ def http_app(
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(mcp_server.streams.middleware)
-    return app
+    return _without_redirects(app)
 
 
 def _auth(address: Address) -> AuthSettings:
@@ -230,7 +236,17 @@ def host_check(settings: Settings, address: Address) -> Callable[[str], bool]:
 
 def plain_app(routes: Sequence[BaseRoute]) -> Starlette:
     """An application without MCP: `/health`, and routes that check their callers themselves."""
-    return Starlette(routes=[Route("/health", _health), *routes])
+    return _without_redirects(Starlette(routes=[Route("/health", _health), *routes]))
+
+
+def _without_redirects(app: Starlette) -> Starlette:
+    """Starlette would lead from a path with a slash too many to the one without, at whatever Host the request names."""
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _without_slash(_: Request) -> Response:
+    return RedirectResponse(PATH, 307)
 
 
 async def _health(_: Request) -> Response:

@@ -1,0 +1,96 @@
+"""One server for all tests of the console: the real CLI with the scripted model, over real HTTP, for several people."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+
+from ..conftest import RUN
+from ..server.conftest import HttpServer, http_server
+from .browser import Browser
+
+PEOPLE = ("alice", "bob", "carol")
+
+
+@dataclass
+class Console:
+    """A server with a token for each person."""
+
+    sandbox: Sandbox
+    environment: dict[str, str]
+    tokens: dict[str, str]
+    server: HttpServer
+    tickets: list[str] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        return self.server.base
+
+    @property
+    def project(self) -> Path:
+        return self.sandbox.project
+
+    @property
+    def state(self) -> Path:
+        return Path(self.environment["CLAUDE_CODE_MCP_STATE_DIR"])
+
+    def browser(self, person: str | None = None) -> Browser:
+        """A browser, in which this person has signed in."""
+        browser = Browser(self.base)
+        if person is not None:
+            assert browser.sign_in(token=self.tokens[person]).status == 200
+        return browser
+
+    def ticket(self, person: str) -> str:
+        answered = Browser(self.base).post("/api/tickets", Authorization=f"Bearer {self.tokens[person]}")
+        assert answered.status == 200, answered.body
+        return str(answered.json["url"]).partition("#ticket=")[2]
+
+
+def write_tokens(file: Path, tokens: dict[str, str]) -> None:
+    file.touch(0o600)
+    file.write_text("".join(f"{name} {token}\n" for name, token in tokens.items()))
+
+
+@contextmanager
+def running_console(
+    root: Path, model_url: str, tokens: dict[str, str] | None = None, address: str = "127.0.0.1:0", **settings: str
+) -> Iterator[Console]:
+    sandbox = Sandbox(root, model_url)
+    tokens = tokens or {name: secrets.token_urlsafe(32) for name in PEOPLE}
+    tokens_file = root / "tokens"
+    write_tokens(tokens_file, tokens)
+    environment = sandbox.environment(
+        **{
+            RUN: os.environ[RUN],
+            "CLAUDE_CODE_MCP_PROFILE": "local",
+            "CLAUDE_CODE_MCP_STATE_DIR": str(root / "state"),
+            "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens_file),
+            "CLAUDE_CODE_MCP_PUSH_PRIVATE": "alice",
+            **settings,
+        }
+    )
+    with http_server(environment, sandbox.project, address) as server:
+        yield Console(sandbox, environment, tokens, server)
+
+
+@pytest.fixture(scope="package")
+def console(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Console]:
+    with running_console(tmp_path_factory.mktemp("console"), model.url) as running:
+        yield running
+
+
+@pytest.fixture
+def alice(console: Console) -> Browser:
+    return console.browser("alice")
+
+
+@pytest.fixture
+def bob(console: Console) -> Browser:
+    return console.browser("bob")
