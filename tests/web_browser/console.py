@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Page, Playwright, expect
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwright, expect
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
@@ -21,8 +21,13 @@ from ..clients.serving import COMMAND, _await_health, free_port
 PATIENCE = 40_000
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
-PHONE = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
-DESKTOP = {"viewport": {"width": 1280, "height": 800}}
+PHONE: dict[str, Any] = {
+    "viewport": {"width": 360, "height": 740},
+    "device_scale_factor": 2,
+    "is_mobile": True,
+    "has_touch": True,
+}
+DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 _STOP_SECONDS = 30
 
@@ -112,7 +117,11 @@ class Person:
         """What scripts of the page have thrown, and what its policy has refused."""
         self.page.on("pageerror", lambda error: self.faults.append(f"{error}"))
         self.page.on("console", lambda message: self._told(message.type, message.text))
-        self.page.on("dialog", lambda dialog: (self.faults.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._asked)
+
+    def _asked(self, dialog: Dialog) -> None:
+        self.faults.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _told(self, kind: str, text: str) -> None:
         refused = "Content Security Policy" in text or "Trusted" in text

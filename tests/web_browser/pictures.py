@@ -1,4 +1,4 @@
-"""Takes the pictures of the documentation: `python -m tests.web_browser.pictures`. On the real CLI, as the tests are."""
+"""Takes the pictures of the documentation, on the real CLI: `python -m tests.web_browser.pictures`."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ from .console import DESKTOP, PHONE, Person, Site, find_chromium, launch, runnin
 PLACE = Path(__file__).parent.parent.parent / "docs" / "pictures"
 SETTLED = 900
 """Milliseconds in which the list has caught up."""
-CODE = '''import time
+CODE = """import time
 
 
 class Session:
@@ -23,7 +23,7 @@ class Session:
 
     def is_valid(self):
         return self.expires_at > time.time()
-'''
+"""
 OLD = """    def is_valid(self):
         return self.expires_at > time.time()
 """

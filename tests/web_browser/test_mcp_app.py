@@ -39,7 +39,9 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
         tool("Edit", file_path=str(file), old_string="old words", new_string="new words"),
         "The **note** is new.",
     )
-    app, shown = use(host, "claude_create_session", prompt=script("Change it", *steps), workingDirectory=str(directory), **PERMISSION)
+    app, shown = use(
+        host, "claude_create_session", prompt=script("Change it", *steps), workingDirectory=str(directory), **PERMISSION
+    )
     assert shown["mimeType"] == "text/html;profile=mcp-app"
     assert shown["meta"]["ui/resourceUri"] == shown["meta"]["ui"]["resourceUri"]
     asked = app.locator(".question")
@@ -76,14 +78,22 @@ def test_an_input_that_is_too_long_for_a_report_is_read_whole_before_anybody_dec
     content = "".join(f"line {number} of a long file {'.' * 1000}\n" for number in range(300))
     directory = site.project()
     step = tool("Write", file_path=str(directory / "long.txt"), content=content)
-    app, _ = use(host, "claude_create_session", prompt=script("Write", step, "Written."), workingDirectory=str(directory), **PERMISSION)
+    app, _ = use(
+        host,
+        "claude_create_session",
+        prompt=script("Write", step, "Written."),
+        workingDirectory=str(directory),
+        **PERMISSION,
+    )
     expect(app.locator(".diff .plus")).to_have_text("+300", timeout=PATIENCE)
     app.get_by_role("button", name="Allow once").click()
     expect(app.locator(".said")).to_contain_text("Written.", timeout=PATIENCE)
     assert (directory / "long.txt").read_text() == content
 
 
-def test_no_script_runs_in_the_app_from_what_claude_wrote_and_links_go_through_the_host(host: Person, site: Site) -> None:
+def test_no_script_runs_in_the_app_from_what_claude_wrote_and_links_go_through_the_host(
+    host: Person, site: Site
+) -> None:
     prompt = script("Say", text(f"{ALL}\n\n[the end](https://example.com/end)"))
     app, _ = use(host, "claude_create_session", prompt=prompt, workingDirectory=str(site.project()))
     link = app.get_by_role("link", name="the end")

@@ -31,7 +31,9 @@ See [the notes](https://example.com/notes) for more.
 """
 
 
-def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(open_browser: OpenBrowser, site: Site) -> None:
+def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(
+    open_browser: OpenBrowser, site: Site
+) -> None:
     link = site.ticket()
     person = open_browser()
     person.page.goto(link)
@@ -79,7 +81,9 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown(person: Per
     assert page.locator(".said").count() == 1
 
 
-def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(open_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
+def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
     directory = site.project(name="app")
     file = directory / "greet.py"
     file.write_text('def greet(name):\n    return "Hello " + name\n')
@@ -248,7 +252,9 @@ def test_what_happened_while_the_browser_was_offline_is_there_afterwards_once(pe
     assert [said.strip() for said in page.locator(".said").all_text_contents()] == ["One.", "Two.", "Three."]
 
 
-def test_nothing_is_wider_than_the_screen(person: Person, open_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
+def test_nothing_is_wider_than_the_screen(
+    person: Person, open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
     wide = "x" * 400
     directory = site.project(text(f"# {wide}\n\n`{wide}`\n\n```\n{wide}\n```\n\n| a | b |\n|---|---|\n| {wide} | b |"))
     person.start(f"Long {wide}", directory)

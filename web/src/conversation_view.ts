@@ -250,6 +250,7 @@ export class ConversationView implements Watcher {
     const view = new QuestionView(question, this.row.directory ?? "", (asked, answer) => this.answer(asked, answer));
     this.questions.set(question.questionId, view);
     this.asking.append(view.element);
+    this.markAsked(question, true);
     this.around.announce(`Claude asks: ${question.description}`);
     this.composer.setAsking(true);
     if (this.wanted === question.questionId) {
@@ -259,6 +260,11 @@ export class ConversationView implements Watcher {
     } else if (this.following) {
       view.element.scrollIntoView({ block: "nearest" });
     }
+  }
+
+  private markAsked(question: Question, asked: boolean): void {
+    const call = question.toolUseId;
+    if (call) this.turns.find((view) => view.has(call))?.setAsked(call, asked);
   }
 
   private async answer(question: Question, answer: Answer): Promise<void> {
@@ -290,6 +296,7 @@ export class ConversationView implements Watcher {
     const view = this.questions.get(id);
     if (view === undefined) return;
     this.questions.delete(id);
+    this.markAsked(view.question, false);
     view.close(why);
     if (!why) view.element.remove();
     else {

@@ -9,6 +9,7 @@ export interface ItemView {
   readonly element: HTMLElement;
   /** Where the steps of a subagent go; only a tool call has one. */
   readonly steps?: HTMLElement;
+  setAsked?(asked: boolean): void;
   update(item: Item, running: boolean): void;
 }
 

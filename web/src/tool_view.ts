@@ -75,6 +75,8 @@ function field(name: string, value: unknown): HTMLElement {
   return h("dl", { class: "field" }, label, h("dd", null, body));
 }
 
+const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", asked: "asks", running: "running", none: "no result" };
+
 /** A call folded to one line, with its outcome; input and result are made when it is unfolded. */
 export class ToolView {
   readonly element: HTMLDetailsElement;
@@ -85,6 +87,8 @@ export class ToolView {
   private readonly about = h("span", { class: "tool-about" });
   private readonly body = h("div", { class: "tool-body" });
   private drawn: Item | null = null;
+  private running = false;
+  private asked = false;
 
   /** `whole` gets an item of which only a part is here. */
   constructor(private item: Item, private readonly directory: string, private readonly whole: (item: Item) => Promise<Item>) {
@@ -95,12 +99,23 @@ export class ToolView {
 
   update(item: Item, running: boolean): void {
     this.item = item;
-    const status = item.status || (running ? "running" : "none");
-    this.element.dataset["status"] = status;
-    this.status.textContent = { ok: "done", error: "failed", running: "running", none: "no result" }[status] ?? "";
+    this.running = running;
+    this.drawStatus();
     this.name.textContent = toolTitle(visible(item.name ?? "tool"));
     this.about.textContent = below(summary(item), this.directory);
     this.draw();
+  }
+
+  /** Whether somebody has to decide on this call first. */
+  setAsked(asked: boolean): void {
+    this.asked = asked;
+    this.drawStatus();
+  }
+
+  private drawStatus(): void {
+    const status = this.item.status || (this.asked ? "asked" : this.running ? "running" : "none");
+    this.element.dataset["status"] = status;
+    this.status.textContent = STATUS_WORDS[status] ?? "";
   }
 
   private open(): void {

@@ -69,6 +69,11 @@ export class TurnView {
     place.append(view.element);
   }
 
+  /** Whether somebody has to decide on a call of this turn. */
+  setAsked(id: string, asked: boolean): void {
+    this.views.get(id)?.view.setAsked?.(asked);
+  }
+
   has(id: string): boolean {
     return this.views.has(id);
   }

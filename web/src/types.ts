@@ -39,6 +39,7 @@ export interface Question {
   sessionId: string;
   kind: QuestionKind;
   toolName: string;
+  toolUseId?: string | null;
   toolInput: Record<string, unknown>;
   description: string;
   reason?: string | null;

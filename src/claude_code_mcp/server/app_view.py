@@ -19,7 +19,9 @@ TOOL_META: dict[str, Any] = {"ui": {"resourceUri": URI}, "ui/resourceUri": URI}
 
 def contents() -> types.ReadResourceResult:
     """The app as a resource. No address is declared in its policy: it loads nothing and connects to nothing."""
-    page = types.TextResourceContents(uri=URI, mime_type=_MIME_TYPE, text=_page(), _meta={"ui": {"prefersBorder": True}})
+    page = types.TextResourceContents(
+        uri=URI, mime_type=_MIME_TYPE, text=_page(), _meta={"ui": {"prefersBorder": True}}
+    )
     return types.ReadResourceResult(contents=[page])
 
 
