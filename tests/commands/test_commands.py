@@ -29,7 +29,7 @@ def test_help_names_every_command(environment: dict[str, str]) -> None:
     assert all(command in output for command in ("serve", "demo", "doctor", "config", "sessions", "mcp"))
 
 
-@pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["sessions"], ["config", "emacs"]])
+@pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["config", "emacs"]])
 def test_a_mistake_in_the_call_is_told_in_two(environment: dict[str, str], arguments: list[str]) -> None:
     answer = run(environment, *arguments)
     assert answer.returncode == 2

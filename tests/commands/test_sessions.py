@@ -33,7 +33,7 @@ async def test_list_and_show_tell_of_a_session(service: Service, sandbox: Sandbo
     assert listed.stdout.startswith(session_id)
     shown = await asyncio.to_thread(sessions, environment, "show", session_id[:8])
     assert "hello there" in shown.stdout
-    (entry,) = json.loads((await asyncio.to_thread(sessions, environment, "list", "--json")).stdout)
+    (entry,) = json.loads((await asyncio.to_thread(sessions, environment, "--json")).stdout)
     assert (entry["session_id"], entry["project"]) == (session_id, str(sandbox.project))
     session = json.loads((await asyncio.to_thread(sessions, environment, "show", session_id, "--json")).stdout)
     assert session["session_id"] == session_id

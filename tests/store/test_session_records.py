@@ -147,6 +147,29 @@ def test_a_write_that_fails_leaves_the_old_record_and_nothing_else(
     assert len(list(tmp_path.glob("state/sessions/*/*"))) == 1
 
 
+def test_a_record_that_was_not_durable_when_the_machine_failed_is_that_of_before(
+    records: SessionRecords, tmp_path: Path
+) -> None:
+    kept = record()
+    records.write(kept)
+    for number in (1, 2):
+        records.write_at_once(kept.model_copy(update={"revision": number}))
+        assert records.read(kept.session_id) == kept.model_copy(update={"revision": number})
+    file_of(tmp_path, kept.session_id).write_bytes(b"")  # as some file systems leave it
+    assert records.read(kept.session_id) == kept
+
+
+def test_a_durable_record_leaves_nothing_of_the_one_before(records: SessionRecords, tmp_path: Path) -> None:
+    kept = record()
+    records.write_at_once(kept)
+    records.write_at_once(kept.model_copy(update={"revision": 1}))
+    records.make_durable(kept.session_id)
+    assert len(list(tmp_path.glob("state/sessions/*/*"))) == 1
+    file_of(tmp_path, kept.session_id).write_bytes(b"")
+    with pytest.raises(RecordUnreadable):
+        records.read(kept.session_id)
+
+
 def test_only_no_record_at_all_is_no_record(records: SessionRecords, tmp_path: Path) -> None:
     assert records.read(str(uuid.uuid4())) is None
     kept = record()

@@ -36,13 +36,13 @@ _MARKS = {
 
 def add_to(commands: Any) -> None:
     parser = commands.add_parser("sessions", help="list, read and look after Claude Code sessions on this machine")
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _add_listing(parser)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", description="Without one: list.")
     _add_reading(actions)
     _add_care(actions)
 
 
-def _add_reading(actions: Any) -> None:
-    listing = actions.add_parser("list", help="pinned ones first, then the newest")
+def _add_listing(listing: argparse.ArgumentParser) -> None:
     listing.add_argument("--project", metavar="DIR", help="only those of this directory")
     listing.add_argument("--text", metavar="TEXT", help="only those with this in title, prompts, directory or branch")
     listing.add_argument("--whole", action="store_true", help="look for the text in whole conversations")
@@ -51,6 +51,10 @@ def _add_reading(actions: Any) -> None:
     listing.add_argument("--offset", type=positive, default=0, metavar="N", help="without the first N")
     add_json(listing)
     listing.set_defaults(run=_list)
+
+
+def _add_reading(actions: Any) -> None:
+    _add_listing(actions.add_parser("list", help="pinned ones first, then the newest"))
     show = _with_session(actions, "show", "print the conversation of one session", _show)
     show.add_argument("--lines", type=positive, default=200, metavar="N", help="the last N lines (default 200)")
     show.add_argument("--full", action="store_true", help="all of it, with inputs, results and diffs")

@@ -1,7 +1,9 @@
 """Keeps the records of sessions up to date on disk, without ever blocking the event loop.
 
 A session that has changed is marked; one task per session takes its record as it is *now* and writes that. So writes
-of one session never overtake each other, and many changes in a row cost one write.
+of one session never overtake each other, and many changes in a row cost one write. A caller that waits for `saved` is
+safe from a server that is killed. The disk itself is waited for later, when the session is at rest: that may take
+longer than a short turn, and Claude Code, which writes to the same disk, would wait as well.
 """
 
 import asyncio
@@ -9,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from ..errors import ProcessFailed
 from ..model.outcome import Outcome
@@ -17,6 +19,7 @@ from ..store.session_records import LONGEST_RESULT, SessionRecord, SessionRecord
 
 log = logging.getLogger(__name__)
 
+ArgumentT = TypeVar("ArgumentT")
 _LONGEST_PROMPT = 1000
 
 
@@ -39,50 +42,88 @@ class RecordWriter:
         self._start_task = start_task
         self._changed: dict[str, Recorded] = {}
         self._writing: dict[str, asyncio.Task[None]] = {}
+        self._unwritten: dict[str, asyncio.Event] = {}
+        """Set when the changes of a session up to now are written, though not durable yet."""
+        self._not_durable: set[str] = set()
         self._failures: dict[str, str] = {}
         """Why the last write of a session's record failed."""
 
     def changed(self, session: Recorded) -> None:
         """Has the record written soon."""
         self._changed[session.id] = session
+        self._unwritten.setdefault(session.id, asyncio.Event())
         if session.id not in self._writing:
             self._writing[session.id] = self._start_task(self._write_changes(session.id))
 
     async def _write_changes(self, session_id: str) -> None:
         try:
-            while (session := self._changed.pop(session_id, None)) is not None:
-                await self._write(session)
+            while session_id in self._changed:
+                at_rest = False
+                while (session := self._changed.pop(session_id, None)) is not None:
+                    at_rest = await self._write(session)
+                self._unwritten.pop(session_id).set()
+                if at_rest:
+                    await self._make_durable(session_id)
         finally:
             del self._writing[session_id]
+            if (unwritten := self._unwritten.pop(session_id, None)) is not None:
+                unwritten.set()
 
-    async def _write(self, session: Recorded) -> None:
-        session_id = session.id
+    async def _write(self, session: Recorded) -> bool:
+        """Returns whether there is a new record, which says that no turn is running."""
         try:
             record = session.record()
-            if record is not None:
-                await asyncio.to_thread(self.records.write, record)
+        except (ValueError, TypeError) as error:  # something that is not JSON
+            self._failed(session.id, error)
+            return False
+        if record is None:
+            return False
+        if not await self._try(session.id, self.records.write_at_once, record):
+            return False
+        self._not_durable.add(session.id)
+        return record.running_since is None
+
+    async def _make_durable(self, session_id: str) -> None:
+        if session_id in self._not_durable and await self._try(session_id, self.records.make_durable, session_id):
+            self._not_durable.discard(session_id)
+
+    async def _try(self, session_id: str, step: Callable[[ArgumentT], None], argument: ArgumentT) -> bool:
+        try:
+            await asyncio.to_thread(step, argument)
         except (OSError, ValueError, TypeError) as error:  # a disk that refuses, or something that is not JSON
-            reason = error.strerror if isinstance(error, OSError) else None
-            self._failures[session_id] = reason or type(error).__name__
-            log.error("the record of session %s cannot be written: %s", session_id, self._failures[session_id])
-        else:
-            self._failures.pop(session_id, None)
+            self._failed(session_id, error)
+            return False
+        self._failures.pop(session_id, None)
+        return True
+
+    def _failed(self, session_id: str, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) else None
+        self._failures[session_id] = reason or type(error).__name__
+        log.error("the record of session %s cannot be written: %s", session_id, self._failures[session_id])
 
     async def saved(self, session_id: str) -> bool:
-        """Waits until no write is pending; returns whether the last one succeeded. Cancelling it changes nothing."""
-        while (writing := self._writing.get(session_id)) is not None:
-            await asyncio.wait([writing])
+        """Waits until all changes up to now are written; returns whether the last write succeeded. Cancelling it
+        changes nothing."""
+        if (unwritten := self._unwritten.get(session_id)) is not None:
+            await unwritten.wait()
         return session_id not in self._failures
 
     async def save(self, session: Recorded) -> None:
-        """Writes the record of a session and waits for it; ProcessFailed if that cannot be done."""
+        """Writes the record of a session and waits until it is durable; ProcessFailed if that cannot be done."""
         self.changed(session)
-        if not await self.saved(session.id):
+        await self._settled(session.id)
+        if session.id not in self._failures:
+            await self._make_durable(session.id)
+        if session.id in self._failures:
             reason = self._failures.pop(session.id)
             raise ProcessFailed(
                 f"What session {session.id} may do cannot be written down, so it is not run: {reason}",
                 session_id=session.id,
             )
+
+    async def _settled(self, session_id: str) -> None:
+        while (writing := self._writing.get(session_id)) is not None:
+            await asyncio.wait([writing])
 
     async def put_back(self, session_id: str, record: SessionRecord | None) -> None:
         """Undoes what was written for a session that was refused: the record of before, or none."""
@@ -95,8 +136,9 @@ class RecordWriter:
 
     async def remove(self, session_id: str) -> None:
         """Removes the record of a session that came to nothing. A failure is only logged."""
-        await self.saved(session_id)
+        await self._settled(session_id)
         self._failures.pop(session_id, None)
+        self._not_durable.discard(session_id)
         try:
             await asyncio.to_thread(self.records.remove, session_id)
         except OSError as error:

@@ -18,6 +18,7 @@ crash too. All functions block on the disk; call them from a thread. Several thr
 once.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -35,7 +36,15 @@ from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
-from ..private_files import FILE, TEMPORARY, private_directory, replace_file
+from ..private_files import (
+    FILE,
+    TEMPORARY,
+    kept_content,
+    make_durable,
+    private_directory,
+    replace_at_once,
+    replace_file,
+)
 from .file_changes import File, FileTable
 from .index import FileIndex
 from .transcripts import is_session_id
@@ -182,27 +191,41 @@ class SessionRecords:
 
     def read(self, session_id: str) -> SessionRecord | None:
         """The record; None if there is none. RecordUnreadable if there is one that is damaged or of another session."""
+        path = self._path(session_id)
         try:
-            with self._path(session_id).open("rb") as file:
-                content = file.read(_LARGEST_FILE + 1)
-            record = _parse(content)
+            record = _read(path)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            raise _unreadable(session_id, _reason(error)) from None
+            try:
+                record = _read(kept_content(path))  # the machine failed before the last write was durable
+            except (OSError, ValueError, RecursionError):
+                raise _unreadable(session_id, _reason(error)) from None
         if record.session_id != session_id.lower():
             raise _unreadable(session_id, "it is that of another session")
         return record
 
     def write(self, record: SessionRecord) -> None:
-        """Replaces the record. OSError if that cannot be done; then the old one is untouched."""
+        """Replaces the record, durably. OSError if that cannot be done; then the old one is untouched."""
         private_directory(self._directory)
-        content = json.dumps(record.model_dump(), ensure_ascii=False, separators=(",", ":"))
-        replace_file(self._path(record.session_id), content.encode("utf-8", "surrogatepass"))
+        replace_file(self._path(record.session_id), _encoded(record))
+
+    def write_at_once(self, record: SessionRecord) -> None:
+        """The same without waiting for the disk: a killed server has it written, a failing machine may go back to the
+        record of before until `make_durable` is called."""
+        private_directory(self._directory)
+        replace_at_once(self._path(record.session_id), _encoded(record))
+
+    def make_durable(self, session_id: str) -> None:
+        """Waits until the record is on the disk. Harmless where there is none; OSError if it cannot be written."""
+        with contextlib.suppress(FileNotFoundError):
+            make_durable(self._path(session_id))
 
     def remove(self, session_id: str) -> None:
         """Forgets a session. Harmless where there is nothing."""
-        self._path(session_id).unlink(missing_ok=True)
+        path = self._path(session_id)
+        path.unlink(missing_ok=True)
+        kept_content(path).unlink(missing_ok=True)
 
     def owned_by(self, caller: str, session_id: str) -> bool:
         """Whether this caller may use a session that is only on disk. One whose record cannot be read has no owner."""
@@ -314,7 +337,14 @@ class Aliases:
         return None
 
 
-def _parse(content: bytes) -> SessionRecord:
+def _encoded(record: SessionRecord) -> bytes:
+    text = json.dumps(record.model_dump(), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read(path: Path) -> SessionRecord:
+    with path.open("rb") as file:
+        content = file.read(_LARGEST_FILE + 1)
     if len(content) > _LARGEST_FILE:
         raise ValueError("it is too large")
     raw = json.loads(content.decode("utf-8", "surrogatepass"))
