@@ -129,7 +129,7 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Serves until `stop` is called; returns when the last connection is closed."""
-        log.info("serving %s on %s", self._serves, self.url)
+        log.info("serving %s on %s", self._serves, self.url if self._serves == "MCP" else self.url.removesuffix(PATH))
         if self._without_token:
             log.warning(
                 "serving without a token: every program and every user on this machine can run commands as this user; "
