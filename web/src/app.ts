@@ -1,6 +1,6 @@
 // The app inside an MCP client: one session, live, with its questions. It calls the tools that the model has too.
 
-import { h } from "./dom";
+import { h, replace } from "./dom";
 import { Host, type ToolResult } from "./host";
 import { markdown } from "./markdown";
 import { QuestionView } from "./question_view";
@@ -62,12 +62,12 @@ class SessionApp {
     const report = (result.structuredContent ?? {}) as Report;
     if (report.sessionId === undefined) {
       const text = result.content?.find((block) => block.type === "text")?.text;
-      if (text) this.output.replaceChildren(...markdown(text));
+      if (text) replace(this.output, markdown(text));
       return;
     }
     this.show({ ...report, recentOutput: [] });
     if (!this.following && !report.recentOutput?.length && report.result && report.status !== "running") {
-      this.output.replaceChildren(...markdown(report.result));
+      replace(this.output, markdown(report.result));
     }
     this.begin(report.sessionId);
   }
@@ -168,7 +168,7 @@ function blocks(lines: readonly string[]): Node[] {
   const nodes: Node[] = [];
   let text: string[] = [];
   const flush = (): void => {
-    if (text.length) nodes.push(h("div", { class: "markdown" }, ...markdown(text.join("\n"))));
+    if (text.length) nodes.push(h("div", { class: "markdown" }, markdown(text.join("\n"))));
     text = [];
   };
   for (const line of lines) {

@@ -49,7 +49,9 @@ function table(rows: readonly Row[], side: boolean): HTMLTableElement {
     if (stretch.hidden.length) {
       const row = h("tr", { class: "fold" });
       const show = button(`Show ${count(stretch.hidden.length, "unchanged line")}`, () => {
-        row.replaceWith(...stretch.hidden.map((line) => line.element()));
+        const lines = document.createDocumentFragment();
+        for (const line of stretch.hidden) lines.append(line.element());
+        row.replaceWith(lines);
       }, { class: "quiet" });
       row.append(h("td", { colspan: columns }, show));
       body.append(row);
@@ -170,13 +172,12 @@ function folded(lines: readonly Line[]): Stretch[] {
     const head = first ? 0 : CONTEXT;
     const tail = last ? 0 : CONTEXT;
     if (at - start > FOLD_FROM && !(first && last)) {
-      shown.push(...lines.slice(start, start + head));
+      for (const line of lines.slice(start, start + head)) shown.push(line);
       stretches.push({ hidden: [], shown });
-      shown = [];
       stretches.push({ hidden: lines.slice(start + head, at - tail), shown: [] });
-      shown.push(...lines.slice(at - tail, at));
+      shown = lines.slice(at - tail, at);
     } else {
-      shown.push(...lines.slice(start, at));
+      for (const line of lines.slice(start, at)) shown.push(line);
     }
     while (at < lines.length && !lines[at]?.same) shown.push(lines[at++] as Line);
   }

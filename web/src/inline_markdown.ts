@@ -166,7 +166,7 @@ class Reader {
     const opening = this.closing("[") as Opening;
     const inside = this.nodes.splice(opening.at).slice(1);
     // An address that is no link on the web stays visible beside its text.
-    const node = outsideLink(address, ...inside) ?? h("span", null, ...inside, ` (${address})`);
+    const node = outsideLink(address, inside) ?? h("span", null, inside, ` (${address})`);
     this.nodes.push(node);
     this.at = end + 1;
     this.plain = this.at;
@@ -195,10 +195,10 @@ class Reader {
 }
 
 function wrapped(run: number, character: string, inside: Child[]): Child[] {
-  if (character === "~") return [h("del", null, ...inside)];
-  if (run === 1) return [h("em", null, ...inside)];
-  if (run === 2) return [h("strong", null, ...inside)];
-  return [h("strong", null, h("em", null, ...inside))];
+  if (character === "~") return [h("del", null, inside)];
+  if (run === 1) return [h("em", null, inside)];
+  if (run === 2) return [h("strong", null, inside)];
+  return [h("strong", null, h("em", null, inside))];
 }
 
 function runAt(text: string, at: number, character: string): number {

@@ -1,6 +1,6 @@
 // The things that happen in a turn, each as an element that can be brought up to date.
 
-import { h } from "./dom";
+import { h, replace } from "./dom";
 import { markdown } from "./markdown";
 import { ToolView } from "./tool_view";
 import type { Item } from "./types";
@@ -40,7 +40,7 @@ class TextView implements ItemView {
     const text = item.text ?? "";
     if (text === this.shown && this.element.childNodes.length) return;
     this.shown = text;
-    this.element.replaceChildren(h("div", { class: "markdown" }, ...markdown(text)));
+    this.element.replaceChildren(h("div", { class: "markdown" }, markdown(text)));
     if (item.cut) void this.whole(item).then((all) => this.update({ ...all, cut: false }), () => undefined);
   }
 }
@@ -56,7 +56,7 @@ class ThinkingView implements ItemView {
 
   update(item: Item): void {
     this.element.hidden = !item.text;
-    this.body.replaceChildren(...markdown(item.text ?? ""));
+    replace(this.body, markdown(item.text ?? ""));
   }
 }
 

@@ -97,7 +97,7 @@ function block(lines: readonly string[], at: number, depth: number): [Node, numb
 function headingNode(level: number, text: string): HTMLElement {
   // Headings of the page itself are h1 and h2; those of a text come below them.
   const tag = (["h3", "h4", "h5", "h6", "h6", "h6"] as const)[level - 1] ?? "h6";
-  return h(tag, null, ...inline(text.replace(/\s+#+\s*$/, "")));
+  return h(tag, null, inline(text.replace(/\s+#+\s*$/, "")));
 }
 
 function fenced(lines: readonly string[], at: number, fence: string, language: string): [Node, number] {
@@ -126,7 +126,7 @@ function quote(lines: readonly string[], at: number, depth: number): [Node, numb
     inside.push((lines[end] as string).replace(QUOTE, ""));
     end += 1;
   }
-  return [h("blockquote", null, ...blocks(inside, depth + 1)), end];
+  return [h("blockquote", null, blocks(inside, depth + 1)), end];
 }
 
 function list(lines: readonly string[], at: number, depth: number): [Node, number] {
@@ -184,9 +184,9 @@ function itemNode(content: string[], depth: number): HTMLElement {
   const only = inside[0];
   // A short item is its text, without a paragraph around it.
   const children: Child[] = only instanceof HTMLParagraphElement ? [...only.childNodes, ...inside.slice(1)] : inside;
-  if (task === null) return h("li", null, ...children);
+  if (task === null) return h("li", null, children);
   const box = h("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", aria: { label: "done" } });
-  return h("li", { class: "task" }, box, " ", ...children);
+  return h("li", { class: "task" }, box, " ", children);
 }
 
 function startsBlock(line: string): boolean {
@@ -196,9 +196,9 @@ function startsBlock(line: string): boolean {
 function table(lines: readonly string[], at: number): [Node, number] {
   let end = at + 2;
   while (end < lines.length && (lines[end] as string).includes("|")) end += 1;
-  const head = h("tr", null, ...cells(lines[at] as string).map((cell) => h("th", { scope: "col" }, ...inline(cell))));
-  const rows = lines.slice(at + 2, end).map((line) => h("tr", null, ...cells(line).map((cell) => h("td", null, ...inline(cell)))));
-  const element = h("table", null, h("thead", null, head), h("tbody", null, ...rows));
+  const head = h("tr", null, cells(lines[at] as string).map((cell) => h("th", { scope: "col" }, inline(cell))));
+  const rows = lines.slice(at + 2, end).map((line) => h("tr", null, cells(line).map((cell) => h("td", null, inline(cell)))));
+  const element = h("table", null, h("thead", null, head), h("tbody", null, rows));
   return [h("div", { class: "scroll", tabindex: 0, role: "group", aria: { label: "table" } }, element), end];
 }
 
@@ -214,5 +214,5 @@ function paragraph(lines: readonly string[], at: number, depth: number): [Node, 
     end += 1;
   }
   const text = lines.slice(at, end).map((line) => line.trim()).join("\n");
-  return [h("p", null, ...inline(text)), end];
+  return [h("p", null, inline(text)), end];
 }

@@ -221,7 +221,7 @@ class ChoiceView {
     const rows = free ? [] : [...options, { value: OTHER, label: "Something else:", description: "" }];
     this.boxes = rows.map((row) => h("input", { type, name, value: row.value, id: freshId("option") }));
     this.element = h("fieldset", { class: "choice" },
-      h("legend", null, choice.header && h("span", { class: "tag" }, visible(choice.header)), " ", ...inline(visible(choice.question))),
+      h("legend", null, choice.header && h("span", { class: "tag" }, visible(choice.header)), " ", inline(visible(choice.question))),
       choice.several && h("p", { class: "hint" }, "Several may be chosen."),
       ...rows.map((row, at) => this.row(this.boxes[at] as HTMLInputElement, row)),
       this.other);

@@ -23,9 +23,9 @@ export function inputView(tool: string, input: unknown, directory: string): HTML
   const command = COMMANDS.has(tool) ? take(rest, "command") : "";
   if (command) nodes.push(commandView(command));
   const plan = tool === "ExitPlanMode" ? take(rest, "plan") : "";
-  if (plan) nodes.push(h("div", { class: "markdown plan" }, ...markdown(visible(plan))));
+  if (plan) nodes.push(h("div", { class: "markdown plan" }, markdown(visible(plan))));
   for (const [name, value] of Object.entries(rest)) nodes.push(field(name, value));
-  return h("div", { class: "tool-input" }, ...nodes);
+  return h("div", { class: "tool-input" }, nodes);
 }
 
 /** The changes of an edit, taken out of its fields; null if the call is none that is known. */
