@@ -495,13 +495,9 @@ class Service:
         faster; InvalidArgument leaves the question open."""
         self._broker.answer(asker, question_id, answer, by, client)
 
-    def closed_question(self, asker: str, question_id: str) -> QuestionClosed:
+    def why_closed(self, asker: str, question_id: str) -> QuestionClosed:
         """What became of a question that is no longer open."""
         return self._broker.why_closed(asker, question_id)
-
-    def why_closed(self, asker: str, question_id: str) -> str:
-        """The same in one sentence."""
-        return self.closed_question(asker, question_id).message
 
     def open_question(
         self,
