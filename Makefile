@@ -48,6 +48,7 @@ soak: setup  ## random trials, kills, 150 sessions at once, a million commands i
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
+	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -q

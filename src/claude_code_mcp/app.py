@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -428,9 +428,10 @@ class ClientHubs:
 
 @asynccontextmanager
 async def _hub(
-    settings: Settings, serving_at: tuple[str, int] | None, client_hubs: ClientHubs
-) -> "AsyncIterator[tuple[Hub, ChannelRelay] | None]":
-    """The hub and the relay for what its servers send to sessions; None where no server is configured."""
+    settings: Settings, serving_at: tuple[str, int] | None, client_hubs: ClientHubs, principals: Collection[str]
+) -> "AsyncIterator[tuple[Hub, ChannelRelay, dict[str, Hub]] | None]":
+    """The hub, the relay for what its servers send to sessions, and the hubs of callers that sign in for themselves;
+    None where no server is configured."""
     if not _uses_hub(settings):
         yield None
         return
@@ -444,10 +445,16 @@ async def _hub(
         if problem.entry is None and problem.file == settings.hub_file:
             raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
         log.warning("an MCP server is left out: %s", problem)
-    async with make_hub(settings, configuration, os.environ, relay.on_notification) as hub:
+    async with AsyncExitStack() as stack:
+        hub = await stack.enter_async_context(make_hub(settings, configuration, os.environ, relay.on_notification))
         client_hubs.adopt(hub, configuration)
-        async with following(hub, configuration, source, partial(client_hubs.updated, hub)):
-            yield hub, relay
+        await stack.enter_async_context(following(hub, configuration, source, partial(client_hubs.updated, hub)))
+        own: dict[str, Hub] = {}
+        for principal in sorted({*principals} - {LOCAL}) if settings.principal_sign_in else ():
+            made = make_hub(settings, configuration, os.environ, principal=principal)
+            own[principal] = await stack.enter_async_context(made)
+            await stack.enter_async_context(following(made, configuration, source))
+        yield hub, relay, own
 
 
 @asynccontextmanager
@@ -462,17 +469,18 @@ async def _service(
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
     service, and is complete by then."""
-    for secret in (settings.http_token, settings.metrics_token):
+    for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     client_hubs = ClientHubs(settings, serving_at)
-    async with _hub(settings, serving_at, client_hubs) as hosted:
-        hub, relay = hosted or (None, None)
+    async with _hub(settings, serving_at, client_hubs, principals) as hosted:
+        hub, relay, own_hubs = hosted or (None, None, {})
         service = Service(
             settings,
             policy=read_policy(settings, policy) if isinstance(policy, str) else policy,
             redactor=_redactor,
             host=hub,
             host_of=client_hubs.use,
+            hosts=own_hubs,
             principals=principals,
             spares=spares,
         )

@@ -7,7 +7,9 @@ Notifications of this kind from any other server are ignored, logged and audited
 
 import logging
 import re
+import secrets
 from collections.abc import Collection, Mapping
+from html import escape
 from typing import Any
 
 from .errors import ClaudeCodeError
@@ -26,6 +28,10 @@ ANSWER = "notifications/claude/channel/permission"
 REQUEST = "notifications/claude/channel/permission_request"
 _CHANNEL, _PERMISSION = "claude/channel", "claude/channel/permission"
 _FRAME_TAG = re.compile(r"<(/?channel)", re.IGNORECASE)
+_META_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LETTERS = "bcdfghjkmnpqrstvwxz"
+"""Request ids are five of these. Channels look for `[a-km-z]{5}` in what people type on their phones; without vowels
+no id is a word."""
 
 
 class ChannelRelay:
@@ -45,6 +51,7 @@ class ChannelRelay:
         self._permissions = frozenset(permissions)
         self._connected = False
         self._offered: dict[str, Question] = {}
+        """The open questions by the request id under which servers know them."""
 
     def connect(self, service: Service, hub: Hub) -> None:
         """Starts relaying in both directions, and connects to the servers for that."""
@@ -63,20 +70,21 @@ class ChannelRelay:
         """Sends only what can be answered with yes or no; a plan and a choice need more than that."""
         if not self._connected or question.kind is not QuestionKind.PERMISSION or not self._permissions:
             return
-        self._offered[question.id] = question
+        request_id = next(new for new in iter(_new_request_id, "") if new not in self._offered)
+        self._offered[request_id] = question
         for server in self._permissions:
-            self._service.start_task(self._send(server, question))
+            self._service.start_task(self._send(server, request_id, question))
 
     def withdraw(self, question: Question, resolution: Resolution) -> None:
         """Servers are not told; an answer that comes later finds no question."""
-        self._offered.pop(question.id, None)
+        self._offered = {key: offered for key, offered in self._offered.items() if offered.id != question.id}
 
-    async def _send(self, server: str, question: Question) -> None:
-        params = _request(without_secrets(question, self._service.redaction))
+    async def _send(self, server: str, request_id: str, question: Question) -> None:
+        params = _request(request_id, without_secrets(question, self._service.redaction))
         try:
             await self._hub.connect_to([server])
             # Connecting takes a while: somebody else may have answered.
-            if question.id in self._offered and self._declares(server, _PERMISSION):
+            if request_id in self._offered and self._declares(server, _PERMISSION):
                 await self._hub.notify(server, REQUEST, params)
         except ClaudeCodeError as error:
             log.info("the channel %s was not told of %s: %s", server, question.id, error.message)
@@ -103,7 +111,7 @@ class ChannelRelay:
             self._service.start_task(self._deliver(server, params))
 
     def _answer(self, server: str, params: Mapping[str, Any]) -> None:
-        question = self._offered.get(str(params.get("request_id")))
+        question = self._offered.get(str(params.get("request_id")).lower())
         behavior = params.get("behavior")
         if question is None or behavior not in ("allow", "deny"):
             log.info("an answer of the channel %s fits no open question", server)
@@ -124,7 +132,8 @@ class ChannelRelay:
             log.info("a message of the channel %s has no text, or no session to go to", server)
             return
         try:
-            await self._service.send(target.id, _framed(server, content), owner=target.owner)
+            framed = _framed(server, content, params.get("meta"))
+            await self._service.send(target.id, framed, owner=target.owner)
         except ClaudeCodeError as error:
             log.info("a message of the channel %s was not taken: %s", server, error.message)
 
@@ -138,24 +147,43 @@ class ChannelRelay:
         return next((session for session in self._service.sessions(owner=None) if session.id == session_id), None)
 
 
-def _request(question: Question) -> dict[str, Any]:
+def _new_request_id() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(5))
+
+
+def _request(request_id: str, question: Question) -> dict[str, Any]:
     """The question with its whole input. One that is too large for that says so, and cannot be allowed from here."""
     tool_input, whole = shown_input(question)
     description = question.description
     if not whole:
         description += " [too large to be shown here whole: it can be denied here, and allowed in the MCP client]"
     return {
-        "request_id": question.id,
+        "request_id": request_id,
         "tool_name": question.tool_name,
         "description": description,
         "input_preview": as_json(tool_input),
     }
 
 
-def _framed(server: str, content: str) -> str:
-    """The message in a frame that says where it is from; tags in it are defused, so that it cannot leave the frame."""
+def _framed(server: str, content: str, meta: object) -> str:
+    """The message in a frame that says where it is from, as Claude Code frames it, with what the server knows about it
+    (`chat_id`, `message_id`, `file_path`). Tags in the message are defused, so that it cannot leave the frame."""
+    known = meta if isinstance(meta, Mapping) else {}
+    attributes = {"source": server, **{key: value for key, value in known.items() if _is_attribute(key, value)}}
+    frame = "".join(f' {key}="{_attribute(value)}"' for key, value in attributes.items())
     defused = _FRAME_TAG.sub(r"<_\1", content)
-    return f'<channel source="{server}">\n{defused}\n</channel>'
+    return f"<channel{frame}>\n{defused}\n</channel>"
+
+
+def _is_attribute(key: object, value: object) -> bool:
+    """Whether an entry of `meta` can be told: a key that is no name could end the tag, and `source` is ours to say."""
+    is_name = isinstance(key, str) and key != "source" and _META_KEY.fullmatch(key) is not None
+    return is_name and isinstance(value, str | int | float)
+
+
+def _attribute(value: object) -> str:
+    escaped = escape(str(value), quote=False).replace('"', "&quot;")
+    return escaped.replace("\n", "&#10;").replace("\r", "&#13;")
 
 
 def _text(value: object) -> str | None:

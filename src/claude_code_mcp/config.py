@@ -15,6 +15,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 import platformdirs
 from pydantic import (
@@ -190,8 +191,8 @@ class Settings(BaseModel):
     """The bearer token for `/metrics`. Unset, any token of a caller will do."""
     toolsets: tuple[Toolset, ...] = Field(TOOLSETS, validation_alias=f"{_OWN}TOOLSETS")
     """The families of tools that are offered, separated by commas: `sessions`, `code`, `query`, `care` (rename, tag,
-    pin, archive, fork, export and delete sessions, and what they cost), `hub` (the servers of the hub), `hub-tools`
-    (all their tools) and `hub-search` (two tools that find and call those)."""
+    pin, archive, fork, export and delete sessions, their worktrees and checkpoints, and what they cost), `hub` (the
+    servers of the hub), `hub-tools` (all their tools) and `hub-search` (two tools that find and call those)."""
     hub: Literal["off", "own", "all"] = Field("own", validation_alias=f"{_OWN}HUB")
     """Which MCP servers all sessions share: those of our own file, those that Claude Code is configured with too
     (`all`), or none (`off`)."""
@@ -203,6 +204,25 @@ class Settings(BaseModel):
     trusted_projects: tuple[str, ...] = Field((), validation_alias=f"{_OWN}TRUSTED_PROJECTS")
     """Directories, separated by commas, whose projects may have the hub start the servers of their `.mcp.json` although
     nobody approved them in Claude Code; those below count too, and `*` is every project."""
+    client_metadata_url: str | None = Field(None, validation_alias=f"{_OWN}CLIENT_METADATA_URL")
+    """The https address of a Client ID Metadata Document: who we are to authorization servers that take such, instead
+    of a registration. See hub.md for what it has to say."""
+    principal_sign_in: bool = Field(False, validation_alias=f"{_OWN}PRINCIPAL_SIGN_IN")
+    """Whether each caller with a token of its own signs in to the servers of the hub for itself. Each then has
+    connections of its own."""
+    identity_provider: str | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER")
+    """The issuer of the organisation's identity provider, for servers with `xaa`."""
+    identity_provider_client: str = Field(
+        "claude-code-mcp", min_length=1, validation_alias=f"{_OWN}IDENTITY_PROVIDER_CLIENT"
+    )
+    """The id under which the identity provider knows this program."""
+    identity_provider_secret: SecretStr | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER_SECRET")
+    """The secret that belongs to that id, if there is one."""
+    identity_provider_port: int | None = Field(None, gt=0, lt=65536, validation_alias=f"{_OWN}IDENTITY_PROVIDER_PORT")
+    """The loopback port to which the identity provider sends browsers back, if it allows only one."""
+    identity_provider_token_file: UserPath | None = Field(None, validation_alias=f"{_OWN}IDENTITY_PROVIDER_TOKEN_FILE")
+    """A file with an id token that something else keeps current. Unset, `mcp login` of a server with `xaa` signs in at
+    the identity provider."""
     channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}CHANNELS")
     """Servers of the hub that may push messages into sessions, separated by commas."""
     permission_channels: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PERMISSION_CHANNELS")
@@ -229,6 +249,14 @@ class Settings(BaseModel):
         """An empty token must not count as none: the server would let everybody in."""
         if isinstance(value, str) and not value.strip():
             raise ValueError("it is set, but empty; give it a value, or unset it")
+        return value
+
+    @field_validator("client_metadata_url")
+    @classmethod
+    def _is_document(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "")
+        if value is not None and (parts.scheme != "https" or not parts.netloc or parts.path in ("", "/")):
+            raise ValueError("it must be an https address with a path")
         return value
 
     @field_validator(

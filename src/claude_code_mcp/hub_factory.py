@@ -8,13 +8,16 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from .claude_home import config_directory
 from .config import Settings, client_settings
 from .errors import ClaudeCodeError
+from .hub.auth.credentials import Vault
+from .hub.auth.identity_provider import IdentityProvider
 from .hub.config_entry import fingerprint
 from .hub.config_files import HubConfig, bar_address, hub_paths, hub_servers, watched_files
-from .hub.dependencies import HubDeps, OnNotification, ignore_notification
+from .hub.dependencies import HubDeps, OnNotification, ignore_notification, usual_vault
 from .hub.hub import Hub
 from .model.origin import ClientOrigin
 from .processes.environment import DEPTH, build_environment, depth
@@ -161,16 +164,40 @@ def make_hub(
     on_notification: OnNotification = ignore_notification,
     *,
     serving: bool = True,
+    principal: str = "",
 ) -> Hub:
-    """A hub for these servers, connected to none of them yet. `serving` is False for the hub of a command."""
-    deps = HubDeps.usual(
+    """A hub for these servers, connected to none of them yet. `serving` is False for the hub of a command. A hub for
+    one `principal` alone has tokens and a memory of its own, and does not use what Claude Code is signed in to."""
+    directory = settings.state_dir / "mcp"  # where `claude-code-mcp mcp login` leaves its tokens too
+    if principal:
+        directory = directory / "principals" / quote(principal, safe="")
+    vault = usual_vault(directory, principal)
+    deps = HubDeps(
         environment,
-        settings.state_dir / "mcp",  # where `claude-code-mcp mcp login` leaves its tokens too
+        directory,
+        vault,
         Path(config_directory(environment)),
         child_environment=partial(marked_environment, nested=serving),
         on_notification=on_notification,
+        identity_provider=_identity_provider(settings, vault),
+        client_document=settings.client_metadata_url,
+        uses_claude_sign_ins=not principal,
     )
     return Hub(configuration, settings, deps)
+
+
+def _identity_provider(settings: Settings, vault: Vault) -> IdentityProvider | None:
+    if settings.identity_provider is None:
+        return None
+    secret = settings.identity_provider_secret
+    return IdentityProvider(
+        settings.identity_provider,
+        settings.identity_provider_client,
+        vault,
+        None if secret is None else secret.get_secret_value(),
+        settings.identity_provider_port,
+        settings.identity_provider_token_file,
+    )
 
 
 # -- the hubs of several clients ------------------------------------------------------------------------------

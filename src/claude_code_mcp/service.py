@@ -48,6 +48,7 @@ from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTu
 from .sessions.policy_enforcer import PolicyEnforcer
 from .sessions.registry import SessionListing, Sessions
 from .sessions.session import Session
+from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
@@ -79,20 +80,22 @@ class Service:
         redactor: Redactor | None = None,
         host: McpServerHost | None = None,
         host_of: HostOf | None = None,
+        hosts: Mapping[str, McpServerHost] | None = None,
         principals: Collection[str] = (),
         spares: int = 0,
     ) -> None:
         """`settings` are read from the environment and the configuration file unless given. Without a policy, callers
         may do everything. `redactor` is taught every secret that passes by; `host` has the MCP servers that all
         sessions share, such as a `Hub`, and `host_of` those for each client with an environment of its own, which are
-        the same ones unless it is given. `principals` are the callers with a token of their own: each of several has a
-        Claude Code directory of its own. `spares` is how many processes are kept ready for new sessions where the
-        settings do not say."""
+        the same ones unless it is given; `hosts` are those of callers who share them with nobody, by name.
+        `principals` are the callers with a token of their own: each of several has a Claude Code directory of its own.
+        `spares` is how many processes are kept ready for new sessions where the settings do not say."""
         self.settings = settings or load_settings()
         self._environment = dict(os.environ if environment is None else environment)
         self._redactor = redactor or Redactor()
         self._redactor.learn(self._environment)
         self._host_of = host_of
+        self.hosts = dict(hosts or {})
         self._observers = ObserverList()
         self._host = host
         self._spares = spares
@@ -126,13 +129,14 @@ class Service:
             notice=self._on_event,
             moved=self._on_moved,
         )
-        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of)
+        self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts)
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
         self._sessions = Sessions(deps, lambda: self._workplaces.all_stores, spares)
         self._bookkeeper = Bookkeeper(self._sessions, deps)
         self._acceptance = MessageAcceptance(self._sessions, deps, self._redactor)
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
+        self.work = SessionWork(self._sessions, self._workplaces, self.stored)
         self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaners = [
@@ -205,8 +209,12 @@ class Service:
         with the message: paths that the session could read, or `data:` URLs."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
-            made = await self._sessions.create(options or SessionOptions(), owner, self._workplaces.of(origin, owner))
-            async with self._acceptance.admitted(made, owner, prompt) as session, self._acceptance.recorded(session):
+            deps = self._workplaces.of(origin, owner)
+            async with (
+                self._sessions.creating(options or SessionOptions(), owner, deps) as made,
+                self._acceptance.admitted(made, owner, prompt) as session,
+                self._acceptance.recorded(session),
+            ):
                 shown = await _images(session, images)
                 message = await session.send(await self._expanded(session, prompt), images=shown)
                 await self._acceptance.confirm(session, new=True)
@@ -487,13 +495,9 @@ class Service:
         faster; InvalidArgument leaves the question open."""
         self._broker.answer(asker, question_id, answer, by, client)
 
-    def closed_question(self, asker: str, question_id: str) -> QuestionClosed:
+    def why_closed(self, asker: str, question_id: str) -> QuestionClosed:
         """What became of a question that is no longer open."""
         return self._broker.why_closed(asker, question_id)
-
-    def why_closed(self, asker: str, question_id: str) -> str:
-        """The same in one sentence."""
-        return self.closed_question(asker, question_id).message
 
     def open_question(
         self,
@@ -546,9 +550,11 @@ class Service:
 
     @contextlib.contextmanager
     def steering(self, principal: str, action: str, server: str) -> Iterator[None]:
-        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Audited either way."""
+        """Around a change to a server of the hub: PermissionDenied if the caller may make none. Audited either way.
+        Whoever shares the servers with nobody may always sign in: it changes nothing for others."""
         with self._observers.auditing_refusals(principal, f"{action} {server}"):
-            self._enforcer.check_steering(principal)
+            if not (action == "authenticate" and principal in self.hosts):
+                self._enforcer.check_steering(principal)
             yield
         self.audit(AuditEvent(AuditKind.HUB_STEERED, principal, details={"action": action, "server": server}))
 

@@ -8,9 +8,10 @@ import sys
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script
+from claude_code_mcp.testing.script import script, tool
 
 from ..engine.support import parked
+from ..engine.worktree_support import git, repository
 from .test_commands import run
 
 
@@ -100,3 +101,26 @@ async def _until(stream: asyncio.StreamReader, wanted: str) -> None:
             if wanted in line.decode() and not line.startswith(b">"):
                 return
     raise AssertionError(f"{wanted!r} was never printed")
+
+
+async def test_a_worktree_is_seen_merged_and_discarded_from_the_shell(
+    service: Service, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    repo = repository(sandbox.project)
+    state = {**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state")}
+    prompt = script("Work", tool("Bash", command="echo two > a.txt; echo kept > x.log"), "done")
+    options = SessionOptions(cwd=str(repo), allowed_tools=("Bash",), worktree=True)
+    turn = await service.create(prompt, options)
+    await turn.outcome()
+    short = turn.session.id[:8]
+    assert "in use" in (await asyncio.to_thread(sessions, state, "diff", short)).stderr
+    await parked(turn.session)
+    assert "+two" in (await asyncio.to_thread(sessions, state, "diff", short)).stdout
+    refused = await asyncio.to_thread(sessions, state, "merge", short)
+    assert (refused.returncode, "not committed: a.txt" in refused.stderr) == (2, True)
+    assert (await asyncio.to_thread(sessions, state, "merge", short, "-m", "Work")).returncode == 0
+    assert (repo / "a.txt").read_text() == "two\n"
+    refused = await asyncio.to_thread(sessions, state, "discard", short)
+    assert (refused.returncode, "1 ignored path" in refused.stderr) == (2, True)
+    assert (await asyncio.to_thread(sessions, state, "discard", short, "--yes")).returncode == 0
+    assert git(repo, "worktree", "list").count("\n") == 0

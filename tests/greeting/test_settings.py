@@ -17,7 +17,12 @@ from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 
 FIELDS = sorted(Settings.model_fields)
-_OTHER_VALUES = {"memory_limit": ["off", "6GiB"], "spare_processes": ["2"]}
+_OTHER_VALUES = {
+    "memory_limit": ["off", "6GiB"],
+    "spare_processes": ["2"],
+    "client_metadata_url": ["https://example.com/client.json"],
+    "identity_provider_port": ["8080"],
+}
 """Of settings that do not take any text."""
 
 

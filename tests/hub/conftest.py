@@ -3,12 +3,14 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import keyring
 import pytest
+from keyring.backends import fail
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.hub.auth.credentials import FileVault
@@ -50,6 +52,15 @@ def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | Non
     }
     configuration = parse_servers(servers, environment)
     return Hub(configuration, load_settings({}, **(settings or {})), HubDeps(environment, **{**usual, **deps}))
+
+
+@pytest.fixture
+def no_keyring() -> Iterator[None]:
+    """The system has no keyring."""
+    before = keyring.get_keyring()
+    keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
+    yield
+    keyring.set_keyring(before)
 
 
 @pytest.fixture(scope="session")

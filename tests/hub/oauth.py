@@ -1,5 +1,6 @@
 """An OAuth-protected server on loopback: its own authorization server, with tokens that tests can let expire."""
 
+import asyncio
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -35,11 +36,22 @@ def auth_settings(port: int, *scopes: str, identity: bool = False) -> AuthSettin
     )
 
 
+def _set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken, AccessToken]):
-    """Says yes to everybody, and remembers what it was asked."""
+    """Says yes to everybody, and remembers what it was asked. A refresh token is good once: with one that comes again
+    everything that was ever given is revoked."""
 
     lifetime: int = 3600
+    answering: asyncio.Event = field(default_factory=_set_event)
+    """While it is not set, refreshes are done and not answered."""
+    used_up: set[str] = field(default_factory=set)
+    reuses: int = 0
     clients: dict[str, OAuthClientInformationFull] = field(default_factory=dict)
     codes: dict[str, AuthorizationCode] = field(default_factory=dict)
     access: dict[str, AccessToken] = field(default_factory=dict)
@@ -89,13 +101,19 @@ class Authority(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken
         return self._issue("code", client, authorization_code.scopes)
 
     async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+        if refresh_token in self.used_up:
+            self.reuses += 1
+            self.forget_everybody()
         return self.refresh.get(refresh_token)
 
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
     ) -> OAuthToken:
         del self.refresh[refresh_token.token]
-        return self._issue("refresh", client, scopes)
+        self.used_up.add(refresh_token.token)
+        tokens = self._issue("refresh", client, scopes)
+        await self.answering.wait()
+        return tokens
 
     async def exchange_identity_assertion(
         self, client: OAuthClientInformationFull, params: IdentityAssertionParams

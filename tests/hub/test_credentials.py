@@ -8,7 +8,6 @@ from pathlib import Path
 import keyring
 import keyring.backend
 import pytest
-from keyring.backends import fail
 from mcp.shared.auth import OAuthToken
 
 from claude_code_mcp.hub.auth.credentials import REMEMBERED, CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
@@ -41,14 +40,6 @@ def ring() -> Iterator[MemoryKeyring]:
     keyring.set_keyring(before)
 
 
-@pytest.fixture
-def no_ring() -> Iterator[None]:
-    before = keyring.get_keyring()
-    keyring.set_keyring(fail.Keyring())  # type: ignore[no-untyped-call]
-    yield
-    keyring.set_keyring(before)
-
-
 async def test_a_keyring_that_works_keeps_secrets_off_the_disk(ring: MemoryKeyring, tmp_path: Path) -> None:
     vault = KeyringVault(FileVault(tmp_path / "vault"))
     await vault.save("key", "secret")
@@ -59,7 +50,7 @@ async def test_a_keyring_that_works_keeps_secrets_off_the_disk(ring: MemoryKeyri
     assert await vault.load("key") is None
 
 
-@pytest.mark.usefixtures("no_ring")
+@pytest.mark.usefixtures("no_keyring")
 async def test_without_a_keyring_there_is_a_file_for_its_owner_only(tmp_path: Path) -> None:
     vault = KeyringVault(FileVault(tmp_path / "vault"))
     await vault.save("key", "secret")
@@ -104,25 +95,34 @@ async def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
 async def test_a_sign_in_that_is_needed_is_remembered_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
     now = 1000.0
     memory = NeedsAuthMemory(tmp_path / "m.json", lambda: now)
-    await memory.remember("x")
+    await memory.remember("x", "tokens")
     now += REMEMBERED - 1
-    assert await memory.remembers("x")
+    assert await memory.remembered("x") == "tokens"
     now += 2
-    assert not await memory.remembers("x")
+    assert await memory.remembered("x") is None
 
 
 async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     memories = [NeedsAuthMemory(tmp_path / "m.json") for _ in range(4)]
     keys = [f"k{number}" for number in range(40)]
-    await asyncio.gather(*(memories[number % 4].remember(key) for number, key in enumerate(keys)))
-    assert all([await memories[0].remembers(key) for key in keys])
+    await asyncio.gather(*(memories[number % 4].remember(key, "") for number, key in enumerate(keys)))
+    assert all([await memories[0].remembered(key) == "" for key in keys])
     await asyncio.gather(*(memories[number % 4].forget(key) for number, key in enumerate(keys[:20])))
-    assert [await memories[0].remembers(key) for key in keys] == [False] * 20 + [True] * 20
+    assert [await memories[0].remembered(key) for key in keys] == [None] * 20 + [""] * 20
 
 
-async def test_a_damaged_memory_is_an_empty_one(tmp_path: Path) -> None:
-    (tmp_path / "m.json").write_text("{")
+@pytest.mark.parametrize("content", ["{", '{"x": 1}', '[["x"]]'])
+async def test_a_damaged_memory_is_an_empty_one(tmp_path: Path, content: str) -> None:
+    (tmp_path / "m.json").write_text(content)
     memory = NeedsAuthMemory(tmp_path / "m.json")
-    assert not await memory.remembers("x")
-    await memory.remember("x")
-    assert await memory.remembers("x")
+    assert await memory.remembered("x") is None
+    await memory.remember("x", "tokens")
+    assert await memory.remembered("x") == "tokens"
+
+
+async def test_each_principal_has_secrets_of_its_own(ring: MemoryKeyring, tmp_path: Path) -> None:
+    anna, ben = (KeyringVault(FileVault(tmp_path / name), name) for name in ("anna", "ben"))
+    await anna.save("key", "secret")
+    assert await ben.load("key") is None
+    assert await KeyringVault(FileVault(tmp_path / "nobody")).load("key") is None
+    assert len(ring.kept) == 1

@@ -1,22 +1,18 @@
 """Signing in, and everything that happens to tokens after that."""
 
 import asyncio
+import json
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mcp.shared.auth import OAuthClientInformationFull
-from starlette.applications import Starlette
-from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
-from claude_code_mcp.hub.auth.cross_app_access import IdentityProvider
 from claude_code_mcp.hub.hub import Hub
 
 from .conftest import StartHub, local, text_of
@@ -190,43 +186,98 @@ def _wants_more(app: Any, authority: Authority) -> Any:
     return judge
 
 
-async def test_an_assertion_of_the_identity_provider_takes_the_place_of_a_person(start_hub: StartHub) -> None:
-    port, authority = free_port(), Authority()
-    authority.clients["app"] = OAuthClientInformationFull(
-        client_id="app",
-        client_secret="app-secret",
-        grant_types=["urn:ietf:params:oauth:grant-type:jwt-bearer"],
-        token_endpoint_auth_method="client_secret_post",
-    )
-    base = f"http://127.0.0.1:{port}"
-    oauth = {"xaa": True, "clientId": "app", "clientSecret": "app-secret", "issuer": base, "scope": "mcp"}
-    options = authority.options(port, "mcp", identity=True)
-    async with http_server(RemoteServer(), port, **options) as url, _identity_provider() as (idp, exchanges):
-        hub = await start_hub({"x": {"type": "http", "url": url, "oauth": oauth}}, get_assertion=idp.assertion)
+# -- who we are to an authorization server -------------------------------------------------------------------------
+
+DOCUMENT = "https://example.com/oauth/client.json"
+
+
+class DocumentAuthority(Authority):
+    """Knows a client by the address of a document, which it does not fetch."""
+
+    redirect_uri: str | None = None
+
+    async def get_client(self, client_id: str) -> OAuthClientInformationFull | None:
+        if client_id != DOCUMENT:
+            return await super().get_client(client_id)
+        return OAuthClientInformationFull(
+            client_id=DOCUMENT,
+            redirect_uris=[self.redirect_uri] if self.redirect_uri else None,
+            token_endpoint_auth_method="none",
+            scope="mcp",
+        )
+
+
+async def test_a_client_metadata_document_comes_before_a_registration(start_hub: StartHub) -> None:
+    port, authority, person = free_port(), DocumentAuthority(), Person()
+    app = RemoteServer().server.streamable_http_app(**authority.options(port, "mcp"))
+    callback = free_port()
+    authority.redirect_uri = f"http://127.0.0.1:{callback}/callback"
+    async with serving(_takes_documents(app), port) as base:
+        entry = {"type": "http", "url": f"{base}/mcp", "oauth": {"callbackPort": callback}}
+        registered = await start_hub({"x": entry})
+        assert (await registered.authenticate("x", person)).state == "connected"
+        assert len(authority.clients) == 1
+        hub = await start_hub({"x": entry}, client_document=DOCUMENT)
+        assert (await hub.authenticate("x", person)).state == "connected"
+        assert person.query["client_id"] == DOCUMENT
+        authority.expire()
         assert text_of(await hub.call("x", "echo")) == "echo {}"
-        assert exchanges[0]["audience"] == base
-        assert exchanges[0]["resource"] == url
-        assert exchanges[0]["subject_token"] == "who-i-am"
-        assert authority.assertions[0].assertion == "an-assertion"
-        assert authority.grants == ["assertion"]
+        assert authority.grants == ["code", "code", "refresh"]
+        assert len(authority.clients) == 1
+        for each in (registered, hub):
+            each.disable("x")
+        await asyncio.sleep(0.05)
+
+
+def _takes_documents(app: Any) -> Any:
+    """Adds to the authorization server's metadata that it knows clients by documents."""
+
+    async def with_documents(scope: Any, receive: Any, send: Any) -> None:
+        if not scope.get("path", "").startswith("/.well-known/oauth-authorization-server"):
+            await app(scope, receive, send)
+            return
+        received: list[Any] = []
+
+        async def keep(message: Any) -> None:
+            received.append(message)
+
+        await app(scope, receive, keep)
+        body = b"".join(message.get("body", b"") for message in received)
+        metadata = {**json.loads(body), "client_id_metadata_document_supported": True}
+        await JSONResponse(metadata)(scope, receive, send)
+
+    return with_documents
+
+
+async def test_the_metadata_of_the_authorization_server_can_be_configured(start_hub: StartHub) -> None:
+    port, authority, person = free_port(), Authority(), Person()
+    base = f"http://127.0.0.1:{port}"
+    app = RemoteServer().server.streamable_http_app(**authority.options(port, "mcp"))
+    async with serving(_without_discovery(app), port):
+        entry = {"type": "http", "url": f"{base}/mcp"}
+        lost = await start_hub({"lost": entry})
+        with pytest.raises(UpstreamUnavailable, match="refused the new token"):  # nobody told the scope
+            await lost.authenticate("lost", person)
+        oauth = {"authServerMetadataUrl": f"{base}/elsewhere.json", "scopes": "mcp"}
+        hub = await start_hub({"x": {**entry, "oauth": oauth}})
+        assert (await hub.authenticate("x", person)).state == "connected"
+        authority.expire()
+        assert text_of(await hub.call("x", "echo")) == "echo {}"
+        assert authority.grants == ["code", "code", "refresh"]
         hub.disable("x")
         await asyncio.sleep(0.05)
 
 
-async def test_cross_app_access_without_an_identity_provider_says_so(start_hub: StartHub) -> None:
-    hub = await start_hub({"x": {"type": "http", "url": "http://127.0.0.1:1/mcp", "oauth": {"xaa": True}}})
-    with pytest.raises(UpstreamUnavailable, match="no identity provider"):
-        await hub.call("x", "echo")
+def _without_discovery(app: Any) -> Any:
+    """Has the authorization server's metadata, and what else would lead to it, at no well-known address."""
 
+    async def hide(scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        if path.startswith("/.well-known/"):
+            await JSONResponse({}, status_code=404)(scope, receive, send)
+        elif path == "/elsewhere.json":
+            await app({**scope, "path": "/.well-known/oauth-authorization-server"}, receive, send)
+        else:
+            await app(scope, receive, send)
 
-@asynccontextmanager
-async def _identity_provider() -> AsyncIterator[tuple[IdentityProvider, list[dict[str, str]]]]:
-    """A token endpoint that exchanges any id token for an assertion."""
-    exchanges: list[dict[str, str]] = []
-
-    async def exchange(request: Request) -> JSONResponse:
-        exchanges.append({key: str(value) for key, value in (await request.form()).items()})
-        return JSONResponse({"access_token": "an-assertion", "token_type": "N_A"})
-
-    async with serving(Starlette(routes=[Route("/token", exchange, methods=["POST"])]), free_port()) as base:
-        yield IdentityProvider(token_endpoint=f"{base}/token", client_id="hub", id_token="who-i-am"), exchanges
+    return hide

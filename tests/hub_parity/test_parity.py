@@ -8,6 +8,7 @@ import pytest
 
 from claude_code_mcp.testing.script import tool
 
+from ..hub.test_claude_sign_in import Cli, cli  # noqa: F401 - a fixture
 from ..hub.test_foreign_servers import node
 from .conftest import Both, Seen, full
 from .parity import check
@@ -101,4 +102,13 @@ async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) ->
         seen,
         "`server-filesystem .` serves",
         lambda one: "the session's directory" if one.cwd in one.results[0] else one.results[0],
+    )
+
+
+async def test_servers_that_claude_code_is_signed_in_to(both: Both, cli: Cli) -> None:  # noqa: F811
+    seen = await both({"x": {"type": "http", "url": cli.url}}, tool("mcp__x__echo"))
+    told(
+        seen,
+        "a server that `claude mcp login` signed in to",
+        lambda one: "works" if one.results[0] == "echo {}" else one.results[0],
     )

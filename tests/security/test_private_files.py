@@ -53,7 +53,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
         trail.write({"act": "x"})
     trail.close()
     await FileVault(state / "mcp" / "credentials").save("key", "secret")
-    await NeedsAuthMemory(state / "mcp" / "needs-auth.json").remember("key")
+    await NeedsAuthMemory(state / "mcp" / "needs-auth.json").remember("key", "digest")
     manifest.write(str(state / "cache" / "greeting.jsonl"), {"x": {"1": b"{}"}}, "1", {})
     found = [state.parent, state, *state.rglob("*")]
     assert {oct(mode(path)) for path in found if path.is_dir()} == {"0o700"}

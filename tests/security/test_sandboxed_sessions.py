@@ -18,6 +18,7 @@ from ..bubblewrap import missing
 from ..claude.conftest import gone
 from ..conftest import StartService
 from ..engine.support import end_of, parked, question, run, say
+from ..engine.worktree_support import git, repository
 
 KEY = "sk-ant-real-key-of-the-operator-0123456789"
 TWO = ("alice", "bob")
@@ -236,3 +237,33 @@ async def test_a_sandbox_is_never_given_the_whole_machine(start_service: StartSe
     options = SessionOptions(cwd=str(sandbox.project), debug_file=str(sandbox.root / "debug.log"))
     with pytest.raises(PermissionDenied, match="debug_file"):
         await service.create("go", options)
+
+
+# -- worktrees ------------------------------------------------------------------------------------------------------
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("rooted", [True, False], ids=["within roots", "without roots"])
+async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the_sandbox_too(
+    start_service: StartService, sandbox: Sandbox, rooted: bool
+) -> None:
+    repo = repository(sandbox.project)
+    service = await start_service(policy=policy(sandbox, **({} if rooted else {"roots": None})))
+    secret = sandbox.root / "outside"
+    secret.write_text("of the operator")
+    # What the session configures would run in git: it reaches no more there than the session itself.
+    spy = f"cat {secret} > {repo}/.git/stolen; cat"
+    command = (
+        "git config user.name X; git config user.email x@y; echo 1 > new; git add new; git commit -q -m new; "
+        f"git config filter.spy.clean '{spy}'; echo '* filter=spy' > .gitattributes; echo 2 > new"
+    )
+    options = SessionOptions(cwd=str(repo), allowed_tools=("Bash",), worktree=True)
+    session, outcome = await run(service, script("Work", tool("Bash", command=command), "done"), options)
+    assert outcome.result == "done"
+    assert git(session.cwd, "log", "-1", "--format=%s") == "new"
+    assert "+2" in await service.work.diff(session.id)
+    await service.work.merge(session.id, "The rest")
+    assert (repo / "new").read_text() == "2\n"
+    assert (repo / ".git" / "stolen").read_text() == ""
+    await service.work.discard(session.id, None)
+    assert git(repo, "worktree", "list").count("\n") == 0

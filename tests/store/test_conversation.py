@@ -259,7 +259,10 @@ HOSTILE = (
 
 
 def test_hostile_text_stays_text_on_the_page() -> None:
-    text = f"# {HOSTILE}\n- {HOSTILE}\n**{HOSTILE}** `{HOSTILE}`\n```{HOSTILE}\n{HOSTILE}\n```"
+    table = f"{HOSTILE} | b\n--- | ---\n{HOSTILE} | {HOSTILE}"
+    text = (
+        f"# {HOSTILE}\n- {HOSTILE}\n1. {HOSTILE}\n\n{table}\n\n**{HOSTILE}** `{HOSTILE}`\n```{HOSTILE}\n{HOSTILE}\n```"
+    )
     changed = {"structuredPatch": [{"lines": [f"+{HOSTILE}"]}]}
     lines = [
         prompt("1", None, HOSTILE),
@@ -275,6 +278,14 @@ def test_hostile_text_stays_text_on_the_page() -> None:
     assert "http://evil.example" in body
     assert 'src="http' not in body
     assert "default-src 'none'" in html.split("<style>", 1)[0]
+
+
+def test_lists_and_tables_are_shown_as_such() -> None:
+    text = "- a\n- b\n3. c\n4. d\n\n| x | `y` |\n|---|:-:|\n| 1 | **2** |\n\n| no\ntable |"
+    html = "".join(page("t", [], [turn_of([prompt("1", None, "x"), answer("2", "1", text)])], Detail()))
+    assert '<ul><li>a</li><li>b</li></ul><ol start="3"><li>c</li><li>d</li></ol>' in html
+    assert "<tr><th>x</th><th><code>y</code></th></tr><tr><td>1</td><td><strong>2</strong></td></tr>" in html
+    assert "<p>| no<br>table |</p>" in html
 
 
 def test_text_cannot_leave_its_block_in_markdown() -> None:

@@ -1,6 +1,7 @@
 """How events reach watchers: encoded once, nothing lost but what is said to be lost, no secret in pieces."""
 
 import asyncio
+import contextlib
 import json
 from typing import Any
 
@@ -18,9 +19,15 @@ from claude_code_mcp.model.events import (
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.model.states import State
 from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.service import Service
 from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script
 from claude_code_mcp.web.event_frames import Frame, FrameEncoder, whole_parts
+from claude_code_mcp.web.feeds import Feeds
 from claude_code_mcp.web.rings import Ring
+
+from ..engine.support import PATIENCE, options, parked, run
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -118,6 +125,23 @@ def test_fragments_of_a_subagent_are_not_mixed_into_the_text(encoding: Encoding)
     encoding.take(Partial("inner", raw={"parent_tool_use_id": "t"}), Partial("outer", raw={"event": {}}))
     ((_, data),) = encoding.flush()
     assert data["text"] == "outer"
+
+
+async def test_a_transcript_that_somebody_else_goes_on_with_is_reported(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, script("Say.", "Hello."), options(sandbox))
+    await parked(session)
+    wake = asyncio.Event()
+    with Feeds(service).transcript("local", session.id) as feed:
+        place = feed.ring.join(wake)
+        (file,) = sandbox.home.rglob(f"{session.id}.jsonl")
+        async with asyncio.timeout(PATIENCE):
+            while not wake.is_set():  # it is followed from a moment on that nothing tells
+                with file.open("a") as transcript:
+                    transcript.write(json.dumps({"type": "user", "uuid": "u", "message": {"content": "more"}}) + "\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), 1.0)
+        assert b"event: grown" in place.read()[0]
+        place.leave()
 
 
 # -- rings ------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.model.events import Event, QuestionOpened, Stalled, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Question, QuestionKind
@@ -25,9 +26,9 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.testing.script import script, text, tool
 from claude_code_mcp.web.push.delivery import Push
 from claude_code_mcp.web.push.news import Notice, notice_of
-from claude_code_mcp.web.push.preferences import Preferences, QuietHours, Receiver
+from claude_code_mcp.web.push.preferences import PreferenceFiles, Preferences, QuietHours, Receiver
 from claude_code_mcp.web.push.sending import SendFailed, check_url, is_public, post
-from claude_code_mcp.web.push.web_push import decode64, encrypt
+from claude_code_mcp.web.push.web_push import ServerKey, decode64, encrypt
 
 from .browser import Browser
 from .conftest import Console
@@ -114,6 +115,24 @@ def test_quiet_hours_and_kinds_are_kept(alice: Browser) -> None:
     assert alice.get("/api/push").json == changed
     reset = alice.ask("PUT", "/api/push", {"events": ["question", "ended", "stalled"], "quietHours": None}).json
     assert reset["quietHours"] is None
+
+
+def test_a_file_that_is_damaged_is_reported_and_never_replaced(tmp_path: Path) -> None:
+    files = PreferenceFiles(tmp_path)
+    files.update("alice", lambda chosen: chosen)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text('{"principal": "alice", "from": "a later version"}')
+    assert files.read("alice").receivers == ()
+    with pytest.raises(UpstreamUnavailable):
+        files.update("alice", lambda chosen: chosen)
+    assert "a later version" in file.read_text()
+
+
+def test_two_servers_that_make_the_key_at_the_same_time_have_the_same(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = {key.public for key in pool.map(lambda _: ServerKey(tmp_path / "web" / "vapid.pem"), range(8))}
+    assert len(keys) == 1
+    assert (tmp_path / "web" / "vapid.pem").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

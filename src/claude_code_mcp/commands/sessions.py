@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from ..config import load_settings
 from ..errors import InvalidArgument, SessionNotFound
 from ..model.text import clip_line
 from ..redaction import Redactor
+from ..sessions.homes import Home
 from ..sessions.session_library import SessionLibrary
+from ..sessions.worktree_changes import WorktreeChanges
 from ..shared.client import ask_shared
 from ..store.catalogue import Catalogue, Entry
 from ..store.session_marks import Mark
@@ -79,6 +82,11 @@ def _add_care(actions: Any) -> None:
     export.add_argument("--thinking", action="store_true", help="what the model thought, too")
     delete = _with_session(actions, "delete", "remove it for good; refused while it is open", _delete)
     delete.add_argument("--yes", action="store_true", help="do not ask")
+    _with_session(actions, "diff", "print what it has changed in its worktree", _diff)
+    merge = _with_session(actions, "merge", "merge its worktree into the branch that it began on", _merge)
+    merge.add_argument("--message", "-m", metavar="TEXT", help="commits what is uncommitted there, with this message")
+    discard = _with_session(actions, "discard", "remove its worktree and its branch", _discard)
+    discard.add_argument("--yes", action="store_true", help="do not ask, whatever is lost")
 
 
 def _with_session(actions: Any, name: str, description: str, run: Any) -> argparse.ArgumentParser:
@@ -220,12 +228,48 @@ def _delete(arguments: argparse.Namespace) -> int:
     if not arguments.yes:
         entry = sessions.catalogue.find(session_id)
         title = clip_line((entry.title or entry.first_prompt or "") if entry is not None else "", 80)
-        if not sys.stdin.isatty():
-            raise InvalidArgument("Nobody can be asked here: --yes says that the session may be removed.")
-        if input(f"Delete {session_id} ({title}) for good? [y/N] ").strip().lower() not in ("y", "yes"):
+        if not _agreed(f"Delete {session_id} ({title}) for good?", "the session may be removed"):
             print("Nothing was deleted.")
             return 1
     asyncio.run(sessions.remove(session_id))
+    return 0
+
+
+def _agreed(question: str, meaning: str) -> bool:
+    if not sys.stdin.isatty():
+        raise InvalidArgument(f"{question} Nobody can be asked here: --yes says that {meaning}.")
+    return input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
+
+
+# -- worktrees ----------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _changes(arguments: argparse.Namespace) -> Iterator[WorktreeChanges]:
+    sessions = library()
+    with sessions.worktree_of(_full_id(sessions.catalogue, arguments.session)) as worktree:
+        yield WorktreeChanges(Home.of_user(os.environ), worktree)
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    with _changes(arguments) as changes:
+        sys.stdout.write(asyncio.run(changes.diff()).encode("utf-8", "replace").decode())
+    return 0
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    with _changes(arguments) as changes:
+        print(asyncio.run(changes.merge(arguments.message)))
+    return 0
+
+
+def _discard(arguments: argparse.Namespace) -> int:
+    with _changes(arguments) as changes:
+        lost = asyncio.run(changes.unsaved())
+        if lost and not arguments.yes and not _agreed(f"This would be lost: {lost}. Discard it?", "it may be lost"):
+            print("Nothing was discarded.")
+            return 1
+        print(asyncio.run(changes.discard(None if arguments.yes else lost)))
     return 0
 
 

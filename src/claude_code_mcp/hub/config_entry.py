@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
@@ -91,13 +92,24 @@ class OAuthConfig(_Entry):
 
     client_id: str | None = None
     client_secret: str | None = None
-    scope: str | None = None
+    scope: str | None = Field(None, validation_alias=AliasChoices("scope", "scopes"))
     callback_port: int | None = Field(None, gt=0, lt=65536)
     """The loopback port of the redirect address, where the authorization server allows only one."""
+    auth_server_metadata_url: str | None = None
+    """Where the metadata of the authorization server is, in place of what the server says; https, or on loopback."""
     xaa: bool = False
     """Cross-app access: show an assertion of the organisation's identity provider instead of asking a person."""
     issuer: str | None = None
     """The authorization server that takes such assertions."""
+
+    @field_validator("auth_server_metadata_url")
+    @classmethod
+    def _is_trustworthy(cls, value: str | None) -> str | None:
+        parts = urlsplit(value or "")
+        is_loopback = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "::1", "localhost")
+        if value is not None and parts.scheme != "https" and not is_loopback:
+            raise ValueError("must be an https address")
+        return value
 
 
 class TlsConfig(_Entry):

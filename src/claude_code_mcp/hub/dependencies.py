@@ -10,12 +10,12 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import anyio
 
 from .auth.credentials import FileVault, KeyringVault, Vault
-from .auth.cross_app_access import GetAssertion
+from .auth.identity_provider import IdentityProvider
+from .auth.silent_oauth import Renewals
 from .config_entry import ServerConfig
 from .streams import JsonObject
 from .transports.in_process import ServeInProcess
@@ -98,13 +98,16 @@ class HubDeps:
     on_notification: OnNotification = ignore_notification
     in_process: Mapping[str, ServeInProcess] = field(default_factory=dict)
     """The servers of type `sdk`, by name."""
-    get_assertion: GetAssertion | None = None
-    """Gets assertions of the organisation's identity provider, for servers with `xaa`."""
+    identity_provider: IdentityProvider | None = None
+    """The organisation's, for servers with `xaa`."""
+    client_document: str | None = None
+    """The address of our Client ID Metadata Document, by which authorization servers know us that take such."""
+    uses_claude_sign_ins: bool = True
+    """Whether a server that Claude Code is signed in to needs no other sign-in."""
+    renewals: Renewals = field(default_factory=Renewals)
 
-    @classmethod
-    def usual(
-        cls, environment: Mapping[str, str], state_directory: Path, claude_directory: Path, **others: Any
-    ) -> "HubDeps":
-        """Keeps tokens in the system's keyring, or where there is none in files below the state directory."""
-        vault = KeyringVault(FileVault(state_directory / "credentials"))
-        return cls(environment, state_directory, vault, claude_directory, **others)
+
+def usual_vault(state_directory: Path, principal: str = "") -> Vault:
+    """The system's keyring, or where there is none files below the state directory. Principals see each other's
+    secrets neither here nor there."""
+    return KeyringVault(FileVault(state_directory / "credentials"), principal)

@@ -26,8 +26,8 @@ from ..errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
 from ..model.mcp_servers import ToolNames, normalise
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
-from .auth.oauth import credential_storage, has_oauth
-from .auth.sign_in import ShowAddress, sign_in
+from .auth.oauth import own_storage
+from .auth.sign_in import ShowAddress, deliver_redirect, sign_in
 from .client_session import UpstreamClient
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
@@ -103,6 +103,8 @@ class Hub:
         self._closing = asyncio.Event()
         self._endpoints = itertools.count(1)
         self._followed: dict[tuple[str, str], Route] = {}
+        self._sign_ins: dict[str, tuple[str, asyncio.Event]] = {}
+        """Those under way, by the address that a person was brought to: the server, and when it is over."""
 
     def _pool(self, server: ConfiguredServer) -> ServerPool:
         pool = ServerPool(server, self._context, self._start_owner)
@@ -137,6 +139,7 @@ class Hub:
             await self._closing.wait()
             for pool in self._pools.values():
                 pool.close()
+        await self._deps.renewals.done()  # tokens that are on their way would be lost
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -434,25 +437,67 @@ class Hub:
             self._followed.pop(followed).close()
 
     async def authenticate(self, server: str, show: ShowAddress, timeout: float = _SIGN_IN_TIMEOUT) -> ServerStatus:
-        """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew.
+        """Signs in: brings a person to an address, keeps the tokens, enables the server and connects anew. For a server
+        with cross-app access the person is brought to the organisation's identity provider, once for all of them.
 
         Raises PermissionDenied for a locked server, InvalidArgument for one without OAuth, UpstreamUnavailable where
         signing in failed or took longer than the timeout.
         """
         pool = self._unlocked(server)
         config = self._with_oauth(pool)
+        shown: list[str] = []
+
+        def over() -> None:
+            for address in shown:
+                self._sign_ins.pop(address)[1].set()
+            shown.clear()
+
+        async def show_and_note(address: str) -> None:
+            over()  # one that was shown before, and led nowhere
+            shown.append(address)
+            self._sign_ins[address] = (server, asyncio.Event())
+            await show(address)
+
         try:
-            await sign_in(config, credential_storage(server, config, self._deps), show, timeout)
+            await self._sign_in(server, config, show_and_note, timeout)
         except OAuthFlowError as error:
             raise UpstreamUnavailable(f"Signing in to {server!r} failed: {error}", state="needs-auth") from None
-        await self._needs_auth.forget(pool.key)
-        self.enable(server)
-        return await self.reconnect(server)
+        else:
+            await self._needs_auth.forget(pool.key)
+            self.enable(server)
+            return await self.reconnect(server)
+        finally:
+            over()
+
+    async def _sign_in(self, server: str, config: OAuthServerConfig, show: ShowAddress, timeout: float) -> None:
+        if not config.oauth.xaa:
+            await sign_in(config, own_storage(server, config, self._deps), show, timeout, self._deps.client_document)
+        elif self._deps.identity_provider is None:
+            raise OAuthFlowError("there is no identity provider")
+        else:
+            await self._deps.identity_provider.sign_in(show, timeout)
+
+    async def finish_sign_in(self, server: str, redirected_to: str) -> ServerStatus:
+        """Ends a sign-in that is under way for a person whose browser is on another machine and cannot come back to
+        this one: with the address that it ended up at. InvalidArgument if that belongs to no such sign-in."""
+        for address, (name, done) in list(self._sign_ins.items()):
+            if name == server and await deliver_redirect(address, redirected_to):
+                await done.wait()
+                return _status(self._find(server))
+        raise InvalidArgument(
+            f"No sign-in to {server!r} is under way that ends at this address: it begins with http://127.0.0.1 and has "
+            "a code in it.",
+            field="redirect",
+        )
 
     async def logout(self, server: str) -> ServerStatus:
-        """Forgets the tokens for a server, and gives up the connection that was made with them."""
+        """Forgets the tokens for a server, and gives up the connection that was made with them. The sign-in of Claude
+        Code itself stays."""
         pool = self._find(server)
-        await credential_storage(server, self._with_oauth(pool), self._deps).delete()
+        config = self._with_oauth(pool)
+        await own_storage(server, config, self._deps).delete()
+        if config.oauth.xaa and self._deps.identity_provider is not None:
+            await self._deps.identity_provider.sign_out()
         await self._needs_auth.forget(pool.key)
         for upstream in pool.connections:
             upstream.reset("signed out")
@@ -461,9 +506,8 @@ class Hub:
     @staticmethod
     def _with_oauth(pool: ServerPool) -> OAuthServerConfig:
         config = pool.server.config
-        if not has_oauth(config):
+        if not isinstance(config, OAuthServerConfig):
             raise InvalidArgument(f"Nobody can sign in to {pool.server.name!r}, a server of type {config.type}.")
-        assert isinstance(config, OAuthServerConfig)
         return config
 
     def _unlocked(self, server: str) -> ServerPool:

@@ -30,6 +30,14 @@ class OAuthProvider(OAuthClientProvider):
         """Takes the tokens out of the answer to a sign-in and stores them."""
         await super()._handle_token_response(response)
 
+    def select_authorization_server(self, advertised: list[str]) -> str:
+        """Which of the authorization servers that a server names is used."""
+        return super()._select_authorization_server(advertised)
+
+    def expected_issuer(self) -> str:
+        """The authorization server that metadata and registrations must be of."""
+        return super()._expected_issuer()
+
     @property
     def context_loaded(self) -> bool:
         return self._initialized
@@ -37,6 +45,10 @@ class OAuthProvider(OAuthClientProvider):
     async def refresh_request(self) -> httpx2.Request:
         """The request that refreshes the access token."""
         return await self._refresh_token()
+
+    async def code_exchange_request(self, code: str, code_verifier: str) -> httpx2.Request:
+        """The request that exchanges the code of a sign-in for tokens."""
+        return await self._exchange_token_authorization_code(code, code_verifier)
 
     async def save_refreshed_tokens(self, response: httpx2.Response) -> bool:
         """Stores the tokens of the answer to a refresh; False where the server refused it."""
@@ -56,6 +68,12 @@ class OAuthProvider(OAuthClientProvider):
 
     def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         return self.authenticate(request)
+
+    def _select_authorization_server(self, advertised: list[str]) -> str:
+        return self.select_authorization_server(advertised)
+
+    def _expected_issuer(self) -> str:
+        return self.expected_issuer()
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await self.save_tokens(response)

@@ -128,6 +128,8 @@ class TransportFailure:
     reason: str | None = None
     needs_auth: str | None = None
     """Why a person has to sign in; None where nobody has to."""
+    refused_token: str | None = None
+    """The token that was of no use then, if there was one."""
     has_read_input: Callable[[], bool] = lambda: True
     """Whether the server has read everything that was sent; while it has not, its silence means nothing."""
     grace: float = 2.0

@@ -27,11 +27,11 @@ from .. import __version__
 from ..errors import UpstreamUnavailable
 from ..model.mcp_servers import UPDATED
 from ..model.question import AskPerson
-from .auth.credentials import NeedsAuthMemory
+from .auth.credentials import NeedsAuthMemory, digest_of
 from .auth.headers_helper import with_helped_headers
-from .auth.oauth import has_oauth
+from .auth.oauth import credential_storage, has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
-from .config_entry import fingerprint, for_directory
+from .config_entry import OAuthServerConfig, fingerprint, for_directory
 from .config_files import ConfiguredServer
 from .connection_state import Afterwards, Connection, ConnectionState, Phase
 from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
@@ -132,13 +132,22 @@ class Upstream:
         """Whether this server is known to need a sign-in; moves to that state unless an attempt is under way."""
         if self._connection.refusal() is not None or self._connection.phase is not Phase.IDLE:
             return False
-        if not has_oauth(self.server.config) or not await self._context.needs_auth.remembers(self.key):
+        if not await self._is_refused_sign_in():
             return False
         recalled = self._connection.sign_in_remembered()
         if recalled is not self._connection:
             self._set(recalled)
             self._refuse_waiters(f"needs a sign-in: {recalled.reason}")
         return True
+
+    async def _is_refused_sign_in(self) -> bool:
+        """Whether a sign-in was wanted a short while ago with the very tokens that are stored now."""
+        config = self.server.config
+        if not isinstance(config, OAuthServerConfig) or not has_oauth(config):
+            return False
+        refused = await self._context.needs_auth.remembered(self.key)
+        storage = credential_storage(self.name, config, self._context.deps)
+        return refused is not None and refused == await storage.digest()
 
     async def request(
         self,
@@ -489,7 +498,8 @@ class Upstream:
             reason = self._redact(self._failure.needs_auth)
             overruled = self._connection.closed or self._connection.afterwards is Afterwards.REST
             if has_oauth(self.server.config) and not overruled:
-                await self._context.needs_auth.remember(self.key)
+                # Not of what is stored now: that may be other tokens already.
+                await self._context.needs_auth.remember(self.key, digest_of(self._failure.refused_token))
         conclusion = self._connection.concluded(
             reason,
             anyio.current_time(),

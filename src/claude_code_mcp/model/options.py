@@ -5,6 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from .worktree import Worktree
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -36,6 +38,8 @@ class SessionOptions(_Strict):
     """Options of one session, kept for every resume of it."""
 
     cwd: str | None = None
+    worktree: bool | Worktree = False
+    """Asked for: whether the session works in a git worktree of its own. Of a session that has one: which."""
     model: str | None = Field(default=None, min_length=1)
     fallback_model: str | None = Field(default=None, min_length=1)
     permission_mode: str | None = None

@@ -115,6 +115,8 @@ class McpServer:
             own=self._offers_sessions,
         )
         self._here = self._connected_to(None, hub)
+        self._here_as = {name: self._connected_to(None, cast("Hub", host)) for name, host in service.hosts.items()}
+        """The same for callers who share the hub with nobody."""
 
     @cached_property
     def _listing(self) -> types.ListToolsResult:
@@ -183,7 +185,7 @@ class McpServer:
         return Connected(origin, hub, proxy, HubContents(hub, self.service))
 
     async def _list_tools(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        proxy = _connected(context).proxy
+        proxy = self._client(context).proxy
         if proxy is None or not self._offers_hub_tools:
             return self._listing
         self._dialogs(context)  # from now on this connection is notified of changes
@@ -195,14 +197,19 @@ class McpServer:
             return self._contents.handlers()
         return {"on_subscriptions_listen": self._subscriptions.listen}
 
-    def _asker(self, context: Context) -> Asker:
+    def _client(self, context: Context) -> Connected:
+        """Who this request is from."""
         client = _connected(context)
+        return client if client is not self._here else self._here_as.get(principal(), client)
+
+    def _asker(self, context: Context) -> Asker:
+        client = self._client(context)
         return Asker(principal(), client.origin, client.contents)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult:
-        client = _connected(context)
+        client = self._client(context)
         run = await self._runner(params.name, client.proxy)
         if run is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.name[:100]}")
@@ -354,7 +361,7 @@ def _search_tools() -> Mapping[str, Tool[Any]]:
 
 
 def _connected(context: Context) -> Connected:
-    """Who this request is from."""
+    """The client on whose connection the request came."""
     found = context.lifespan_context
     assert isinstance(found, Connected)
     return found

@@ -27,6 +27,7 @@ from ..claude_home import config_directory, user_file
 from ..config import CONFIG_FILE_VARIABLE, Settings
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
+from ..model.worktree import Worktree
 from ..policy.policy import Policy, Profile
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
@@ -311,7 +312,8 @@ class Enclosure:
         """The roots of the profile, not the directory of the session: what lies below a root may be replaced by
         another session at any moment, the root itself cannot. Without roots the caller names the directories;
         PermissionDenied for one that would uncover what is hidden."""
-        named = () if self._roots is not None else (cwd, *options.additional_directories)
+        git = (options.worktree.common_dir,) if isinstance(options.worktree, Worktree) else ()
+        named = () if self._roots is not None else (cwd, *options.additional_directories, *git)
         chosen = tuple(os.path.realpath(os.path.join(cwd, path)) for path in named)
         writable = chosen if self._roots is None else self._roots
         for path in writable:

@@ -25,6 +25,7 @@ from ..claude.user_config import own_registrations, process_with
 from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..model.worktree import Worktree
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..store.session_records import LOCAL
@@ -93,6 +94,7 @@ class Launcher:
     async def check(self, options: SessionOptions, cwd: str) -> None:
         """Raises what would make a start fail for certain, before anything is spawned."""
         executable = self._executable(options)
+        _check_worktree(options)
         _check_directory("cwd", cwd)
         for directory in options.additional_directories:
             _check_directory("additional_directories", os.path.join(cwd, directory))
@@ -297,6 +299,15 @@ def _check_arguments(arguments: Sequence[str]) -> None:
             flag = argument.partition("=")[0].lstrip("-")
             field = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", flag).replace("-", "_").lower()
             raise InvalidArgument(f"{field}: too long for a command line ({len(argument)} characters).", field=field)
+
+
+def _check_worktree(options: SessionOptions) -> None:
+    if isinstance(options.worktree, Worktree) and not os.path.isdir(options.worktree.path):
+        raise InvalidArgument(
+            f"cwd: the worktree {options.worktree.path} of this session was removed. It can be read, and goes on "
+            "elsewhere as a fork with another cwd.",
+            field="cwd",
+        )
 
 
 def _check_directory(field: str, path: str) -> None:

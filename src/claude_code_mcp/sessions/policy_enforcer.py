@@ -81,6 +81,11 @@ class PolicyEnforcer:
             return False
         return True
 
+    def may_change(self, directory: str, owner: str) -> bool:
+        """Whether the owner's sessions may change files in a directory at all."""
+        changed = {"file_path": os.path.join(directory, "file")}
+        return self.judge(owner, directory, "Edit", changed).decision is not Decision.DENY
+
     def readable(self, field: str, path: str, cwd: str, owner: str) -> str:
         """Where a path really leads; PermissionDenied for one that the owner's sessions may not read."""
         return self._admission(owner).readable(field, path, cwd)

@@ -7,7 +7,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -17,6 +17,7 @@ from ..errors import Cancelled, InvalidArgument, SessionBusy, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.states import State
+from ..model.worktree import Worktree
 from ..store.catalogue import CatalogueEntries, Entry
 from ..store.session_records import LOCAL, Summary
 from ..store.transcripts import is_session_id
@@ -25,6 +26,7 @@ from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .spares import Spares
+from .worktrees import make, remove_unused
 
 log = logging.getLogger(__name__)
 _RECORDS_INTERVAL = 600.0
@@ -65,20 +67,51 @@ class Sessions:
         self._moved = {former: new if current == old else current for former, current in self._moved.items()}
         self._moved[old] = new
 
-    async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
+    @contextlib.asynccontextmanager
+    async def creating(self, options: SessionOptions, owner: str, deps: SessionDeps) -> AsyncIterator[Session]:
         """A new session in the environment of `deps`, with an id of our choosing, which is that of a spare process if
-        there is one just like it."""
+        there is one just like it. A worktree that was made for it is taken back if it does not begin within."""
+        session = await self.create(options, owner, deps)
+        try:
+            yield session
+        except BaseException:
+            worktree = session.options.worktree
+            if isinstance(worktree, Worktree) and (not session.turns or self.known(session.id) is None):
+                await asyncio.shield(remove_unused(deps.launcher.home, worktree))
+            raise
+
+    async def create(self, options: SessionOptions, owner: str, deps: SessionDeps) -> Session:
+        """The session that `creating` yields, which is nobody's to take back."""
         if options.hub_servers:
             await _check_hub_servers(options.hub_servers, deps)
         session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), owner, deps)
+        if options.worktree:
+            return await self._in_worktree(session)
         check_debug_file(session.options, session.cwd)
         spare = await self._spares.reserve(session)
         if spare is not None:
             session.begin_with(spare)
         return session
 
+    async def _in_worktree(self, asked: Session) -> Session:
+        """The session that was asked for, in a worktree of its own."""
+        deps, owner = asked.deps, asked.owner
+        await deps.launcher.check(asked.options, asked.cwd)
+        worktree, cwd = await make(deps.launcher.home, deps.gate, owner, asked.cwd, asked.id)
+        options = asked.options.model_copy(update={"worktree": worktree})
+        try:
+            session = self._new(asked.id, options, cwd, owner, deps)
+            check_debug_file(session.options, session.cwd)
+        except BaseException:
+            await asyncio.shield(remove_unused(deps.launcher.home, worktree))
+            raise
+        return session
+
     def prepare_spare(self, session: Session) -> None:
-        """Has a process started in the background for the next session like this one, where that is wanted."""
+        """Has a process started in the background for the next session like this one, where that is wanted. None is
+        like one in a worktree."""
+        if session.options.worktree:
+            return
         self._spares.prepare_for(session, session.process_ran_hooks)
 
     @property
@@ -237,6 +270,16 @@ class Sessions:
             del self._known[session.id]
             self._moved = {old: new for old, new in self._moved.items() if new != session.id}
             session.log.close()
+
+    async def vacate(self, directory: str, session: Session) -> None:
+        """Closes the processes of other sessions than this one that work in a directory; SessionBusy if one is busy."""
+        for other in [*self._known.values()]:
+            if other is session or not (other.cwd == directory or other.cwd.startswith(directory + os.sep)):
+                continue
+            if other.busy or other.background_work or self._senders[other.id]:
+                raise SessionBusy(f"Session {other.id} is at work in {directory}.", session_id=other.id)
+            other.evict()
+            await other.closed()
 
     async def release(self, session_id: str) -> None:
         """Forgets a session that is to be removed, once its process is gone; SessionBusy while it is at work."""

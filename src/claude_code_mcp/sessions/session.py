@@ -10,15 +10,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..claude.frames import Raw
 from ..errors import (
     Cancelled,
     ClaudeCodeError,
     LimitReached,
     PermissionDenied,
+    ProcessFailed,
     RecordUnreadable,
     SessionBusy,
     SessionNotFound,
@@ -373,6 +375,58 @@ class Session:
                 return
             self.evict()
         self.deps = sender
+
+    # -- at rest ----------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def at_rest(self, *, without_process: bool = False) -> AsyncIterator[None]:
+        """Within this context no turn begins, in whichever server. SessionBusy if one runs or something works in the
+        background. `without_process` has its process closed first."""
+        async with self._process.starting:
+            self._check_at_rest()
+            if without_process:
+                self.evict()
+            if self._process.live is not None:  # which has the lease
+                yield
+                return
+            await self.closed()
+            lease = await asyncio.to_thread(self.deps.stores.leases.take, self.id)
+            try:
+                yield
+            finally:
+                lease.release()
+
+    @contextlib.asynccontextmanager
+    async def asking_claude(self) -> AsyncIterator[Callable[..., Awaitable[Raw]]]:
+        """Requests to Claude Code itself, in a process without a turn; none begins meanwhile. A process that was
+        started for this is closed again. SessionBusy as `at_rest`; raises what keeps the process from starting."""
+        async with self._process.starting:
+            self._check_at_rest()
+            started = self._process.live is None
+            if started:
+                await self.deps.launcher.check(self.options, self.cwd)
+                await self._turns.clear_way()
+                await self._catch_up()
+                self._check_at_rest()
+                self.start_error = None
+                self._process.start()
+            try:
+                await self.start_settled()
+                process = self._process.process
+                if process is None or not self._process.ready:
+                    raise self.start_error or ProcessFailed("Claude Code could not be started.")
+                yield partial(process.request, timeout=self.deps.settings.start_timeout)
+            finally:
+                if started:
+                    self.evict()
+                    await asyncio.shield(self.closed())
+
+    def _check_at_rest(self) -> None:
+        self.refuse_if_cancelled()
+        if self.busy or self.background_work:
+            raise SessionBusy(f"Session {self.id} is at work.", session_id=self.id)
+        if self._released:
+            raise Cancelled("The server is stopping.", session_id=self.id)
 
     # -- permissions that outlive a process -------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ and never while a process has it open, be it ours, another server's or one in a 
 """
 
 import asyncio
+import contextlib
 import os
 import uuid
 from collections import OrderedDict, defaultdict
@@ -16,7 +17,8 @@ from typing import Any, Literal
 from ..claude.user_config import process_with
 from ..errors import InvalidArgument, SessionBusy, SessionNotFound
 from ..model.text import iso
-from ..private_files import TEMPORARY, open_private, private_directory
+from ..model.worktree import Worktree
+from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
@@ -206,13 +208,7 @@ class SessionLibrary:
         await asyncio.to_thread(self._remove, session_id)
 
     def _remove(self, session_id: str) -> None:
-        lease = self._leases.take(session_id)
-        try:
-            pid = process_with(session_id, self._config_dir)
-            if pid is not None:
-                raise SessionBusy(
-                    f"Session {session_id} is open in another Claude Code process ({pid}).", session_id=session_id
-                )
+        with self._alone(session_id):
             if self.catalogue.find(session_id) is None:
                 raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
             self._files.remove(session_id)
@@ -221,8 +217,31 @@ class SessionLibrary:
                 self.catalogue.marks.set(session_id, mark, False)
             if self.catalogue.find(session_id) is not None:  # the CLI's history still names it
                 self.catalogue.marks.set(session_id, Mark.DELETED, True)
+
+    @contextlib.contextmanager
+    def _alone(self, session_id: str) -> Iterator[None]:
+        """Within this context nobody runs the session; SessionBusy if somebody does."""
+        lease = self._leases.take(session_id)
+        try:
+            pid = process_with(session_id, self._config_dir)
+            if pid is not None:
+                raise SessionBusy(
+                    f"Session {session_id} is open in another Claude Code process ({pid}).", session_id=session_id
+                )
+            yield
         finally:
             lease.release()
+
+    @contextlib.contextmanager
+    def worktree_of(self, session_id: str) -> Iterator[Worktree]:
+        """The worktree of a session that nobody runs within this context. SessionBusy if somebody does,
+        InvalidArgument if it has none. Blocks on the disk."""
+        with self._alone(session_id):
+            record = self._records.read(session_id)
+            worktree = record.options.worktree if record is not None else None
+            if not isinstance(worktree, Worktree):
+                raise InvalidArgument(f"Session {session_id} has no worktree of its own.")
+            yield worktree
 
     # -- export ---------------------------------------------------------------------------------------------------
 
@@ -248,6 +267,15 @@ class SessionLibrary:
             os.replace(unfinished, target)
         finally:
             unfinished.unlink(missing_ok=True)
+        return target
+
+    async def keep_text(self, session_id: str, suffix: str, text: str) -> Path:
+        """Writes a text about a session, without secrets, to a file beside the exports; an older one is replaced."""
+        return await asyncio.to_thread(self._keep_text, session_id, suffix, text)
+
+    def _keep_text(self, session_id: str, suffix: str, text: str) -> Path:
+        target = private_directory(self._state_dir / "exports") / f"{session_id}{suffix}"
+        replace_file(target, text.encode("utf-8", "replace"))
         return target
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:

@@ -12,6 +12,7 @@ from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
+from ..model.worktree import Worktree
 from ..store.session_records import SessionRecord
 from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent
@@ -96,10 +97,11 @@ def resumed_options(
 ) -> SessionOptions:
     """What a session is resumed with: the fields that this call sets, else what is recorded.
 
-    The policy is applied to the result, elsewhere. A session of another owner (`foreign_owner`) was limited by that
-    owner's policy, of which only the recorded options tell: none of them may be changed, or PermissionDenied.
+    It keeps the worktree that it has, if it stays there. The policy is applied to the result, elsewhere. A session of
+    another owner (`foreign_owner`) was limited by that owner's policy, of which only the recorded options tell: none of
+    them may be changed, or PermissionDenied.
     """
-    names = requested.model_fields_set if requested is not None else set()
+    names = requested.model_fields_set - {"worktree"} if requested is not None else set()
     changes = {name: value for name in sorted(names) if (value := getattr(requested, name)) is not None}
     differing = [name for name, value in changes.items() if value != getattr(recorded, name)]
     if foreign_owner is not None and differing:
@@ -107,7 +109,14 @@ def resumed_options(
             f"{differing[0]}: the session is {foreign_owner}'s and goes on with the options it was created with.",
             field=differing[0],
         )
+    worktree = recorded.worktree
+    if "cwd" in changes and not (isinstance(worktree, Worktree) and _is_inside(changes["cwd"], worktree.path)):
+        changes["worktree"] = False  # it goes on elsewhere
     return recorded.model_copy(update=changes)
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    return os.path.realpath(path) == directory or os.path.realpath(path).startswith(directory + os.sep)
 
 
 def messages_in_transcript(

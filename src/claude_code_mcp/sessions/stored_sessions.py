@@ -100,26 +100,26 @@ class StoredSessions:
         self, session_id: str, title: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> str:
         """Names a session as Claude Code does, and returns the name; an empty one takes it away."""
-        async with self._caring(session_id, owner, origin, "rename") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, "rename") as (own_id, stores):
             return await stores.library.rename(own_id, title)
 
     async def tag(self, session_id: str, tag: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> str:
         """Tags a session; an empty tag takes it away."""
-        async with self._caring(session_id, owner, origin, "tag") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, "tag") as (own_id, stores):
             return await stores.library.tag(own_id, tag)
 
     async def mark(
         self, session_id: str, mark: Mark, on: bool, *, owner: str = LOCAL, origin: ClientOrigin | None = None
     ) -> None:
         """Pins or archives a session, or no longer."""
-        async with self._caring(session_id, owner, origin, f"{mark} {'on' if on else 'off'}") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, f"{mark} {'on' if on else 'off'}") as (own_id, stores):
             await stores.library.mark(own_id, mark, on)
 
     async def copy(
         self, session_id: str, *, owner: str = LOCAL, title: str | None = None, origin: ClientOrigin | None = None
     ) -> str:
         """A fork that is sent no message yet: the conversation so far, under an id of its own, which is returned."""
-        async with self._caring(session_id, owner, origin, "fork") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, "fork") as (own_id, stores):
             await stores.recorder.saved(own_id)
             return await stores.library.copy(own_id, owner, title)
 
@@ -133,12 +133,19 @@ class StoredSessions:
         origin: ClientOrigin | None = None,
     ) -> Path:
         """Writes a conversation to a private file in the state directory and returns its path."""
-        async with self._caring(session_id, owner, origin, f"export {form}") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, f"export {form}") as (own_id, stores):
             return await stores.library.export(own_id, form, detail or Detail(full=True))
+
+    async def keep_text(
+        self, session_id: str, suffix: str, text: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None
+    ) -> Path:
+        """Writes what is too long to be returned to a private file beside the exports, and returns its path."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await stores.library.keep_text(own_id, suffix, text)
 
     async def delete(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> None:
         """Removes a session for good. SessionBusy, with nothing removed, while anybody runs it or has it open."""
-        async with self._caring(session_id, owner, origin, "delete") as (own_id, stores):
+        async with self.caring(session_id, owner, origin, "delete") as (own_id, stores):
             await self._sessions.release(own_id)
             await stores.recorder.saved(own_id)
             await stores.library.remove(own_id)
@@ -173,10 +180,10 @@ class StoredSessions:
         return own_id, stores
 
     @contextlib.asynccontextmanager
-    async def _caring(
+    async def caring(
         self, session_id: str, owner: str, origin: ClientOrigin | None, action: str
     ) -> AsyncIterator[tuple[str, Stores]]:
-        """Around a change to a session on disk: audited if it is made, and if it is refused."""
+        """Around a change to a session: audited if it is made, and if it is refused."""
         with self._observers.auditing_refusals(owner, action, session_id):
             own_id, stores = await self._locate(session_id, owner, origin)
             yield own_id, stores

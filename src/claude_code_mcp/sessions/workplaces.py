@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -46,16 +46,18 @@ class Workplaces:
         own_addresses: list[str],
         homes: Homes,
         host_of: HostOf | None = None,
+        hosts: Mapping[str, McpServerHost] | None = None,
     ) -> None:
         """`own` is for callers without an environment of their own, who get that of this process. `redactor` learns
         the secrets of every client, for as long as a session or a connection uses them. `homes` says which callers have
         a Claude Code directory or a sandbox of their own. Without `host_of`, all sessions share the MCP servers of this
-        process."""
+        process; `hosts` are those of callers that share them with nobody."""
         self._own = own
         self._redactor = redactor
         self._own_addresses = own_addresses
         self._homes = homes
         self._host_of = host_of
+        self._hosts = hosts or {}
         self._stores = {_real(own.launcher.config_dir): own.stores}
         self._known: WeakValueDictionary[tuple[str, str, str], SessionDeps] = WeakValueDictionary()
 
@@ -66,7 +68,7 @@ class Workplaces:
     def of(self, origin: ClientOrigin | None, owner: str) -> SessionDeps:
         """What the sessions of this client use; None is a caller without an environment of its own. PermissionDenied
         if the owner's sessions must run in a sandbox and there can be none."""
-        is_plain = self._homes.is_plain(owner)
+        is_plain = self._homes.is_plain(owner) and owner not in self._hosts
         if origin is None and is_plain:
             return self._own
         environment = self._own.launcher.environment if origin is None else origin.environment
@@ -80,6 +82,8 @@ class Workplaces:
     def _make(self, origin: ClientOrigin | None, owner: str) -> SessionDeps:
         own, settings, hosted = self._own, self._own.settings, self._own.hosted
         environment, client = own.launcher.environment, None
+        if owner in self._hosts:
+            hosted = partial(nullcontext, self._hosts[owner])
         if origin is not None:
             environment, client = origin.environment, origin.directory
             settings = client_settings(settings, environment, own.launcher.environment)

@@ -1,8 +1,8 @@
 """A conversation as one page that needs nothing else: no script, no address outside of it, light and dark. Pure.
 
 Everything from the transcript is escaped, invisible characters included, and the page forbids itself to load or run
-anything. Of Markdown, paragraphs, headings, lists, code and emphasis are shown as such; the rest stays text. Takes time
-linear in what is written.
+anything. Of Markdown, paragraphs, headings, lists, tables, code and emphasis are shown as such; the rest stays text.
+Takes time linear in what is written.
 """
 
 import re
@@ -16,7 +16,8 @@ from .transcript_text import Detail, arguments, full_input
 _LONGEST_LINE = 160
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r"(#{1,6}) (.*)")
-_LIST_ITEM = re.compile(r"\s{0,12}(?:[-*+]|\d{1,9}[.)]) (.*)")
+_LIST_ITEM = re.compile(r"\s{0,12}(?:[-*+]|(\d{1,9})[.)]) (.*)")
+_TABLE_RULE = re.compile(r"[\s:|]*-[\s:|-]*")
 _STYLE = """
 :root{color-scheme:light dark;--bg:#fbfaf7;--card:#fff;--ink:#23211d;--soft:#6d685e;--line:#e4dfd5;--accent:#b4552d;
 --code:#f3f0e9;--plus:#1d6f3c;--plusbg:#e6f4ea;--minus:#a12622;--minusbg:#fbe9e7}
@@ -34,8 +35,10 @@ section>h2 a{color:inherit;text-decoration:none}
 .prompt{background:var(--card);border:1px solid var(--line);border-left:4px solid var(--accent);border-radius:.5rem;
 padding:.75rem 1rem;margin:0 0 1rem;white-space:pre-wrap;overflow-wrap:anywhere}
 .text{overflow-wrap:anywhere}.text>*{margin:0 0 .8rem}.text h3{font-size:1.08rem;margin-top:1.2rem}
-.text ul{padding-left:1.4rem}.text li{margin:.15rem 0}
+.text ul,.text ol{padding-left:1.4rem}.text li{margin:.15rem 0}
 details+.text{margin-top:1rem}
+.text table{border-collapse:collapse;font-size:.95em}.text th,.text td{border:1px solid var(--line);
+padding:.3rem .65rem;text-align:left;vertical-align:top}.text th{background:var(--code)}
 .note{color:var(--soft);font-style:italic;margin:0 0 .8rem}
 details{background:var(--card);border:1px solid var(--line);border-radius:.5rem;margin:0 0 .6rem}
 summary{cursor:pointer;padding:.45rem .8rem;font:13px/1.5 ui-monospace,Menlo,Consolas,monospace;overflow:hidden;
@@ -128,28 +131,50 @@ def _diff(diff: str) -> str:
 def _blocks(text: str) -> Iterator[str]:
     """The blocks of a Markdown text, one line after the other."""
     paragraph: list[str] = []
-    items: list[str] = []
+    items: list[re.Match[str]] = []
     lines = iter(text.splitlines())
     for line in lines:
         fence, heading, listed = _FENCE.match(line), _HEADING.match(line), _LIST_ITEM.match(line)
-        if items and not listed:
-            yield f"<ul>{''.join(items)}</ul>"
+        if items and not (listed and _is_numbered(listed) == _is_numbered(items[0])):
+            yield _list(items)
             items = []
         if paragraph and (fence or heading or listed or not line.strip()):
-            yield f"<p>{'<br>'.join(map(_inline, paragraph))}</p>"
+            yield _paragraph(paragraph)
             paragraph = []
         if fence:
             yield f"<pre>{_safe(_code(lines, fence[1]))}</pre>"
         elif heading:
             yield f"<h3>{_inline(heading[2])}</h3>"
         elif listed:
-            items.append(f"<li>{_inline(listed[1])}</li>")
+            items.append(listed)
         elif line.strip():
             paragraph.append(line)
     if items:
-        yield f"<ul>{''.join(items)}</ul>"
+        yield _list(items)
     if paragraph:
-        yield f"<p>{'<br>'.join(map(_inline, paragraph))}</p>"
+        yield _paragraph(paragraph)
+
+
+def _is_numbered(item: re.Match[str]) -> bool:
+    return item[1] is not None
+
+
+def _list(items: list[re.Match[str]]) -> str:
+    shown = "".join(f"<li>{_inline(item[2])}</li>" for item in items)
+    return f'<ol start="{int(items[0][1])}">{shown}</ol>' if _is_numbered(items[0]) else f"<ul>{shown}</ul>"
+
+
+def _paragraph(lines: list[str]) -> str:
+    """Its lines, or a table if the second one rules off the first."""
+    if len(lines) < 2 or "|" not in lines[0] or not _TABLE_RULE.fullmatch(lines[1]):
+        return f"<p>{'<br>'.join(map(_inline, lines))}</p>"
+    rows = [_row(line, "th" if number == 0 else "td") for number, line in enumerate(lines) if number != 1]
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _row(line: str, kind: str) -> str:
+    cells = line.strip().removeprefix("|").removesuffix("|").split("|")
+    return f"<tr>{''.join(f'<{kind}>{_inline(cell.strip())}</{kind}>' for cell in cells)}</tr>"
 
 
 def _code(lines: Iterator[str], fence: str) -> str:

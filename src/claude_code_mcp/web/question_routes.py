@@ -68,5 +68,5 @@ class QuestionRoutes:
         question_id = str(request.path_params["question"])
         found = next((question for question in session.questions if question.id == question_id), None)
         if found is None:
-            raise self._service.closed_question(session.id, question_id)
+            raise self._service.why_closed(session.id, question_id)
         return found

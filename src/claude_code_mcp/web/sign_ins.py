@@ -27,7 +27,7 @@ SIGN_IN_SECONDS = 30 * 86_400.0
 _USE_NOTED = 60.0
 """Seconds between two notes of the same sign-in's use."""
 _MOST_OF_ONE = 100
-"""Sign-ins of one principal, and tickets of all; the oldest end for new ones."""
+"""Sign-ins, and tickets, of one principal; the oldest end for new ones."""
 _LARGEST = 8 << 10
 _LONGEST_DEVICE = 80
 
@@ -73,7 +73,7 @@ class SignIns:
     """Those below one directory."""
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
-        """At most so many sign-ins of one principal, and so many tickets."""
+        """At most so many sign-ins, and so many tickets, of one principal."""
         self._tickets = directory / "tickets"
         self._sign_ins = directory / "sign-ins"
         self._clock = clock
@@ -84,17 +84,17 @@ class SignIns:
     def new_ticket(self, identity: Identity) -> tuple[str, float]:
         """A ticket for one sign-in, and when it expires. Raises OSError."""
         ticket, expires_at = secrets.token_urlsafe(32), self._clock() + TICKET_SECONDS
-        self._drop_tickets()
+        self._drop_tickets(identity.principal)
         _write_new(self._tickets / _hash(ticket), {**asdict(identity), "expires_at": expires_at})
         return ticket, expires_at
 
-    def _drop_tickets(self) -> None:
-        """Those that have expired, and the oldest if there are too many."""
+    def _drop_tickets(self, principal: str) -> None:
+        """Those that have expired, and the oldest of this principal if there are too many."""
         kept = []
         for path, fields in _entries(self._tickets):
             if not _number(fields, "expires_at") > self._clock():
                 _remove(path)
-            else:
+            elif fields.get("principal") == principal:
                 kept.append((_number(fields, "expires_at"), path))
         for _, path in sorted(kept)[: max(0, len(kept) + 1 - self._most)]:
             _remove(path)

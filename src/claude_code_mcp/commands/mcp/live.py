@@ -12,10 +12,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import anyio
-import httpx2
 import mcp_types as types
 
 from ...errors import InvalidArgument
@@ -189,7 +187,7 @@ async def _login(arguments: argparse.Namespace) -> int:
         nonlocal pasting
         addresses.append(address)
         print(f"Open this address to sign in to {server}:\n\n  {address}\n\n{_PASTE_HINT}", flush=True)
-        pasting = asyncio.ensure_future(_follow_pasted_address(InputLines(), address))
+        pasting = asyncio.ensure_future(_follow_pasted_address(hub, server, InputLines()))
 
     async with command_hub(select_servers(load_configuration(arguments), [server])) as hub:
         try:
@@ -205,15 +203,14 @@ async def _login(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _follow_pasted_address(lines: InputLines, address: str) -> None:
-    """Requests the redirect address on this machine in place of a browser on another one, which cannot reach it."""
-    [redirect] = parse_qs(urlsplit(address).query).get("redirect_uri") or [""]
+async def _follow_pasted_address(hub: Hub, server: str, lines: InputLines) -> None:
+    """Takes the address that a browser on another machine ended up at."""
     while (line := await lines.next()) is not None:
-        if redirect and line.strip().startswith(f"{redirect}?"):
-            async with httpx2.AsyncClient(trust_env=False) as browser:
-                await browser.get(line.strip())
-        elif line.strip():
-            print(f"That is not it: the address begins with {redirect}?", flush=True)
+        if line.strip():
+            try:
+                await hub.finish_sign_in(server, line)
+            except InvalidArgument as error:
+                print(f"That is not it. {error.message}", flush=True)
 
 
 async def _logout(arguments: argparse.Namespace) -> int:

@@ -12,25 +12,33 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
 from filelock import FileLock
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ...private_files import FILE, open_private, private_directory
+from .locks import file_lock
 
 log = logging.getLogger(__name__)
 
 REMEMBERED = 15 * 60.0
 """Seconds for which a server that wanted a sign-in is not asked again."""
+LOCK_TIMEOUT = 60.0
+"""Seconds to wait while another process renews the same tokens, which it does not do for as long as that."""
 _SERVICE = "claude-code-mcp"
 
 
 class Vault(Protocol):
     """Keeps secrets by key; `load` returns None for a key that is not there."""
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Whoever is within this context is the only one, in all processes, for this key. TimeoutError if somebody else
+        is for too long."""
 
     async def load(self, key: str) -> str | None: ...
 
@@ -44,9 +52,13 @@ class FileVault:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._locks = directory.with_name(f"{directory.name}-locks")
 
-    def _file(self, key: str) -> Path:
-        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    def _file(self, key: str, ending: str = "json") -> Path:
+        return self._directory / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.{ending}"
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
+        return file_lock(self._locks / self._file(key, "lock").name, LOCK_TIMEOUT)
 
     async def load(self, key: str) -> str | None:
         try:
@@ -71,34 +83,38 @@ class FileVault:
 class KeyringVault:
     """The system's keyring; the fallback is used where there is no keyring or it refuses.
 
-    What the fallback holds moves to the keyring with the next save.
+    What the fallback holds moves to the keyring with the next save. Each principal has secrets of its own.
     """
 
-    def __init__(self, fallback: Vault) -> None:
+    def __init__(self, fallback: Vault, principal: str = "") -> None:
         self._fallback = fallback
+        self._service = f"{_SERVICE} for {principal}" if principal else _SERVICE
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
+        return self._fallback.lock(key)
 
     async def load(self, key: str) -> str | None:
-        secret = await asyncio.to_thread(_keyring, "get_password", key)
+        secret = await asyncio.to_thread(_keyring, self._service, "get_password", key)
         return secret if isinstance(secret, str) else await self._fallback.load(key)
 
     async def save(self, key: str, value: str) -> None:
-        if await asyncio.to_thread(_keyring, "set_password", key, value) is False:
+        if await asyncio.to_thread(_keyring, self._service, "set_password", key, value) is False:
             await self._fallback.save(key, value)
         else:
             await self._fallback.delete(key)
 
     async def delete(self, key: str) -> None:
-        await asyncio.to_thread(_keyring, "delete_password", key)
+        await asyncio.to_thread(_keyring, self._service, "delete_password", key)
         await self._fallback.delete(key)
 
 
-def _keyring(action: str, *arguments: str) -> str | bool | None:
+def _keyring(service: str, action: str, *arguments: str) -> str | bool | None:
     """Calls the keyring and returns its answer; False where it does not work."""
     import keyring  # noqa: PLC0415 - looks for its backends when imported, which takes a while
     import keyring.errors  # noqa: PLC0415
 
     try:
-        result: str | None = getattr(keyring, action)(_SERVICE, *arguments)
+        result: str | None = getattr(keyring, action)(service, *arguments)
     except keyring.errors.PasswordDeleteError:
         return None
     except Exception as error:  # backends raise whatever their system raises
@@ -120,26 +136,75 @@ class Credentials(BaseModel):
     """The scope that the server asked for beyond what was granted; the next sign-in asks for it."""
 
 
-class CredentialStorage:
-    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none."""
+def digest_of(token: str | None) -> str:
+    """Differs when the token does, and reveals nothing of it."""
+    return hashlib.sha256((token or "").encode()).hexdigest()[:16]
 
-    def __init__(self, vault: Vault, key: str) -> None:
+
+class SignInElsewhere(Protocol):
+    """The sign-in of another program to the same server."""
+
+    def lock(self) -> AbstractAsyncContextManager[None]:
+        """The lock under which that program renews its tokens. Raises OSError, and TimeoutError."""
+
+    async def load(self) -> Credentials | None:
+        """What it has stored; None if it is not signed in, or that cannot be read."""
+
+    async def save(self, tokens: OAuthToken, expires_at: float | None) -> None:
+        """Gives it the tokens that took the place of its own. Raises OSError."""
+
+
+class CredentialStorage:
+    """The credentials for one server, with the methods that the SDK's providers call. Damaged ones count as none.
+
+    Without tokens of our own those of the sign-in `elsewhere` are used, and renewed there: a refresh token that was
+    used up must not stay behind with a program that will use it again.
+    """
+
+    def __init__(self, vault: Vault, key: str, elsewhere: SignInElsewhere | None = None) -> None:
         self._vault = vault
         self._key = key
+        self._elsewhere = elsewhere
+
+    @contextlib.asynccontextmanager
+    async def lock(self) -> AsyncIterator[None]:
+        """Whoever is within this context is the only one, in all processes, who renews these tokens. TimeoutError if
+        somebody else does for too long, OSError where there can be no lock."""
+        async with contextlib.AsyncExitStack() as locks:
+            await locks.enter_async_context(self._vault.lock(self._key))
+            if self._elsewhere is not None and await self._borrowed() is not None:
+                await locks.enter_async_context(self._elsewhere.lock())
+            yield
 
     async def load(self) -> Credentials:
+        return await self._borrowed() or await self._own()
+
+    async def _own(self) -> Credentials:
         stored = await self._vault.load(self._key)
         if stored is not None:
             with contextlib.suppress(ValidationError):
                 return Credentials.model_validate_json(stored)
         return Credentials()
 
+    async def _borrowed(self) -> Credentials | None:
+        """The credentials of the other program, where we have no tokens ourselves."""
+        if self._elsewhere is None or (await self._own()).tokens is not None:
+            return None
+        return await self._elsewhere.load()
+
     async def update(self, **changes: object) -> None:
-        credentials = (await self.load()).model_copy(update=changes)
+        """Changes what we have stored ourselves."""
+        credentials = (await self._own()).model_copy(update=changes)
         await self._vault.save(self._key, credentials.model_dump_json(exclude_none=True))
 
     async def delete(self) -> None:
+        """Forgets what we have stored ourselves."""
         await self._vault.delete(self._key)
+
+    async def digest(self) -> str:
+        """Of the access token that is stored."""
+        tokens = (await self.load()).tokens
+        return digest_of(tokens.access_token if tokens is not None else None)
 
     async def get_tokens(self) -> OAuthToken | None:
         """The tokens; `expires_in` is the time that is left, not the time they were issued for."""
@@ -150,8 +215,21 @@ class CredentialStorage:
         return tokens.model_copy(update={"expires_in": int(expires_at - time.time())})
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Stores tokens where those came from that they take the place of."""
         expires_at = None if tokens.expires_in is None else time.time() + tokens.expires_in
-        await self.update(tokens=tokens, expires_at=expires_at)
+        borrowed = await self._borrowed()
+        if borrowed is None or not await self._give_back(tokens, expires_at):
+            await self.update(**{**dict(borrowed or {}), "tokens": tokens, "expires_at": expires_at})
+
+    async def _give_back(self, tokens: OAuthToken, expires_at: float | None) -> bool:
+        """Whether the other program has its new tokens; otherwise they must be kept here, or nobody would have any."""
+        assert self._elsewhere is not None
+        try:
+            await self._elsewhere.save(tokens, expires_at)
+        except OSError as error:
+            log.warning("renewed tokens of another program are kept here: %s", type(error).__name__)
+            return False
+        return True
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return (await self.load()).client
@@ -163,7 +241,9 @@ class CredentialStorage:
 class NeedsAuthMemory:
     """Which servers wanted a sign-in, by fingerprint, in a file that several processes may share.
 
-    Writers take turns by a lock, and replace the file as a whole. A damaged file counts as an empty one.
+    It is remembered together with the digest of the tokens that were of no use: where there are others since, from
+    whatever process or program, it no longer counts. Writers take turns by a lock, and replace the file as a whole. A
+    damaged file counts as an empty one.
     """
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
@@ -171,21 +251,23 @@ class NeedsAuthMemory:
         self._clock = clock
         self._write_lock = asyncio.Lock()
 
-    async def remembers(self, key: str) -> bool:
-        return key in await asyncio.to_thread(self._current)
+    async def remembered(self, key: str) -> str | None:
+        """The digest of the tokens with which a sign-in was wanted; None if that is not known, or too long ago."""
+        entry = (await asyncio.to_thread(self._current)).get(key)
+        return None if entry is None else entry[1]
 
-    async def remember(self, key: str) -> None:
-        await self._change(lambda entries: entries.update({key: self._clock()}))
+    async def remember(self, key: str, digest: str) -> None:
+        await self._change(lambda entries: entries.update({key: (self._clock(), digest)}))
 
     async def forget(self, key: str) -> None:
-        if await self.remembers(key):
+        if await self.remembered(key) is not None:
             await self._change(lambda entries: entries.pop(key, None))
 
-    async def _change(self, change: Callable[[dict[str, float]], Any]) -> None:
+    async def _change(self, change: Callable[["_Needs"], Any]) -> None:
         async with self._write_lock:
             await asyncio.to_thread(self._rewrite, change)
 
-    def _rewrite(self, change: Callable[[dict[str, float]], Any]) -> None:
+    def _rewrite(self, change: Callable[["_Needs"], Any]) -> None:
         private_directory(self._file.parent)
         with FileLock(f"{self._file}.lock", mode=FILE):
             entries = self._current()
@@ -195,10 +277,14 @@ class NeedsAuthMemory:
                 file.write(json.dumps(entries))
             os.replace(new, self._file)
 
-    def _current(self) -> dict[str, float]:
+    def _current(self) -> "_Needs":
         try:
-            entries = json.loads(self._file.read_text(encoding="utf-8"))
+            entries = _NEEDS.validate_json(self._file.read_bytes())
         except (OSError, ValueError):
             return {}
         now = self._clock()
-        return {key: at for key, at in entries.items() if 0 <= now - at < REMEMBERED}
+        return {key: (at, digest) for key, (at, digest) in entries.items() if 0 <= now - at < REMEMBERED}
+
+
+_Needs = dict[str, tuple[float, str]]
+_NEEDS = TypeAdapter(_Needs)

@@ -1,77 +1,87 @@
-"""Cross-app access (`xaa`): an assertion of the organisation's identity provider instead of a person's sign-in."""
+"""Cross-app access (`xaa`): an assertion of the organisation's identity provider instead of a person's consent.
 
-import asyncio
+A person signs in once at the identity provider (`identity_provider.py`). For each server an assertion is got from there
+and shown to the server's authorization server, which gives a token for it. That authorization server is configuration,
+not discovery: the assertion and the client's secret go to nobody whom only the server has named.
+"""
+
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 from mcp.client.auth import OAuthFlowError
-from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from mcp.client.auth.utils import union_scopes
+from mcp.shared.auth import JWT_BEARER_GRANT_TYPE
+from mcp.shared.auth_utils import resource_url_from_server_url
 
-from ..config_entry import OAuthConfig
+from ..config_entry import OAuthConfig, TlsConfig
 from .credentials import CredentialStorage
+from .silent_oauth import Renewals, SilentOAuth, check_passing
+from .stored_oauth import discover, error_of
 
 GetAssertion = Callable[[str, str], Awaitable[str]]
 """From the authorization server's issuer and the resource to an assertion for them."""
 
-_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
-_ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token
-_ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
 
+class AssertionOAuth(SilentOAuth):
+    """Tokens for assertions: where there is none, where it has expired, was refused, or was granted for too little."""
 
-def assertion_auth(
-    url: str, config: OAuthConfig, storage: CredentialStorage, get_assertion: GetAssertion
-) -> httpx2.Auth:
-    """What adds tokens to the requests to a server with `xaa`. Raises OAuthFlowError for an incomplete entry."""
-    if not (config.client_id and config.client_secret and config.issuer):
-        raise OAuthFlowError("cross-app access needs clientId, clientSecret and issuer under oauth")
-    return IdentityAssertionOAuthProvider(
-        url, storage, config.client_id, config.client_secret, config.issuer, get_assertion, config.scope
-    )
+    def __init__(
+        self,
+        url: str,
+        config: OAuthConfig,
+        storage: CredentialStorage,
+        tls: TlsConfig,
+        renewals: Renewals,
+        get_assertion: GetAssertion,
+    ) -> None:
+        """Raises OAuthFlowError for an incomplete entry."""
+        super().__init__(url, config, storage, tls, renewals)
+        if not (config.client_id and config.client_secret and config.issuer):
+            raise OAuthFlowError("cross-app access needs clientId, clientSecret and issuer under oauth")
+        self._client = {"client_id": config.client_id, "client_secret": config.client_secret}
+        self._issuer = config.issuer
+        self._resource = resource_url_from_server_url(url)
+        self._get_assertion = get_assertion
 
+    @property
+    def _renewable(self) -> bool:
+        return True
 
-class IdentityProvider(BaseModel):
-    """The organisation's identity provider, set up once for all servers with `xaa`."""
+    async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
+        wanted = self._missing_scope(response)
+        if wanted is not None:
+            await self._storage.update(wanted_scope=wanted)
+        return wanted is not None or response.status_code == 401
 
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
-
-    token_endpoint: str
-    client_id: str
-    client_secret: str | None = None
-    id_token: str | None = Field(None, repr=False)
-    id_token_file: Path | None = None
-    """Read anew for every assertion, so that a renewed token only has to be written to the file."""
-
-    async def assertion(self, issuer: str, resource: str) -> str:
-        """Exchanges the id token for an assertion (RFC 8693). Raises OAuthFlowError."""
+    async def _renew_alone(self, refused: str | None) -> None:
+        endpoint = await self._token_endpoint()
+        scope = union_scopes(self._config.scope, (await self._storage.load()).wanted_scope)
+        assertion = await self._get_assertion(self._issuer, self._resource)
         form = {
-            "grant_type": _EXCHANGE,
-            "requested_token_type": _ID_JAG,
-            "audience": issuer,
-            "resource": resource,
-            "subject_token": await self._subject_token(),
-            "subject_token_type": _ID_TOKEN,
-            "client_id": self.client_id,
+            **self._client,
+            "grant_type": JWT_BEARER_GRANT_TYPE,
+            "assertion": assertion,
+            "resource": self._resource,
+            **({"scope": scope} if scope else {}),
         }
-        if self.client_secret is not None:
-            form["client_secret"] = self.client_secret
-        async with httpx2.AsyncClient() as client:
-            try:
-                response = await client.post(self.token_endpoint, data=form)
-            except httpx2.TransportError as error:
-                raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
-        if response.status_code != 200:
-            raise OAuthFlowError(f"the identity provider answered with HTTP {response.status_code}")
-        try:
-            return str(response.json()["access_token"])
-        except (ValueError, KeyError, TypeError):
-            raise OAuthFlowError("the identity provider's answer has no assertion in it") from None
+        answer = await self._send(httpx2.Request("POST", endpoint, data=form))
+        check_passing(answer)
+        if answer.status_code != 200:
+            reason = error_of(answer) or f"HTTP {answer.status_code}"
+            raise OAuthFlowError(f"the authorization server did not take the assertion: {reason}")
+        self.context.client_metadata.scope = scope  # granted, unless the answer says otherwise
+        await self.save_tokens(answer)
 
-    async def _subject_token(self) -> str:
-        if self.id_token_file is not None:
-            return (await asyncio.to_thread(self.id_token_file.read_text, "utf-8")).strip()
-        if self.id_token is None:
-            raise OAuthFlowError("the identity provider is configured without an id token")
-        return self.id_token
+    async def _token_endpoint(self) -> str:
+        if self._discovered is None:
+            self._discovered = await discover(self._issuer, self._send)
+        endpoint = str(self._discovered.token_endpoint)
+        if _origin(endpoint) != _origin(self._issuer):
+            raise OAuthFlowError(f"the token endpoint {endpoint} is not at the issuer {self._issuer}")
+        return endpoint
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"https": 443, "http": 80}.get(parts.scheme)

@@ -19,46 +19,88 @@ from mcp_types.version import LATEST_HANDSHAKE_VERSION
 from ..config_entry import OAuthServerConfig, SseConfig
 from ..transports.http import tls_context
 from .credentials import CredentialStorage
-from .oauth import CLIENT_NAME, InteractiveOAuth
+from .interactive_oauth import InteractiveOAuth
+from .stored_oauth import CLIENT_NAME, FORGOTTEN_CLIENT, ForgottenClient
 
 ShowAddress = Callable[[str], Awaitable[None]]
 """Brings a person to an address: opens a browser, or shows it."""
 
 _PATH = "/callback"
+_REQUEST_TIMEOUT = 20.0
 _DONE = "You are signed in. You can close this window."
 _NOT_DONE = "Signing in did not work. You can close this window and look at what asked you to sign in."
 
 
-async def sign_in(config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, timeout: float) -> bool:
+async def sign_in(
+    config: OAuthServerConfig,
+    storage: CredentialStorage,
+    show: ShowAddress,
+    timeout: float,
+    document: str | None = None,
+) -> bool:
     """Signs in and stores the tokens; False where the server wanted none. Raises OAuthFlowError where it failed, or was
-    not done in time."""
+    not done in time.
+
+    `document` is the address of our Client ID Metadata Document, if there is one. A registration that turns out to be
+    forgotten is made anew, once; then the person is brought to another address.
+    """
     try:
         with anyio.fail_after(timeout):
-            async with listen(await _callback_port(config, storage)) as callback:
-                await _drop_other_registration(storage, callback)
-                return await _run_flow(config, storage, show, callback)
+            try:
+                return await _sign_in_once(config, storage, show, document)
+            except ForgottenClient:
+                if config.oauth.client_id is not None:
+                    raise
+            await storage.update(client=None)
+            return await _sign_in_once(config, storage, show, document)
     except TimeoutError:
         raise OAuthFlowError(f"nobody signed in within {timeout:g} s") from None
     except httpx2.TransportError as error:
         raise OAuthFlowError(f"the server cannot be reached: {error}") from None
 
 
-async def _run_flow(
-    config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, callback: "Callback"
+async def _sign_in_once(
+    config: OAuthServerConfig, storage: CredentialStorage, show: ShowAddress, document: str | None
 ) -> bool:
-    provider = InteractiveOAuth(
-        config.url,
-        config.oauth,
-        storage,
-        callback.redirect_uri,
-        redirect_handler=show,
-        callback_handler=callback.wait,
-    )
+    async with listen(await _callback_port(config, storage)) as callback:
+        await _drop_other_registration(storage, callback)
+        async with httpx2.AsyncClient(verify=tls_context(config.tls), timeout=_REQUEST_TIMEOUT) as beside:
+            provider = InteractiveOAuth(
+                config.url,
+                config.oauth,
+                storage,
+                callback.redirect_uri,
+                beside.send,
+                redirect_handler=show,
+                callback_handler=callback.wait,
+                client_metadata_url=document,
+            )
+            return await _run_flow(config, provider)
+
+
+async def _run_flow(config: OAuthServerConfig, provider: InteractiveOAuth) -> bool:
     async with httpx2.AsyncClient(auth=provider, verify=tls_context(config.tls), headers=config.headers) as client:
         async with client.stream(**_first_request(config)) as response:
             if response.status_code in {401, 403}:
                 raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
         return provider.context.current_tokens is not None
+
+
+async def deliver_redirect(shown: str, pasted: str) -> bool:
+    """Requests the redirect address on this machine in place of a browser on another one, which cannot reach it.
+
+    `shown` is the address that the person was brought to, `pasted` the one that their browser ended up at. False if the
+    second is not where the first sends a browser.
+    """
+    [redirect] = parse_qs(urlsplit(shown).query).get("redirect_uri") or [""]
+    if not redirect or not pasted.strip().startswith(f"{redirect}?"):
+        return False
+    try:
+        async with httpx2.AsyncClient(trust_env=False) as browser:
+            await browser.get(pasted.strip())
+    except httpx2.TransportError:
+        return False  # nobody listens there any more
+    return True
 
 
 def _first_request(config: OAuthServerConfig) -> dict[str, Any]:
@@ -152,7 +194,8 @@ def _take_redirect(target: str, answer: "asyncio.Future[AuthorizationCodeResult]
     query = {name: values[0] for name, values in parse_qs(parts.query).items()}
     if "code" not in query:
         reason = query.get("error_description") or query.get("error") or "no code"
-        answer.set_exception(OAuthFlowError(f"the authorization server refused: {reason}"))
+        kind = ForgottenClient if query.get("error") in FORGOTTEN_CLIENT else OAuthFlowError
+        answer.set_exception(kind(f"the authorization server refused: {reason}"))
         return "200 OK", _NOT_DONE
     answer.set_result(AuthorizationCodeResult(code=query["code"], state=query.get("state"), iss=query.get("iss")))
     return "200 OK", _DONE

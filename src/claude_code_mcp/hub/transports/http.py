@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from ...redaction import redact_url
-from ..auth.oauth import NeedsAuth
+from ..auth.stored_oauth import NeedsAuth
 from ..config_entry import HttpConfig, SseConfig, SseIdeConfig, TlsConfig
 from ..streams import CallbackInbox, CallbackOutbox, Streams, TransportFailure, parse_message, render_message
 
@@ -115,7 +115,7 @@ class HttpClient(httpx2.AsyncClient):
             return self._refused(request, 504, UNREACHABLE, "no answer in time", sent=True)
         except NeedsAuth as error:
             if not error.step_up:
-                self._failure.needs_auth = str(error)
+                self._failure.needs_auth, self._failure.refused_token = str(error), error.token
             return self._refused(request, 401, UNAUTHORIZED, str(error))
         except OAuthFlowError as error:
             return self._refused(request, 401, UNAUTHORIZED, f"signing in failed: {error}")

@@ -32,6 +32,7 @@ from .waiting import open_questions, wait_for_rest, wait_for_turn
 class ClaudeCode(SessionArguments):
     prompt: Text
     images: Images | None = Field(None, description=ABOUT_IMAGES)
+    worktree: bool | None = None
     timeout: Milliseconds | None = Field(None, description="Milliseconds")
 
 
@@ -78,7 +79,8 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     options = session_options(arguments)
     call.switches.check(options.permission_mode)
-    options = options.model_copy(update={"turn_timeout": _seconds(arguments.timeout)})
+    own = {"turn_timeout": _seconds(arguments.timeout), "worktree": bool(arguments.worktree)}
+    options = options.model_copy(update=own)
     return await call.service.create(
         arguments.prompt, options, owner=call.principal, origin=call.origin, images=arguments.images or ()
     )

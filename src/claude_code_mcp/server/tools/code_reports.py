@@ -22,6 +22,7 @@ from .waiting import timeout_error
 _MAX_PART = 256 << 10
 """Characters of a part of a report; what is longer is read in pages."""
 _DETAILS = {
+    "worktree",
     "result",
     "recent_output",
     "pending_inputs",

@@ -21,6 +21,7 @@ _CONNECT_TIMEOUT = 30.0
 class Servers(Arguments):
     action: Literal["list", "status", "reconnect", "enable", "disable", "authenticate"]
     server: str | None = None
+    redirect: str | None = None
 
 
 class ServerReport(ToolOutput):
@@ -69,11 +70,14 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
             case "disable":
                 return server_reports([hub.disable(arguments.server)])
             case "authenticate":
-                return await _authenticate(call, hub, arguments.server)
+                return await _authenticate(call, hub, arguments.server, arguments.redirect)
 
 
-async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
-    """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back."""
+async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None) -> ServerReports:
+    """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
+    somebody comes with the address that it was redirected to."""
+    if redirect is not None:
+        return server_reports([await hub.finish_sign_in(server, redirect)])
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def show(address: str) -> None:
@@ -93,7 +97,10 @@ async def _authenticate(call: Call, hub: Hub, server: str) -> ServerReports:
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():
         return server_reports(hub.status(server))
-    message = "Open this address in a browser to sign in; claude_mcp_servers tells when it worked."
+    message = (
+        "Open this address in a browser to sign in; claude_mcp_servers tells when it worked. A browser on another "
+        "machine ends up on a page that it cannot open: pass the address of that page as redirect."
+    )
     return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
 
 

@@ -13,6 +13,7 @@ from ...service import Service
 from ...store.cost_report import Grouping
 from ...store.session_marks import Mark
 from ...store.transcript_text import Detail
+from . import work
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput
 from .context import Call
 from .status import ErrorInfo
@@ -21,7 +22,22 @@ _PAGE = 24_000
 """Characters of a page."""
 _MOST_LINES = 500
 
-Action = Literal["rename", "tag", "pin", "unpin", "archive", "unarchive", "fork", "export", "delete"]
+Action = Literal[
+    "rename",
+    "tag",
+    "pin",
+    "unpin",
+    "archive",
+    "unarchive",
+    "fork",
+    "export",
+    "delete",
+    "diff",
+    "merge",
+    "discard",
+    "changes",
+    "rewind",
+]
 MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
     "unpin": (Mark.PINNED, False),
@@ -97,9 +113,15 @@ READ_SESSION: Tool[Any] = Tool(
 class ManageSession(Arguments):
     session_id: SessionId
     action: Action
-    text: str | None = Field(None, description="rename, fork: the title; tag: the tag. Empty: none")
+    text: str | None = Field(
+        None,
+        description="rename, fork: title; tag: the tag; merge: commit message for what is uncommitted; rewind: message "
+        "id of changes",
+    )
     format: Literal["markdown", "html"] | None = Field(None, description="export: default markdown")
-    confirm: bool | None = Field(None, description="delete: the person has agreed; else they are asked")
+    confirm: bool | None = Field(
+        None, description="delete, discard, rewind: the person has agreed; else they are asked"
+    )
 
 
 class Managed(ToolOutput):
@@ -112,7 +134,7 @@ class Managed(ToolOutput):
         return self.message or ""
 
 
-async def manage_session(call: Call, arguments: ManageSession) -> Reply:
+async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa: PLR0911 - one for each action
     service, owner, session_id, text = call.service, call.principal, arguments.session_id, arguments.text
     match arguments.action:
         case "rename":
@@ -131,9 +153,32 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:
             return Managed(session_id=session_id, message=f"Written to {path}.", path=str(path))
         case "delete":
             return await _delete(call, arguments)
+        case action if action not in MARKS:
+            return await _work(call, arguments)
     mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
+
+
+async def _work(call: Call, arguments: ManageSession) -> Reply:
+    """What the session has changed."""
+    session_id, confirmed = arguments.session_id, bool(arguments.confirm)
+    path: str | None = None
+    done: str | types.InputRequiredResult
+    match arguments.action:
+        case "diff":
+            done, path = await work.diff(call, session_id)
+        case "merge":
+            done = await call.service.work.merge(session_id, arguments.text, owner=call.principal, origin=call.origin)
+        case "changes":
+            done = await work.changes(call, session_id)
+        case "rewind":
+            done = await work.rewind(call, session_id, arguments.text, confirmed=confirmed)
+        case _:
+            done = await work.discard(call, session_id, confirmed=confirmed)
+    if isinstance(done, types.InputRequiredResult):
+        return done
+    return Managed(session_id=session_id, message=done, path=path)
 
 
 def _needed(text: str | None) -> str:
@@ -154,8 +199,11 @@ async def _delete(call: Call, arguments: ManageSession) -> Reply:
             raise PermissionDenied("Nobody can be asked here: a session is deleted only with confirm.", field="confirm")
         if not answer:
             raise PermissionDenied("The person at the client did not confirm it; nothing was deleted.")
+    session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
+    left = work.worktree_report(session)
     await call.service.stored.delete(arguments.session_id, owner=call.principal, origin=call.origin)
-    return Managed(session_id=arguments.session_id, message="It is deleted.")
+    stays = f" Its worktree {left['path']} stays, with the branch {left['branch']}." if left else ""
+    return Managed(session_id=arguments.session_id, message=f"It is deleted.{stays}")
 
 
 # -- costs --------------------------------------------------------------------------------------------------------
@@ -218,7 +266,9 @@ CARE_TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_manage_session",
             "Rename, tag, pin, archive, fork, export or delete a session. fork copies the conversation under a new id; "
-            "export writes a file and returns its path; delete is for good, and refused while the session is open.",
+            "export writes a file and returns its path; delete is for good, and refused while the session is open. Of "
+            "a session in a worktree: diff, merge into the branch that it began on, or discard with its branch. With "
+            "checkpoints: changes lists what going back to each message would change, rewind takes the files back.",
             ManageSession,
             Managed,
             manage_session,

@@ -48,8 +48,8 @@ from .status import (
 from .waiting import open_questions, wait_for_change, wait_for_rest
 
 BareWait = Annotated[float, Field(ge=0, le=55)]
-"""For a tool whose description tells what it does."""
-Wait = Annotated[BareWait, Field(description="Wait for the turn's end or a question")]
+"""For a tool whose description says what it does."""
+Wait = Annotated[BareWait, Field(description="Wait for turn end or question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
@@ -70,6 +70,8 @@ class CreateSession(Arguments):
     dangerously_skip_permissions: bool | None = None
     hub_servers: Rules | None = None
     images: Images | None = Field(None, description=ABOUT_IMAGES)
+    worktree: bool | None = Field(None, description="In a new git worktree and branch")
+    checkpoints: bool | None = None
     wait_seconds: Wait | None = None
 
 
@@ -188,6 +190,8 @@ def session_options(arguments: CreateSession) -> SessionOptions:
         append_system_prompt=arguments.system_prompt,
         dangerously_skip_permissions=bool(arguments.dangerously_skip_permissions),
         hub_servers=None if arguments.hub_servers is None else tuple(arguments.hub_servers),
+        worktree=bool(arguments.worktree),
+        file_checkpointing=bool(arguments.checkpoints),
     )
 
 
@@ -385,7 +389,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
         Tool(
             "claude_create_session",
             "Start a Claude Code session on a task. Returns sessionId at once and works in the background. Then call "
-            "claude_get_status with waitSeconds until status is no longer running: on waiting_for_input answer each "
+            "claude_get_status with waitSeconds until status is not running: on waiting_for_input answer each "
             "pendingInputs entry with claude_respond; on completed read result, and continue with "
             "claude_send_message. With waitSeconds, returns like claude_get_status.",
             CreateSession,

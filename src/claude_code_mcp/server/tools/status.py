@@ -16,6 +16,7 @@ from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from .base import ToolOutput
 from .paging import ResultParts, render_page, render_truncated
+from .work import worktree_report
 
 Status = Literal["running", "waiting_for_input", "completed", "error", "interrupted", "cancelled"]
 
@@ -88,6 +89,7 @@ class SessionReport(ToolOutput):
     retrying: str | None = None
     queued: str | None = None
     memory_bytes: int | None = None
+    worktree: dict[str, Any] | None = None
     structured_output: Any = None
     notice: str | None = None
     truncated: list[dict[str, Any]] | None = None
@@ -170,6 +172,7 @@ def report(
         retrying=retrying_line(session),
         queued=session.queued,
         memory_bytes=session.memory_bytes,
+        worktree=worktree_report(session),
         structured_output=parts.data("structuredOutput", outcome.structured_output, _MAX_STRUCTURE)
         if outcome
         else None,
@@ -295,6 +298,8 @@ def render(report: SessionReport) -> str:
         parts.append(f"[retrying: {report.retrying}]")
     if report.queued:
         parts.append(f"[not started yet: {report.queued}]")
+    if report.worktree:
+        parts.append(f"[in the worktree {report.worktree['path']}, on branch {report.worktree['branch']}]")
     if report.notice:
         parts.append(f"[{report.notice}]")
     if report.error:

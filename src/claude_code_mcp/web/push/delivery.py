@@ -22,7 +22,7 @@ from ...service import LOCAL, Service
 from .news import Notice, notice_of, trial_notice
 from .preferences import PreferenceFiles, Receiver, new_id
 from .receivers import request_for
-from .sending import Reply, SendFailed, post
+from .sending import PushReply, SendFailed, post
 from .web_push import ServerKey
 
 log = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class Push:
             return True
         return any(question.id == notice.question_id for question in self._service.pending_questions())
 
-    async def send(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> Reply:
+    async def send(self, principal: str, receiver: Receiver, notice: Notice, delivery_id: str) -> PushReply:
         """One try. SendFailed if there is no answer."""
         try:
             key = await asyncio.to_thread(lambda: self.key)
@@ -150,7 +150,7 @@ class Push:
         self._status[receiver.id] = Status(time.time() if reply.ok else self.status(receiver.id).sent_at, failed)
         return reply
 
-    async def give_up(self, principal: str, receiver: Receiver, reply: Reply) -> None:
+    async def give_up(self, principal: str, receiver: Receiver, reply: PushReply) -> None:
         """A receiver has refused for good. A subscription that has ended is removed."""
         log.warning("a %s receiver of %s refuses: it answered %d", receiver.kind, principal, reply.status)
         if receiver.kind == "webpush" and reply.status in _GONE:

@@ -5,6 +5,7 @@ the disk.
 """
 
 import hashlib
+import logging
 import re
 import secrets
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ...errors import InvalidArgument, LimitReached
+from ...errors import InvalidArgument, LimitReached, UpstreamUnavailable
 from ...private_files import private_directory, read_regular, replace_file
+
+log = logging.getLogger(__name__)
 
 _MOST_RECEIVERS = 20
 _LARGEST = 256 << 10
@@ -114,16 +117,26 @@ class PreferenceFiles:
     def read(self, principal: str) -> Preferences:
         """What a principal has chosen; the defaults if there is nothing, or nothing that can be read."""
         try:
-            found = Preferences.model_validate_json(read_regular(self._path(principal), _LARGEST))
-        except (OSError, ValidationError):
+            return self._read(principal)
+        except (OSError, ValidationError) as error:
+            log.error("the push receivers of %s cannot be read: %s", principal, type(error).__name__)
             return Preferences(principal=principal)
-        return found if found.principal == principal else Preferences(principal=principal)
+
+    def _read(self, principal: str) -> Preferences:
+        try:
+            return Preferences.model_validate_json(read_regular(self._path(principal), _LARGEST))
+        except FileNotFoundError:
+            return Preferences(principal=principal)
 
     def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
-        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done."""
+        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; a file that
+        cannot be read is never replaced."""
         private_directory(self._directory)
         with FileLock(self._directory / ".lock", mode=0o600):
-            changed = change(self.read(principal))
+            try:
+                changed = change(self._read(principal))
+            except ValidationError:
+                raise UpstreamUnavailable("The file of your push receivers is damaged.") from None
             replace_file(self._path(principal), changed.model_dump_json(by_alias=True).encode())
         return changed
 

@@ -30,7 +30,7 @@ class SendFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class PushReply:
     """The answer of a receiver."""
 
     status: int
@@ -67,7 +67,9 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-async def post(url: str, headers: Mapping[str, str], body: bytes, *, private: bool, timeout: float = _TIMEOUT) -> Reply:
+async def post(
+    url: str, headers: Mapping[str, str], body: bytes, *, private: bool, timeout: float = _TIMEOUT
+) -> PushReply:
     """Sends a request. SendFailed if no answer comes in time, or if the address is not public and `private` is not
     allowed; InvalidArgument if the address is none at all."""
     parts = check_url(url, private=private)
@@ -95,7 +97,7 @@ def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-async def _exchange(parts: SplitResult, address: str, headers: Mapping[str, str], body: bytes) -> Reply:
+async def _exchange(parts: SplitResult, address: str, headers: Mapping[str, str], body: bytes) -> PushReply:
     context = ssl.create_default_context() if parts.scheme == "https" else None
     name = parts.hostname if context is not None else None
     reader, writer = await asyncio.open_connection(
@@ -119,11 +121,11 @@ def _request(parts: SplitResult, headers: Mapping[str, str], body: bytes) -> byt
     return "\r\n".join(lines).encode("latin-1", "replace") + b"\r\n\r\n" + body
 
 
-def _reply(head: bytes) -> Reply:
+def _reply(head: bytes) -> PushReply:
     first, *rest = head.decode("latin-1").split("\r\n")
     version, _, status = first.partition(" ")
     if not version.startswith("HTTP/1.") or not status[:3].isdigit():
         raise ValueError("it does not speak HTTP")
     fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
     wait = fields.get("retry-after", "")
-    return Reply(int(status[:3]), float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 8 else None)
+    return PushReply(int(status[:3]), float(wait) if wait.isascii() and wait.isdigit() and len(wait) < 8 else None)

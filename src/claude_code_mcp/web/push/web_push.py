@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from filelock import FileLock
 
 from ... import json_text
 from ...errors import InvalidArgument
@@ -89,7 +90,9 @@ class ServerKey:
 
     def __init__(self, path: Path) -> None:
         """Reads the key, or makes one. Blocks on the disk; raises OSError."""
-        self._key = _read_key(path) or _new_key(path)
+        private_directory(path.parent)
+        with FileLock(path.with_suffix(".lock"), mode=0o600):  # of two who make one, the second takes the first's
+            self._key = _read_key(path) or _new_key(path)
 
     @property
     def public(self) -> str:
@@ -121,7 +124,6 @@ def _read_key(path: Path) -> ec.EllipticCurvePrivateKey | None:
 
 def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     key = ec.generate_private_key(_CURVE)
-    private_directory(path.parent)
     replace_file(
         path,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),

@@ -1,0 +1,224 @@
+"""The organisation's identity provider, set up once for all servers with `xaa`.
+
+It knows a person by an id token. That is read from a file which something else keeps current, or comes of a sign-in of
+ours (OpenID Connect, with PKCE and a loopback address), is kept where tokens are kept, and is renewed with the refresh
+token that came with it. `assertion` exchanges it for an assertion for one authorization server (RFC 8693).
+"""
+
+import asyncio
+import base64
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import anyio
+import httpx2
+from mcp.client.auth import OAuthFlowError, PKCEParameters
+from mcp.shared.auth import OAuthMetadata
+from pydantic import BaseModel, ValidationError
+
+from .credentials import Vault
+from .sign_in import ShowAddress, listen
+from .silent_oauth import check_passing
+from .stored_oauth import NeedsAuth, discover, error_of
+
+_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+_ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token
+_ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+_TIMEOUT = 20.0
+_MARGIN = 30.0
+"""Seconds before its end from which on an id token is renewed."""
+_NOT_SIGNED_IN = "nobody has signed in at the identity provider"
+
+
+class _SignedIn(BaseModel):
+    id_token: str
+    refresh_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityProvider:
+    """Without a file of the id token, `sign_in` has to be done once."""
+
+    issuer: str
+    client_id: str
+    vault: Vault
+    client_secret: str | None = field(default=None, repr=False)
+    callback_port: int | None = None
+    """The loopback port of the redirect address, where the provider allows only one."""
+    id_token_file: Path | None = None
+    """Read anew for every assertion, so that a renewed token only has to be written to the file."""
+
+    # -- assertions -------------------------------------------------------------------------------------------
+
+    async def assertion(self, issuer: str, resource: str) -> str:
+        """An assertion for an authorization server and a resource. NeedsAuth where a sign-in helps, else
+        OAuthFlowError."""
+        try:
+            metadata = await discover(self.issuer, _send)
+            form = {
+                "grant_type": _EXCHANGE,
+                "requested_token_type": _ID_JAG,
+                "audience": issuer,
+                "resource": resource,
+                "subject_token": await self._id_token(metadata),
+                "subject_token_type": _ID_TOKEN,
+            }
+            answer = await self._post(metadata, form)
+        except httpx2.TransportError as error:
+            raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
+        return self._assertion_in(answer)
+
+    def _assertion_in(self, answer: httpx2.Response) -> str:
+        body = _body(answer)
+        if answer.status_code != 200:
+            reason = error_of(answer) or f"HTTP {answer.status_code}"
+            if reason in ("invalid_grant", "invalid_token") and self.id_token_file is None:
+                raise NeedsAuth("the sign-in at the identity provider has expired")
+            raise OAuthFlowError(f"the identity provider gives no assertion: {reason}")
+        assertion, kind = body.get("access_token"), body.get("issued_token_type", _ID_JAG)
+        if not isinstance(assertion, str) or kind != _ID_JAG:
+            raise OAuthFlowError("the identity provider's answer has no assertion in it")
+        return assertion
+
+    async def _id_token(self, metadata: OAuthMetadata) -> str:
+        if self.id_token_file is not None:
+            try:
+                return (await asyncio.to_thread(self.id_token_file.read_text, "utf-8")).strip()
+            except (OSError, ValueError):
+                raise OAuthFlowError(f"the id token cannot be read from {self.id_token_file}") from None
+        signed_in = await self._stored()
+        if signed_in is None:
+            raise NeedsAuth(_NOT_SIGNED_IN)
+        if not _has_expired(signed_in.id_token):
+            return signed_in.id_token
+        return await self._renewed(metadata)
+
+    async def _renewed(self, metadata: OAuthMetadata) -> str:
+        """The id token that takes the place of one that has expired; once for all processes."""
+        try:
+            async with self.vault.lock(self._key):
+                signed_in = await self._stored()
+                if signed_in is None:
+                    raise NeedsAuth(_NOT_SIGNED_IN)
+                if not _has_expired(signed_in.id_token):
+                    return signed_in.id_token
+                form = {"grant_type": "refresh_token", "refresh_token": signed_in.refresh_token or ""}
+                answer = await self._post(metadata, form) if signed_in.refresh_token else None
+                renewed = _signed_in(answer, signed_in.refresh_token) if answer is not None else None
+                if renewed is None:
+                    raise NeedsAuth("the sign-in at the identity provider has expired")
+                await self.vault.save(self._key, renewed.model_dump_json())
+                return renewed.id_token
+        except TimeoutError:
+            raise OAuthFlowError("renewing the id token took too long") from None
+
+    # -- signing in -------------------------------------------------------------------------------------------
+
+    async def sign_in(self, show: ShowAddress, timeout: float) -> None:
+        """Brings a person to the provider and keeps the id token. OAuthFlowError where it failed, or was not done in
+        time."""
+        if self.id_token_file is not None:
+            raise OAuthFlowError(f"the id token is read from {self.id_token_file}; nobody can sign in")
+        try:
+            with anyio.fail_after(timeout):
+                await self._sign_in(show)
+        except TimeoutError:
+            raise OAuthFlowError(f"nobody signed in within {timeout:g} s") from None
+        except httpx2.TransportError as error:
+            raise OAuthFlowError(f"the identity provider cannot be reached: {error}") from None
+
+    async def _sign_in(self, show: ShowAddress) -> None:
+        metadata = await discover(self.issuer, _send)
+        proof, state, nonce = PKCEParameters.generate(), secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        async with listen(self.callback_port) as callback:
+            query = {
+                "response_type": "code",
+                "client_id": self.client_id,
+                "redirect_uri": callback.redirect_uri,
+                "scope": "openid offline_access",
+                "state": state,
+                "nonce": nonce,
+                "code_challenge": proof.code_challenge,
+                "code_challenge_method": "S256",
+            }
+            await show(f"{metadata.authorization_endpoint}?{urlencode(query)}")
+            came_back = await callback.wait()
+            if came_back.state is None or not secrets.compare_digest(came_back.state, state):
+                raise OAuthFlowError("the browser came back from another sign-in")
+            form = {
+                "grant_type": "authorization_code",
+                "code": came_back.code or "",
+                "redirect_uri": callback.redirect_uri,
+                "code_verifier": proof.code_verifier,
+            }
+            answer = await self._post(metadata, form)
+        signed_in = _signed_in(answer, None)
+        claims = _claims(signed_in.id_token) if signed_in is not None else {}
+        if signed_in is None or claims.get("nonce") != nonce:
+            raise OAuthFlowError("the identity provider's answer has no id token for this sign-in")
+        await self.vault.save(self._key, signed_in.model_dump_json())
+
+    async def sign_out(self) -> None:
+        await self.vault.delete(self._key)
+
+    # -- parts ------------------------------------------------------------------------------------------------
+
+    @property
+    def _key(self) -> str:
+        return f"identity provider {self.issuer} {self.client_id}"
+
+    async def _stored(self) -> _SignedIn | None:
+        stored = await self.vault.load(self._key)
+        try:
+            return None if stored is None else _SignedIn.model_validate_json(stored)
+        except ValidationError:
+            return None
+
+    async def _post(self, metadata: OAuthMetadata, form: dict[str, str]) -> httpx2.Response:
+        client = {"client_id": self.client_id}
+        if self.client_secret is not None:
+            client["client_secret"] = self.client_secret
+        answer = await _send(httpx2.Request("POST", str(metadata.token_endpoint), data={**client, **form}))
+        check_passing(answer)
+        return answer
+
+
+async def _send(request: httpx2.Request) -> httpx2.Response:
+    async with httpx2.AsyncClient(timeout=_TIMEOUT) as client:
+        return await client.send(request)
+
+
+def _signed_in(answer: httpx2.Response, refresh_token: str | None) -> _SignedIn | None:
+    body = _body(answer)
+    if answer.status_code != 200 or not isinstance(body.get("id_token"), str):
+        return None
+    renewed = body.get("refresh_token")
+    return _SignedIn(id_token=body["id_token"], refresh_token=renewed if isinstance(renewed, str) else refresh_token)
+
+
+def _body(answer: httpx2.Response) -> dict[str, Any]:
+    try:
+        body = answer.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _claims(id_token: str) -> dict[str, Any]:
+    """What an id token says. Its signature is not checked: it came from the provider, and goes back there only."""
+    try:
+        payload = id_token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except (IndexError, ValueError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
+
+
+def _has_expired(id_token: str) -> bool:
+    ends = _claims(id_token).get("exp")
+    return isinstance(ends, int | float) and time.time() > ends - _MARGIN

@@ -1,0 +1,133 @@
+"""OAuth with a person and a browser: discovery, registration, PKCE. `sign_in.py` runs it."""
+
+import secrets
+from collections.abc import AsyncGenerator
+
+import httpx2
+from mcp.client.auth import OAuthFlowError
+from mcp.client.auth.utils import handle_auth_metadata_response, should_use_client_metadata_url, union_scopes
+from mcp.shared.auth import OAuthClientInformationFull, OAuthClientMetadata, OAuthMetadata
+from pydantic import Field
+
+from ..config_entry import OAuthConfig
+from .credentials import Credentials, CredentialStorage
+from .stored_oauth import FORGOTTEN_CLIENT, ForgottenClient, Send, StoredOAuth, error_of
+
+_METADATA_PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
+
+
+class _ScopedMetadata(OAuthClientMetadata):
+    """Adds scopes to whatever scope the flow decides on, for the registration and for the request."""
+
+    added_scope: str | None = Field(None, exclude=True)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "scope" and (value is None or isinstance(value, str)):
+            value = union_scopes(value, self.added_scope)
+        super().__setattr__(name, value)
+
+
+class InteractiveOAuth(StoredOAuth):
+    """The whole flow. Starts with no tokens, whatever is stored.
+
+    With `authServerMetadataUrl` the metadata there says which authorization server is used, whatever the server says.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        config: OAuthConfig,
+        storage: CredentialStorage,
+        redirect_uri: str,
+        send: Send,
+        **options: object,
+    ) -> None:
+        """`send` sends requests beside the flow."""
+        super().__init__(url, config, storage, redirect_uri, **options)
+        self._send = send
+        self._configured: OAuthMetadata | None = None
+
+    async def load_context(self) -> None:
+        stored = await self._storage.load()
+        self._take(stored)
+        context = self.context
+        context.clear_tokens()
+        wanted = union_scopes(self._config.scope, stored.wanted_scope)
+        context.client_metadata = _ScopedMetadata(
+            added_scope=wanted, **context.client_metadata.model_dump(exclude={"scope"})
+        )
+        if self._config.client_id is None and (not self._fits(stored, wanted) or await self._is_forgotten()):
+            context.client_info = None
+
+    def _fits(self, stored: Credentials, scope: str | None) -> bool:
+        """Whether the stored registration is one to use again: not one for less than is wanted now, nor one in place of
+        our document where that is taken, nor a document that is ours no more."""
+        client, document = stored.client, self.context.client_metadata_url
+        if client is None or not _covers(client, scope):
+            return False
+        if client.client_id == document:
+            return True
+        return not (
+            client.client_id.startswith("https://") or should_use_client_metadata_url(stored.metadata, document)
+        )
+
+    async def _is_forgotten(self) -> bool:
+        """Whether the authorization server has forgotten our registration. It would tell that the person alone, in the
+        browser; so it is asked for tokens for a code that it has not given, and says first whom it does not know."""
+        if self.context.oauth_metadata is None:
+            return False
+        try:
+            answer = await self._send(await self.code_exchange_request(secrets.token_urlsafe(), "x" * 43))
+        except httpx2.TransportError:
+            return False  # the flow finds out what is wrong
+        return error_of(answer) in FORGOTTEN_CLIENT
+
+    async def authenticate(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        url, answer = self._config.auth_server_metadata_url, b""
+        if url is not None:
+            response = yield httpx2.Request("GET", url, headers={"Accept": "application/json"})
+            answer = await response.aread()
+            _, self._configured = await handle_auth_metadata_response(response)
+            if self._configured is None:
+                raise OAuthFlowError(f"there is no metadata at authServerMetadataUrl: HTTP {response.status_code}")
+        flow = super().authenticate(request)
+        try:
+            sent = await anext(flow)
+            while True:
+                if self._configured is not None and _asks_for_metadata(sent):
+                    received = httpx2.Response(200, content=answer, request=sent)
+                else:
+                    received = yield sent
+                sent = await flow.asend(received)
+        except StopAsyncIteration:
+            return
+        finally:
+            await flow.aclose()
+
+    def select_authorization_server(self, advertised: list[str]) -> str:
+        return super().select_authorization_server(advertised) if self._configured is None else self.expected_issuer()
+
+    def expected_issuer(self) -> str:
+        return super().expected_issuer() if self._configured is None else str(self._configured.issuer)
+
+    async def save_tokens(self, response: httpx2.Response) -> None:
+        """Raises ForgottenClient, and OAuthTokenError where the code was refused for another reason."""
+        await response.aread()
+        if error_of(response) in FORGOTTEN_CLIENT:
+            raise ForgottenClient("the authorization server does not know this client")
+        await super().save_tokens(response)
+        context = self.context
+        await self._storage.update(
+            metadata=context.oauth_metadata,
+            resource=context.protected_resource_metadata,
+            authorization_server=context.auth_server_url,
+            wanted_scope=None,
+        )
+
+
+def _asks_for_metadata(request: httpx2.Request) -> bool:
+    return request.method == "GET" and any(path in request.url.path for path in _METADATA_PATHS)
+
+
+def _covers(client: OAuthClientInformationFull, scope: str | None) -> bool:
+    return client.scope is None or set((scope or "").split()) <= set(client.scope.split())

@@ -1,0 +1,145 @@
+"""Git worktrees for sessions: made with the session, in the place where Claude Code makes its own.
+
+A worktree is `.claude/worktrees/mcp-…` in the main checkout of the repository, on a branch of its own that begins at
+the commit which is checked out where the session was asked for. What is uncommitted there is not in it. Git ignores the
+place: by a rule that is there, or by a `.gitignore` in it that ignores everything, itself included.
+
+All of it must lie within the roots of the caller; nothing is left of a worktree that could not be made whole.
+"""
+
+import asyncio
+import logging
+import os
+
+from ..errors import ClaudeCodeError, InvalidArgument, PermissionDenied
+from ..model.worktree import Worktree
+from .git import Git
+from .homes import Home
+from .policy_enforcer import PolicyEnforcer
+
+log = logging.getLogger(__name__)
+
+_PLACE = os.path.join(".claude", "worktrees")
+_IGNORE_ALL = b"""diff --git a/.claude/worktrees/.gitignore b/.claude/worktrees/.gitignore
+new file mode 100644
+--- /dev/null
++++ b/.claude/worktrees/.gitignore
+@@ -0,0 +1 @@
++*
+"""
+"""As a patch: git writes it without following a link, wherever git runs."""
+
+
+async def make(home: Home, gate: PolicyEnforcer, owner: str, cwd: str, session_id: str) -> tuple[Worktree, str]:
+    """A worktree for a session that was asked for in `cwd`, and the same directory in it.
+
+    InvalidArgument where there can be none, with git's own reason if it has one; PermissionDenied where the policy does
+    not let the caller write there.
+    """
+    found = await _find(home, cwd)
+    for path in (found.repository, found.common_dir, found.main):
+        if not gate.may_work_in(path, owner) or not gate.may_change(path, owner):
+            raise PermissionDenied(f"worktree: you may not change the repository at {path}.", field="worktree")
+    worktree = _planned(found, f"mcp-{session_id.replace('-', '')[:12]}")
+    git = Git(home, (found.main, found.common_dir, found.repository))
+    await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
+    how = ("worktree", "add", "--no-track", "-b", worktree.branch, worktree.path, worktree.base)
+    try:
+        await git.read(*how, cwd=found.repository)
+        git_dir = (await git.read("rev-parse", "--absolute-git-dir", cwd=worktree.path)).rstrip("\n")
+        return worktree.model_copy(update={"git_dir": git_dir}), _directory_in(worktree, found)
+    except BaseException:
+        await asyncio.shield(remove_unused(home, worktree))
+        raise
+
+
+def _planned(found: "_Found", name: str) -> Worktree:
+    path = os.path.join(found.main, _PLACE, name)
+    if os.path.realpath(path) != path:
+        raise _invalid(f"{os.path.join(found.main, _PLACE)} is a link, or lies behind one")
+    return Worktree(
+        path=path,
+        branch=f"worktree-{name}",
+        base=found.head,
+        into=found.branch,
+        repository=found.repository,
+        common_dir=found.common_dir,
+        git_dir=os.path.join(found.common_dir, "worktrees", name),
+    )
+
+
+def _directory_in(worktree: Worktree, found: "_Found") -> str:
+    inside = os.path.normpath(os.path.join(worktree.path, found.below))
+    if not os.path.isdir(inside):
+        raise _invalid(f"the directory {found.below} is not in the last commit")
+    return inside
+
+
+def git_for(home: Home, worktree: Worktree) -> Git:
+    """Git for everything about a worktree. In a sandbox it is given the checkout around the worktree, and not that
+    alone: a directory that is given by itself cannot be removed there."""
+    main = worktree.path.partition(f"{os.sep}{_PLACE}{os.sep}")[0]
+    return Git(home, (main, worktree.common_dir, worktree.repository))
+
+
+async def remove_unused(home: Home, worktree: Worktree) -> None:
+    """Takes back a worktree in which no session has begun. One with anything new in it stays."""
+    git = git_for(home, worktree)
+    try:
+        if await asyncio.to_thread(os.path.isdir, worktree.path):
+            await git.read("worktree", "remove", worktree.path, cwd=worktree.repository)
+        # Only as long as the branch is at the commit that it was made at.
+        await git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", worktree.base, cwd=worktree.repository)
+    except ClaudeCodeError as error:
+        log.warning("the worktree %s was left behind: %s", worktree.path, error.message)
+
+
+class _Found:
+    """The repository of a directory."""
+
+    def __init__(self, repository: str, common_dir: str, git_dir: str, cwd: str) -> None:
+        self.repository = os.path.realpath(repository)
+        self.common_dir = os.path.realpath(common_dir)
+        self.below = os.path.relpath(os.path.realpath(cwd), self.repository)
+        """Where the directory lies in the checkout."""
+        linked = os.path.realpath(git_dir) != self.common_dir
+        main = os.path.dirname(self.common_dir)
+        usual = linked and os.path.basename(self.common_dir) == ".git" and os.path.isdir(main)
+        # Never inside of another worktree there: that one could be removed.
+        self.main = main if usual else self.repository.partition(f"{os.sep}{_PLACE}{os.sep}")[0]
+        self.head = ""
+        self.branch: str | None = None
+
+
+async def _find(home: Home, cwd: str) -> _Found:
+    """Outside of a sandbox: it is not known yet what of the repository the sandbox must show, and git only reads."""
+    git = Git(Home.of_user(home.environment), ())
+    asked = ("--show-toplevel", "--git-common-dir", "--absolute-git-dir")
+    reply = await git.run("rev-parse", *asked, cwd=cwd)
+    if reply.code:
+        raise _invalid(f"{cwd} is not in a checkout of a git repository ({reply.reason})")
+    lines = reply.output.rstrip("\n").split("\n")
+    if len(lines) != len(asked):
+        raise _invalid("the path of the repository has a line break")
+    found = _Found(lines[0], os.path.join(cwd, lines[1]), lines[2], cwd)
+    head = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", cwd=cwd)
+    if head.code:
+        raise _invalid(f"the repository at {found.repository} has no commit yet")
+    found.head = head.output.strip()
+    branch = await git.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=cwd)
+    found.branch = branch.output.strip() or None
+    return found
+
+
+async def _have_ignored(git: Git, main: str, path: str) -> None:
+    """Otherwise `git add` in the main checkout would take the worktrees for repositories to add."""
+    if not (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
+        return
+    reply = await git.run("apply", "--whitespace=nowarn", "-", cwd=main, stdin=_IGNORE_ALL)
+    # It fails if the file is there: another session may have been a moment faster.
+    if (await git.run("check-ignore", "--quiet", path, cwd=main)).code:
+        raise _invalid(f"git cannot be told to ignore {os.path.dirname(path)}: {reply.reason}")
+
+
+def _invalid(reason: str) -> InvalidArgument:
+    return InvalidArgument(f"worktree: {reason}.", field="worktree")

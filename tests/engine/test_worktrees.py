@@ -1,0 +1,430 @@
+"""Worktrees: made beside each other, merged or left as they were, and never gone with work that nobody gave up."""
+
+import asyncio
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, SessionBusy
+from claude_code_mcp.model.worktree import Worktree
+from claude_code_mcp.policy.policy import Policy, Profile
+from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
+from claude_code_mcp.sessions.worktrees import make, remove_unused
+from claude_code_mcp.store.session_records import LOCAL
+
+from .worktree_support import enforcer, git, home, repository
+
+Made = tuple[Worktree, WorktreeChanges]
+Make = Callable[..., Awaitable[Made]]
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return repository(tmp_path_factory.mktemp("template"))
+
+
+@pytest.fixture
+def repo(tmp_path: Path, template: Path) -> Path:
+    return Path(shutil.copytree(template, tmp_path.resolve() / "repo"))
+
+
+@pytest.fixture
+def made(tmp_path: Path, repo: Path) -> Make:
+    async def make_one(cwd: Path | None = None, policy: Policy | None = None) -> Made:
+        gate = enforcer(tmp_path, policy)
+        worktree, _ = await make(home(tmp_path), gate, LOCAL, str(cwd or repo), str(uuid.uuid4()))
+        return worktree, WorktreeChanges(home(tmp_path), worktree)
+
+    return make_one
+
+
+def write(directory: str | Path, **files: str) -> None:
+    for name, content in files.items():
+        Path(directory, name).write_text(content)
+
+
+def content(directory: str | Path, name: str) -> str:
+    return Path(directory, name).read_text()
+
+
+def exists(directory: str | Path, name: str = "") -> bool:
+    return Path(directory, name).exists()
+
+
+def commit(directory: str | Path, **files: str) -> None:
+    write(directory, **files)
+    git(directory, "add", "-A")
+    git(directory, "commit", "-q", "-m", "work")
+
+
+# -- making -------------------------------------------------------------------------------------------------------
+
+
+async def test_it_begins_at_the_last_commit_and_git_does_not_see_it_in_the_main_checkout(
+    repo: Path, made: Make
+) -> None:
+    write(repo, **{"a.txt": "dirty\n"})
+    worktree, _ = await made()
+    assert content(worktree.path, "a.txt") == "one\n"
+    assert Path(worktree.path).parent == repo / ".claude" / "worktrees"
+    assert git(worktree.path, "branch", "--show-current") == worktree.branch
+    assert (worktree.into, worktree.repository) == ("main", str(repo))
+    assert git(repo, "status", "--porcelain") == "M a.txt"
+    git(repo, "add", "-A")
+    assert ".claude" not in git(repo, "ls-files")
+
+
+async def test_many_at_once_do_not_collide(repo: Path, made: Make) -> None:
+    results = await asyncio.gather(*(made() for _ in range(8)))
+    assert len({worktree.path for worktree, _ in results}) == 8
+    assert git(repo, "worktree", "list").count("\n") == 8
+    assert git(repo, "status", "--porcelain") == ""
+
+
+async def test_a_directory_of_the_repository_is_the_same_directory_in_the_worktree(tmp_path: Path, repo: Path) -> None:
+    asked = (home(tmp_path), enforcer(tmp_path), LOCAL, str(repo / "sub"), str(uuid.uuid4()))
+    worktree, cwd = await make(*asked)
+    assert cwd == os.path.join(worktree.path, "sub")
+    (repo / "new").mkdir()
+    with pytest.raises(InvalidArgument, match="not in the last commit"):
+        await make(*asked[:3], str(repo / "new"), str(uuid.uuid4()))
+    assert git(repo, "worktree", "list").count("\n") == 1
+    assert git(repo, "branch", "--list", "worktree-*").count("\n") == 0
+
+
+async def test_without_a_repository_or_a_commit_there_is_none(tmp_path: Path, made: Make) -> None:
+    with pytest.raises(InvalidArgument, match="not in a checkout of a git repository"):
+        await made(tmp_path)
+    (tmp_path / "empty").mkdir()
+    git(tmp_path / "empty", "init", "-q")
+    with pytest.raises(InvalidArgument, match="no commit yet"):
+        await made(tmp_path / "empty")
+    git(tmp_path, "init", "-q", "--bare", "bare.git")
+    with pytest.raises(InvalidArgument, match="not in a checkout"):
+        await made(tmp_path / "bare.git")
+
+
+async def test_the_policy_must_let_the_caller_change_the_whole_repository(repo: Path, made: Make) -> None:
+    inside = Policy(default=Profile(roots=(str(repo / "sub"),)))
+    with pytest.raises(PermissionDenied, match="may not change the repository"):
+        await made(repo / "sub", inside)
+    reader = Policy(default=Profile(tools=("Read",)))
+    with pytest.raises(PermissionDenied, match="may not change the repository"):
+        await made(repo, reader)
+    assert not (repo / ".claude").exists()
+    await made(repo, Policy(default=Profile(roots=(str(repo),))))
+
+
+async def test_a_link_that_the_repository_brings_leads_nowhere(tmp_path: Path, repo: Path, made: Make) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (repo / ".claude").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InvalidArgument, match="link"):
+        await made()
+    assert os.listdir(tmp_path / "elsewhere") == []
+
+
+async def test_no_hook_runs_and_no_variable_of_git_counts(
+    tmp_path: Path, repo: Path, made: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks = repo / ".git" / "hooks"
+    for name in (
+        "post-checkout",
+        "pre-commit",
+        "commit-msg",
+        "post-merge",
+        "pre-merge-commit",
+        "reference-transaction",
+    ):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-{name}\nexit 1\n")
+        (hooks / name).chmod(0o755)
+    git(repo, "config", "core.fsmonitor", f"touch {tmp_path}/ran-monitor")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "no.git"))
+    worktree, changes = await made()
+    write(worktree.path, new="1\n")
+    await changes.merge("All of it")
+    assert (repo / "new").exists()
+    assert [name for name in os.listdir(tmp_path) if name.startswith("ran-")] == []
+
+
+async def test_one_asked_for_inside_of_another_lies_beside_it(repo: Path, made: Make) -> None:
+    first, first_changes = await made()
+    commit(first.path, c="c\n")
+    second, second_changes = await made(Path(first.path))
+    assert Path(second.path).parent == Path(first.path).parent
+    assert (second.into, second.base) == (first.branch, git(first.path, "rev-parse", "HEAD"))
+    commit(second.path, d="d\n")
+    await second_changes.merge(None)
+    assert exists(first.path, "d")
+    assert not (repo / "d").exists()
+    assert (await first_changes.unsaved()).commits == 0  # the other branch has them
+
+
+async def test_one_that_was_never_used_is_taken_back_and_one_with_something_in_it_is_not(
+    tmp_path: Path, repo: Path, made: Make
+) -> None:
+    unused, _ = await made()
+    used, _ = await made()
+    write(used.path, new="work\n")
+    for worktree in (unused, used):
+        await remove_unused(home(tmp_path), worktree)
+    assert not exists(unused.path)
+    assert content(used.path, "new") == "work\n"
+    assert git(repo, "branch", "--list", "worktree-*") == f"+ {used.branch}"
+
+
+# -- looking ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_diff_has_commits_changes_and_new_files_and_leaves_the_index_alone(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, committed="1\n")
+    write(worktree.path, untracked="2\n", **{"a.txt": "two\n", "x.log": "ignored\n"})
+    commit(repo, elsewhere="not the session's\n")
+    shown = await changes.diff()
+    for line in ("+++ b/committed", "+++ b/untracked", "-one", "+two"):
+        assert line in shown
+    assert "x.log" not in shown
+    assert "elsewhere" not in shown
+    assert git(worktree.path, "status", "--porcelain") == "M a.txt\n?? untracked"
+
+
+# -- merging ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_merge_brings_commits_and_with_a_message_everything_else(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, one="1\n")
+    assert "merged into main" in await changes.merge(None)
+    write(worktree.path, two="2\n", **{"a.txt": "two\n"})
+    with pytest.raises(InvalidArgument, match=r"not committed: a\.txt, two"):
+        await changes.merge(None)
+    await changes.merge("The second half")
+    assert (repo / "two").read_text() == "2\n"
+    assert git(repo, "log", "-1", "--format=%s") == "The second half"
+    assert git(worktree.path, "status", "--porcelain") == ""
+    assert "everything" in await changes.merge(None)
+    assert not await changes.unsaved()
+
+
+async def test_branches_that_have_diverged_are_merged_beside_a_dirty_tree(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, one="1\n")
+    commit(repo, other="o\n")
+    write(repo, **{"a.txt": "dirty\n", "untracked": "u\n"})
+    await changes.merge(None)
+    assert git(repo, "log", "-1", "--format=%P").count(" ") == 1
+    assert git(repo, "status", "--porcelain") == "M a.txt\n?? untracked"
+    assert (repo / "one").exists()
+
+
+def _conflicting(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, **{"a.txt": "theirs\n"})
+    commit(repo, **{"a.txt": "ours\n"})
+
+
+def _dirty(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, **{"a.txt": "theirs\n"})
+    write(repo, **{"a.txt": "dirty\n"})
+
+
+def _in_the_way_untracked(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, new="theirs\n")
+    write(repo, new="mine\n")
+
+
+def _in_the_way_ignored(repo: Path, worktree: Worktree) -> None:
+    write(worktree.path, **{"x.log": "theirs\n"})
+    git(worktree.path, "add", "-f", "x.log")
+    git(worktree.path, "commit", "-q", "-m", "log")
+    write(repo, **{"x.log": "mine\n"})
+
+
+def _other_branch(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, new="1\n")
+    git(repo, "checkout", "-q", "-b", "other")
+
+
+def _detached(repo: Path, worktree: Worktree) -> None:
+    commit(worktree.path, new="1\n")
+    git(repo, "checkout", "-q", "--detach")
+
+
+def _merging(repo: Path, worktree: Worktree) -> None:
+    _conflicting(repo, worktree)
+    git(repo, "merge", "-q", worktree.branch, fails=True)
+
+
+def _worktree_elsewhere(repo: Path, worktree: Worktree) -> None:
+    git(worktree.path, "checkout", "-q", "-b", "mine")
+    commit(worktree.path, new="1\n")
+
+
+def _conflicting_uncommitted(repo: Path, worktree: Worktree) -> None:
+    write(worktree.path, **{"a.txt": "theirs\n"})
+    commit(repo, **{"a.txt": "ours\n"})
+
+
+def _nested_repository(repo: Path, worktree: Worktree) -> None:
+    repository(Path(worktree.path, "nested"))
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        (_conflicting, r"conflicts with main in a\.txt"),
+        (_conflicting_uncommitted, r"conflicts with main in a\.txt"),
+        (_dirty, r"would be overwritten[\s\S]*a\.txt"),
+        (_in_the_way_untracked, r"untracked[\s\S]*new"),
+        (_in_the_way_ignored, r"overwritten[\s\S]*x\.log"),
+        (_other_branch, "has other checked out"),
+        (_detached, "a detached HEAD"),
+        (_merging, "."),
+        (_worktree_elsewhere, "mine checked out instead of its branch"),
+        (_nested_repository, "nested/ is a repository of its own"),
+    ],
+    ids=lambda value: getattr(value, "__name__", "")[1:] or None,
+)
+async def test_a_merge_that_cannot_be_leaves_everything_as_it_was(
+    made: Make, repo: Path, prepare: Callable[[Path, Worktree], None], reason: str
+) -> None:
+    worktree, changes = await made()
+    prepare(repo, worktree)
+
+    def everything() -> list[str]:
+        seen = [git(place, "status", "--porcelain=v2", "--branch", "--ignored") for place in (repo, worktree.path)]
+        files = [path for path in repo.rglob("*") if ".git" not in path.parts and path.is_file()]
+        return [*seen, git(repo, "for-each-ref"), *(f"{path} {path.read_text()}" for path in sorted(files))]
+
+    before = everything()
+    with pytest.raises(InvalidArgument, match=reason):
+        await changes.merge("A message")
+    assert everything() == before
+
+
+# -- discarding ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_merged_is_discarded_at_once_with_its_branch(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, new="1\n")
+    await changes.merge(None)
+    await changes.discard(Unsaved())
+    assert not exists(worktree.path)
+    assert git(repo, "branch", "--list", "worktree-*") == ""
+    assert git(repo, "worktree", "list").count("\n") == 0
+
+
+def _untracked(worktree: Worktree) -> None:
+    write(worktree.path, new="1\n")
+
+
+def _ignored(worktree: Worktree) -> None:
+    write(worktree.path, **{"x.log": "1\n"})
+
+
+def _committed(worktree: Worktree) -> None:
+    commit(worktree.path, new="1\n")
+
+
+def _committed_on_no_branch(worktree: Worktree) -> None:
+    git(worktree.path, "checkout", "-q", "--detach")
+    commit(worktree.path, new="1\n")
+
+
+def _hidden_from_git(worktree: Worktree) -> None:
+    git(worktree.path, "update-index", "--assume-unchanged", "a.txt")
+    write(worktree.path, **{"a.txt": "two\n"})
+
+
+def _submodule(worktree: Worktree) -> None:
+    other = repository(Path(worktree.repository).parent / "other")
+    git(worktree.path, "submodule", "--quiet", "add", str(other), "module")
+    git(worktree.path, "commit", "-q", "-m", "module")
+    git(worktree.repository, "branch", "saved", worktree.branch)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "lost"),
+    [
+        (_untracked, Unsaved(uncommitted=1)),
+        (_ignored, Unsaved(ignored=1)),
+        (_committed, Unsaved(commits=1)),
+        (_committed_on_no_branch, Unsaved(commits=1)),
+        (_hidden_from_git, Unsaved(uncommitted=1)),
+        (_submodule, Unsaved(repositories=1)),
+    ],
+    ids=lambda value: getattr(value, "__name__", "")[1:] or None,
+)
+async def test_work_is_lost_only_if_just_that_was_agreed_to(
+    made: Make, repo: Path, prepare: Callable[[Worktree], None], lost: Unsaved
+) -> None:
+    worktree, changes = await made()
+    prepare(worktree)
+    assert await changes.unsaved() == lost
+    with pytest.raises(PermissionDenied, match="nothing was discarded"):
+        await changes.discard(Unsaved())
+    write(worktree.path, later="written after it was asked\n")
+    with pytest.raises(PermissionDenied, match="nothing was discarded"):
+        await changes.discard(lost)
+    assert exists(worktree.path, "later")
+    assert worktree.branch in git(repo, "branch", "--list", "worktree-*")
+    os.unlink(os.path.join(worktree.path, "later"))
+    await changes.discard(lost)
+    assert not exists(worktree.path)
+
+
+async def test_a_locked_one_one_in_use_and_one_around_another_stay(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    git(repo, "worktree", "lock", "--reason", "on a stick", worktree.path)
+    with pytest.raises(InvalidArgument, match=r"locked \(on a stick\)"):
+        await changes.discard(None)
+    git(repo, "worktree", "unlock", worktree.path)
+    waits = ("-c", "print(flush=True); input()")
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(sys.executable, *waits, cwd=worktree.path, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    with pytest.raises(SessionBusy, match=f"Process {process.pid}"):
+        await changes.discard(None)
+    await process.communicate(b"\n")
+    git(repo, "worktree", "add", "-q", "-b", "inner", os.path.join(worktree.path, "inner"))
+    with pytest.raises(InvalidArgument, match="another worktree lies in it"):
+        await changes.discard(None)
+    assert exists(worktree.path, "a.txt")
+
+
+async def test_a_branch_that_is_checked_out_elsewhere_stays(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, new="1\n")
+    git(worktree.path, "checkout", "-q", "--detach")
+    git(repo, "checkout", "-q", worktree.branch)
+    assert "stays" in await changes.discard(None)
+    assert git(repo, "branch", "--show-current") == worktree.branch
+
+
+async def test_one_that_was_removed_by_hand_can_still_be_discarded_but_not_its_commits(made: Make, repo: Path) -> None:
+    worktree, changes = await made()
+    commit(worktree.path, new="1\n")
+    shutil.rmtree(worktree.path)
+    with pytest.raises(PermissionDenied, match="1 commit that no other branch has"):
+        await changes.discard(Unsaved())
+    with pytest.raises(ClaudeCodeError, match="is gone"):
+        await changes.merge(None)
+    await changes.discard(Unsaved(commits=1))
+    assert git(repo, "worktree", "list").count("\n") == 0
+
+
+async def test_the_git_file_of_a_worktree_is_not_believed(tmp_path: Path, made: Make) -> None:
+    worktree, changes = await made()
+    evil = repository(tmp_path / "evil")
+    git(evil, "config", "core.fsmonitor", f"touch {tmp_path}/ran")
+    git(evil, "config", "filter.x.clean", f"touch {tmp_path}/ran; cat")
+    write(worktree.path, **{".git": f"gitdir: {evil}/.git\n", ".gitattributes": "* filter=x\n"})
+    assert (await changes.unsaved()).uncommitted == 1
+    await changes.diff()
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,48 @@
+"""Repositories for the tests of worktrees, made by the git of this machine."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from claude_code_mcp.policy.policy import Policy
+from claude_code_mcp.sessions.homes import Home
+from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
+from claude_code_mcp.store.spending import Spending
+
+IDENTITY = {
+    "GIT_AUTHOR_NAME": "Test",
+    "GIT_AUTHOR_EMAIL": "test@example.org",
+    "GIT_COMMITTER_NAME": "Test",
+    "GIT_COMMITTER_EMAIL": "test@example.org",
+}
+
+
+def git(directory: Path | str, *arguments: str, fails: bool = False) -> str:
+    """What git prints; it must succeed unless it is to fail."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **IDENTITY}
+    command = ["git", "-c", "protocol.file.allow=always", *arguments]
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
+    assert bool(done.returncode) is fails, done.stderr
+    return done.stdout.strip()
+
+
+def repository(path: Path, **files: str) -> Path:
+    """A repository with one commit on `main`: a file `a.txt`, an ignored pattern, and these."""
+    path.mkdir(parents=True, exist_ok=True)
+    git(path, "init", "-q", "-b", "main")
+    git(path, "config", "user.name", "Test")
+    git(path, "config", "user.email", "test@example.org")
+    for name, content in {"a.txt": "one\n", ".gitignore": "*.log\n", "sub/b.txt": "b\n", **files}.items():
+        (path / name).parent.mkdir(parents=True, exist_ok=True)
+        (path / name).write_text(content)
+    git(path, "add", "-A")
+    git(path, "commit", "-q", "-m", "first")
+    return Path(os.path.realpath(path))
+
+
+def home(tmp_path: Path) -> Home:
+    return Home.of_user({"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
+
+
+def enforcer(tmp_path: Path, policy: Policy | None = None) -> PolicyEnforcer:
+    return PolicyEnforcer(policy or Policy(), str(tmp_path), Spending(tmp_path / "state"))
