@@ -72,7 +72,7 @@ class CreateSession(Arguments):
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = Field(None, description="In a new git worktree and branch")
     checkpoints: bool | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
 
 
 class SendMessage(Arguments):
@@ -88,7 +88,7 @@ class GetStatus(Arguments):
     cursor: Name | None = Field(None, description="nextCursor of the last call; 0: from the start")
     part: Name | None = Field(None, description="Read this part of truncated, from offset on")
     offset: Offset | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
     any_change: bool | None = Field(None, description="With cursor: wait for new output or any change")
 
 
