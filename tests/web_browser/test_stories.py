@@ -1,15 +1,12 @@
 """Whole stories in a real browser, on the real CLI: what a person does from a phone or a desk."""
 
 import signal
-import uuid
 from typing import Any
 
 from playwright.sync_api import expect
 
-from claude_code_mcp.store.transcript_lines import folder_of
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
 
-from ..store.catalogue_disk import lines, user
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site, write_script
 
@@ -226,23 +223,6 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
     needing.locator(".row", has_text="otters").click()
     person.question("touch otter").get_by_role("button", name="Deny", exact=True).click()
     person.says("done")
-
-
-def test_sessions_on_disk_come_in_pages(person: Person, site: Site) -> None:
-    folder = site.sandbox.home / ".claude" / "projects" / folder_of(str(site.sandbox.project))
-    folder.mkdir(parents=True, exist_ok=True)
-    for number in range(40):
-        written = lines(user(f"Old heron {number}", cwd=str(site.sandbox.project)))
-        (folder / f"{uuid.uuid4()}.jsonl").write_bytes(written)
-    page = person.page
-    page.get_by_role("searchbox", name="Search sessions").fill("old heron")
-    rows = page.locator(".sessions .row:visible")
-    expect(rows).to_have_count(30, timeout=PATIENCE)
-    page.get_by_role("button", name="Show more").click()
-    expect(rows).to_have_count(40, timeout=PATIENCE)
-    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
-    rows.first.click()
-    expect(page.locator(".prompt")).to_contain_text("Old heron", timeout=PATIENCE)
 
 
 def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person, site: Site) -> None:
