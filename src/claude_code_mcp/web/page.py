@@ -124,7 +124,9 @@ def _read(directory: Path, name: str, media_type: str) -> _File | None:
         content = (directory / name).read_bytes()
     except FileNotFoundError:
         return None
-    policy = {"index.html": page_policy(content.decode()), "sw.js": _WORKER_POLICY}.get(name, OTHER_POLICY)
+    policy = _WORKER_POLICY if name == "sw.js" else OTHER_POLICY
+    if name == "index.html":
+        policy = page_policy(content.decode())
     headers = {"Content-Type": media_type, "Content-Security-Policy": policy}
     digest = hashlib.sha256(content).hexdigest()[:32]
     return _File(content, gzip.compress(content, 9, mtime=0), headers, f'"{digest}"')
