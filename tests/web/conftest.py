@@ -15,7 +15,7 @@ from ..conftest import RUN
 from ..server.conftest import HttpServer, http_server
 from .browser import Browser
 
-PEOPLE = ("alice", "bob", "carol")
+PEOPLE = ("alice", "bob", "carol", "dave")
 
 
 @dataclass

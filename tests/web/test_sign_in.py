@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.web.answers import RequestRefused
 from claude_code_mcp.web.guard import FailureLimit
 from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 
 from .browser import Browser, until
-from .conftest import Console, running_console, write_tokens
+from .conftest import Console, write_tokens
 
 ALICE = Identity("alice", "token:x")
 
@@ -194,21 +193,23 @@ def test_every_act_is_in_the_audit_trail_as_the_persons(console: Console) -> Non
     assert browser.cookie.partition("=")[2] not in trail
 
 
-def test_taking_a_token_out_of_the_file_ends_its_sign_ins_and_a_broken_file_ends_none(
-    tmp_path: Path, model: ScriptedModelThread
-) -> None:
-    with running_console(tmp_path, model.url) as console:
-        alice, bob = console.browser("alice"), console.browser("bob")
-        file = Path(console.environment["CLAUDE_CODE_MCP_TOKENS_FILE"])
-        file.write_text("alice\n")
-        until_status(alice, 503)
-        write_tokens(file, {"bob": console.tokens["bob"]})
-        until_status(alice, 401)
+def test_taking_a_token_out_of_the_file_ends_its_sign_ins_and_a_broken_file_ends_none(console: Console) -> None:
+    dave, bob = console.browser("dave"), console.browser("bob")
+    file = Path(console.environment["CLAUDE_CODE_MCP_TOKENS_FILE"])
+    try:
+        file.write_text("dave\n")
+        until_status(dave, 503)
+        write_tokens(file, {name: token for name, token in console.tokens.items() if name != "dave"})
+        until_status(dave, 401)
         assert bob.get("/api/me").status == 200
-        assert console.browser().sign_in(token=console.tokens["alice"]).status == 401
+        assert console.browser().sign_in(token=console.tokens["dave"]).status == 401
+    finally:
+        file.write_text("bob\n")
+        until_status(bob, 503)
         write_tokens(file, console.tokens)
         until_status(bob, 200)
-        assert alice.get("/api/me").status == 401  # it has ended, and stays so
+    assert dave.get("/api/me").status == 401  # it has ended, and stays so
+    assert console.browser("dave").get("/api/me").status == 200
 
 
 def until_status(browser: Browser, wanted: int) -> None:
@@ -219,11 +220,12 @@ def until_status(browser: Browser, wanted: int) -> None:
         time.sleep(0.05)
 
 
-def test_guessing_is_slowed_down_and_a_sign_in_that_stands_is_not(tmp_path: Path, model: ScriptedModelThread) -> None:
-    with running_console(tmp_path, model.url) as console:
-        alice = console.browser("alice")
-        statuses = [console.browser().sign_in(token=f"guess-{number}").status for number in range(12)]
-        assert statuses == [401] * 10 + [429] * 2
-        slowed = console.browser().sign_in(token=console.tokens["bob"])
-        assert (slowed.code, int(slowed.headers["retry-after"]) <= 61) == ("RATE_LIMITED", True)
-        assert alice.get("/api/me").status == 200
+def test_guessing_is_slowed_down_and_a_sign_in_that_stands_is_not(console: Console, alice: Browser) -> None:
+    from_there = {"X-Forwarded-For": "203.0.113.7"}  # a proxy on this machine says so
+    guesser = Browser(console.base, headers=from_there)
+    statuses = [guesser.sign_in(token=f"guess-{number}").status for number in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    slowed = guesser.sign_in(token=console.tokens["bob"])
+    assert (slowed.code, int(slowed.headers["retry-after"]) <= 61) == ("RATE_LIMITED", True)
+    assert alice.get("/api/me", X_Forwarded_For="203.0.113.7").status == 200
+    assert console.browser("bob").get("/api/me").status == 200

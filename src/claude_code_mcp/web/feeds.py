@@ -95,6 +95,8 @@ class SessionFeed:
                     self._take(self._events.take())
             self._flush()
         self.gone = True
+        for encoded in self._encoder.finish():
+            self.ring.add(encoded)
         self.ring.add(Frame(0, frame("session-gone", {"sessionId": self.session.id})))
         self.ring.wake()
 
