@@ -163,22 +163,29 @@ class SessionApp {
   }
 }
 
-/** Lines of output: text as Markdown, calls and their outcomes as rows. */
+/** Lines of output: text as Markdown, each call as a row that shows its outcome as soon as there is one. */
 function blocks(lines: readonly string[]): Node[] {
   const nodes: Node[] = [];
+  const open: { about: string; row: HTMLElement }[] = [];
   let text: string[] = [];
   const flush = (): void => {
     if (text.length) nodes.push(h("div", { class: "markdown" }, markdown(text.join("\n"))));
     text = [];
   };
   for (const line of lines) {
-    const call = CALL.exec(line);
-    if (call === null) {
+    const [mark, kind] = CALL.exec(line) ?? [];
+    if (mark === undefined || kind === undefined) {
       text.push(line);
       continue;
     }
     flush();
-    nodes.push(h("p", { class: "step", data: { status: call[1] as string } }, visible(line.slice(call[0].length))));
+    const about = line.slice(mark.length);
+    const begun = kind === "tool" ? -1 : open.findIndex((call) => about.startsWith(call.about));
+    const row = begun < 0 ? h("p", { class: "step" }) : (open.splice(begun, 1)[0]?.row as HTMLElement);
+    row.dataset["status"] = kind;
+    row.textContent = visible(about);
+    if (begun < 0) nodes.push(row);
+    if (kind === "tool") open.push({ about, row });
   }
   flush();
   return nodes;
