@@ -222,6 +222,8 @@ def test_after_a_restart_the_same_browser_reads_on_and_its_stream_starts_afresh(
     with running_console(tmp_path, model.url, tokens, address) as after:
         assert after.base == browser.base
         assert browser.get("/api/me").json["principal"] == "alice"
+        row = browser.get(f"/api/sessions/{session}").json["session"]
+        assert (row["status"], row["inMemory"], row["live"]) == ("completed", False, False)
         with browser.stream(f"?session={session}", last_id=last) as events:
             reset = until(events, "reset")[-1]
             turns = browser.get(f"/api/sessions/{session}/turns").json

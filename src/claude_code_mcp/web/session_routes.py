@@ -116,7 +116,8 @@ class SessionRoutes:
             "turnCount": session.model_turns,
             "runsElsewhere": session.runs_elsewhere,
         }
-        row = listed_row(entry, session, None, redactor)
+        known = session_in_memory(self._service, caller.principal, session.id)
+        row = {**listed_row(entry, session, None, redactor), "inMemory": known is session}
         questions = [question_row(question, redactor) for question in session.questions]
         return answer({"session": row, "questions": questions, **redactor.data(details)})
 
