@@ -221,6 +221,10 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
     expect(rows).to_contain_text("A quiet zebra")
     page.get_by_role("searchbox", name="Search sessions").fill("")
     needing.locator(".row", has_text="otters").click()
+    person.question("touch otter")
+    (waiting,) = Caller(site).get(f"/api/sessions/{person.session_id}")["questions"]
+    page.goto(f"{site.url}/#/sessions/{person.session_id}/questions/{waiting['questionId']}")  # the link of a push
+    expect(person.question("touch otter").locator("h2")).to_be_focused()
     person.question("touch otter").get_by_role("button", name="Deny", exact=True).click()
     person.says("done")
 
