@@ -1,10 +1,12 @@
 """One server for all tests of the console: the real CLI with the scripted model, over real HTTP, for several people."""
 
+import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,6 @@ class Console:
     environment: dict[str, str]
     tokens: dict[str, str]
     server: HttpServer
-    tickets: list[str] = field(default_factory=list)
 
     @property
     def base(self) -> str:
@@ -46,6 +47,16 @@ class Console:
         if person is not None:
             assert browser.sign_in(token=self.tokens[person]).status == 200
         return browser
+
+    def audited(self, *entries: str) -> str:
+        """The audit trail, once all of these are in it: a thread of the server writes it."""
+        deadline = time.monotonic() + 20
+        while True:
+            trail = (self.state / "audit.jsonl").read_text()
+            if all(entry in trail for entry in entries):
+                return trail
+            assert time.monotonic() < deadline, trail[-3000:]
+            time.sleep(0.02)
 
     def ticket(self, person: str) -> str:
         answered = Browser(self.base).post("/api/tickets", Authorization=f"Bearer {self.tokens[person]}")
@@ -82,7 +93,10 @@ def running_console(
 
 @pytest.fixture(scope="package")
 def console(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Console]:
-    with running_console(tmp_path_factory.mktemp("console"), model.url) as running:
+    root = tmp_path_factory.mktemp("console")
+    hub_file = root / "mcp.json"
+    hub_file.write_text(json.dumps({"mcpServers": {"notes": {"command": "notes-server", "disabled": True}}}))
+    with running_console(root, model.url, CLAUDE_CODE_MCP_HUB_FILE=str(hub_file)) as running:
         yield running
 
 

@@ -170,7 +170,16 @@ def test_a_session_is_interrupted_goes_on_is_forked_and_managed(console: Console
     assert alice.post(f"/api/sessions/{twin}/manage", {"action": "delete", "confirm": True}).status == 200
     assert alice.get(f"/api/sessions/{twin}/turns").status == 404
     assert alice.get("/api/costs?by=session").json["total"]["usd"] > 0
-    assert alice.get("/api/mcp-servers").json == {"servers": [], "problems": []}
+
+
+def test_mcp_servers_are_listed_and_steered_and_that_is_audited(console: Console, alice: Browser) -> None:
+    (server,) = alice.get("/api/mcp-servers").json["servers"]
+    assert (server["name"], server["state"]) == ("notes", "disabled")
+    steered = alice.post("/api/mcp-servers/notes", {"action": "disable"})
+    assert (steered.status, steered.json["servers"][0]["state"]) == (200, "disabled")
+    assert alice.post("/api/mcp-servers/unknown", {"action": "disable"}).status == 400
+    assert alice.post("/api/mcp-servers/notes", {"action": "explode"}).status == 400
+    console.audited('"act": "hub_steered", "who": "alice"')
 
 
 def test_a_long_result_is_cut_in_the_page_and_whole_by_its_id(console: Console, alice: Browser) -> None:

@@ -105,7 +105,7 @@ def test_receivers_are_each_persons_own_and_their_secrets_are_shown_once(console
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
     assert secret in "".join(path.read_text() for path in files)  # it is needed to sign
     assert alice.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 200
-    assert "push_changed" in (console.state / "audit.jsonl").read_text()
+    console.audited('"act": "push_changed", "who": "alice"')
 
 
 def test_quiet_hours_and_kinds_are_kept(alice: Browser) -> None:

@@ -40,6 +40,8 @@ class _Node:
     answers: tuple[str, ...] = ()
     """The calls that it has the results of."""
     is_message: bool = False
+    answer_id: str | None = None
+    """Of the model's answer that it is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,14 @@ def _node(line: Mapping[str, Any], place: LineRange) -> _Node:
         calls=tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use"),
         answers=tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"),
         is_message=line.get("type") in ("user", "assistant") and not line.get("isMeta"),
+        answer_id=_answer_id(line),
     )
+
+
+def _answer_id(line: Mapping[str, Any]) -> str | None:
+    message = line.get("message") if line.get("type") == "assistant" else None
+    answer_id = message.get("id") if isinstance(message, Mapping) else None
+    return answer_id if isinstance(answer_id, str) else None
 
 
 def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
@@ -146,15 +155,23 @@ def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
 
 
 def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tuple[_Node, int]]:
-    """The lines of the branch and the results of its calls that lie on others, in order, each with its turn."""
+    """The lines of the branch and what belongs to them on others, each with its turn: parts of the same answer, since
+    the branch goes on from the call that ended last, and the results of calls."""
     turn, begun = 0, False
     turn_of_call: dict[str, int] = {}
+    turn_of_answer: dict[str, int] = {}
     taken: dict[int, tuple[_Node, int]] = {}
     for node in chain:
         turn += node.begins_turn and begun
         begun = begun or node.is_message
         taken[node.place.start] = (node, turn)
-        turn_of_call.update(dict.fromkeys(node.calls, turn))
+        if node.answer_id is not None:
+            turn_of_answer[node.answer_id] = turn
+    for node in nodes.values():
+        if node.answer_id in turn_of_answer:
+            taken.setdefault(node.place.start, (node, turn_of_answer[node.answer_id]))
+    for node, of_turn in taken.values():
+        turn_of_call.update(dict.fromkeys(node.calls, of_turn))
     for node in nodes.values():
         turns = [turn_of_call[call] for call in node.answers if call in turn_of_call]
         if turns and node.place.start not in taken:
@@ -167,7 +184,7 @@ def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...
     for node, turn in places:
         by_turn.setdefault(turn, []).append(node.place)
     for turn in sorted(by_turn):
-        yield tuple(by_turn[turn])
+        yield tuple(sorted(by_turn[turn]))
 
 
 def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
