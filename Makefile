@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
-.PHONY: setup help demo test check format bench conformance soak parity pictures manifest clean
+.PHONY: setup help demo test check format bench conformance soak parity pictures manifest web clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -58,6 +58,12 @@ pictures: setup  ## renew the pictures of the terminal interface
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build
+
+web:  ## build the web console and the MCP App into the package; needs Node
+	mkdir -p build/web && cp web/package.json build/web/package.json
+	npm install --prefix build/web --ignore-scripts --no-package-lock --no-audit --no-fund --loglevel=error
+	build/web/node_modules/.bin/tsc -p web
+	node web/build.mjs src/claude_code_mcp build/web
 
 clean:  ## remove .venv and all caches
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis

@@ -24,6 +24,7 @@ _MODULES = (
     "tool_call",
     "streaming",
     "terminal",
+    "watchers",
 )
 _HEADINGS = ("", "against", "engine", "measured", "goal", "")
 

@@ -34,6 +34,7 @@ ROWS: list[set[str]] = [
     {"hub_hosting"},
     {"client"},
     {"server", "tui"},
+    {"web"},
     {"greeting.build"},  # asks a real server what the greeting is to say
     {"testing"},
     {"app"},

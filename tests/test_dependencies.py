@@ -16,15 +16,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "claude_code_mcp"
 SOURCES = sorted((ROOT / "src" / PACKAGE).rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_EXTRAS = PROJECT["optional-dependencies"]["tui"]
-"""What only one of our packages imports, which is of no use without the extra."""
 DECLARED: dict[str, Requirement] = {
-    canonicalize_name(item.name): item for item in map(Requirement, [*PROJECT["dependencies"], *OF_EXTRAS])
+    canonicalize_name(item.name): item for item in map(Requirement, PROJECT["dependencies"])
 }
 OPTIONAL: dict[str, Requirement] = {
-    canonicalize_name(item.name): item for item in map(Requirement, PROJECT["optional-dependencies"]["tui"])
+    canonicalize_name(item.name): item
+    for extra in ("tui", "web")
+    for item in map(Requirement, PROJECT["optional-dependencies"][extra])
 }
-"""What interfaces for people need; everything else works without."""
+"""Of the interfaces for people; everything else works without."""
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
 
@@ -51,7 +51,8 @@ def third_party_imports() -> dict[str, str]:
 
 
 def test_every_distribution_that_is_imported_is_declared() -> None:
-    assert {name: file for name, file in third_party_imports().items() if name not in {**DECLARED, **OPTIONAL}} == {}
+    declared = {*DECLARED, *OPTIONAL}
+    assert {name: file for name, file in third_party_imports().items() if name not in declared} == {}
 
 
 def test_every_declared_distribution_is_imported() -> None:
@@ -59,7 +60,8 @@ def test_every_declared_distribution_is_imported() -> None:
 
 
 def test_what_is_optional_for_users_is_there_for_tests() -> None:
-    assert {*PROJECT["optional-dependencies"]["tui"]} <= {*PROJECT["optional-dependencies"]["dev"]}
+    extras = PROJECT["optional-dependencies"]
+    assert {*extras["tui"], *extras["web"]} <= {*extras["dev"]}
 
 
 @pytest.mark.parametrize("name", sorted({**DECLARED, **OPTIONAL}))

@@ -5,7 +5,7 @@ import logging
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -28,10 +28,14 @@ from .server.server import McpServer
 from .service import LOCAL, Service
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
     from .observers.metrics import Metrics
-    from .server.transports.http import HttpServer
+    from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
     from .shared.hello import Hello
+    from .web.opening import ConsolePort, Consoles
 
 log = logging.getLogger(__name__)
 
@@ -102,22 +106,32 @@ async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
     from .server.transports.bearer import load_tokens  # noqa: PLC0415
-    from .server.transports.http import HttpServer, check_exposure, read_address  # noqa: PLC0415
+    from .server.transports.http import HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
+    from .web.accounts import Accounts  # noqa: PLC0415
+    from .web.opening import serving_consoles  # noqa: PLC0415
 
     stop_requested, bind = asyncio.Event(), read_address(address)
     audit_file, tokens = settings.state_dir / "audit.jsonl", load_tokens(settings)
     check_exposure(bind, tokens)
     serving_at, principals = (bind.host, bind.port), tokens.values()
     with _on_signals(stop_requested.set):
-        async with _service(settings, "remote", audit_file, serving_at, principals) as (service, hosting):
+        async with (
+            _service(settings, "remote", audit_file, serving_at, principals) as (service, hosting),
+            serving_consoles(service, lambda: hosting.hub) as consoles,
+        ):
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
-            server = HttpServer(mcp_server, settings, bind, tokens, metrics.render)
+            accounts = Accounts(partial(load_tokens, settings), settings.http_tokens_file)
+
+            def make_app(at: "Address") -> "ASGIApp":
+                return http_app(mcp_server, settings, at, tokens, metrics.render, consoles.routes(at, accounts))
+
+            server = HttpServer(bind, make_app, without_token=not tokens)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
                 service.start_task(metrics.watch_the_loop()),
-                service.start_task(_stop_when_requested(server, stop_requested)),
+                service.start_task(_stop_when_requested(server, consoles, stop_requested)),
             ]
             try:
                 await server.serve()
@@ -126,9 +140,10 @@ async def run_http(settings: Settings, address: str) -> None:
                     task.cancel()
 
 
-async def _stop_when_requested(server: "HttpServer", stop_requested: asyncio.Event) -> None:
+async def _stop_when_requested(server: "HttpServer", consoles: "Consoles", stop_requested: asyncio.Event) -> None:
     await stop_requested.wait()
     server.stop()
+    consoles.close()
 
 
 async def run_shared(shared: "SharedSocket", settings_of: "Callable[[Hello], Settings]", http: str | None) -> None:
@@ -161,24 +176,29 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     tokens = _shared_tokens(settings, http)
     principals = {LOCAL, *tokens.values()} if tokens else ()
     policy = _shared_policy(settings, http)
-    async with _service(settings, policy, None, principals=principals, spares=1) as (service, hosting):
+    async with (
+        _service(settings, policy, None, principals=principals, spares=1) as (service, hosting),
+        _SharedConsole(service, hosting, shared.name, own_port=http is None) as console,
+    ):
         server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
         metrics = Metrics(lambda: service.sessions(owner=None))
         service.observe(metrics)
         if first.manifest is not None:
             service.start_task(leave_manifest(server.server(), first.manifest))
-        async with _http_beside(http, server, settings, tokens, metrics) as url:
+        async with _http_beside(http, server, settings, tokens, metrics, console) as url:
             shared.open(
                 server,
-                lambda: {"http": url, **_sessions_at_a_glance(service)},
+                lambda: {"http": url, "web": console.url, **_sessions_at_a_glance(service)},
                 {
                     "sessions": partial(_states, service),
                     "metrics": partial(_figures, metrics),
                     "hub": partial(_servers, hosting),
+                    "web": console.link,
                 },
             )
             log.info("version %s serves the clients of this user", __version__)
-            await _until_dispensable(shared, service, settings.shared_idle if http is None else math.inf)
+            idle = settings.shared_idle if http is None else math.inf
+            await _until_dispensable(shared, service, idle, lambda: console.watched)
 
 
 def _shared_tokens(settings: Settings, http: str | None) -> Mapping[str, str]:
@@ -202,17 +222,80 @@ def _shared_policy(settings: Settings, http: str | None) -> Policy:
     return replace(remote, principals={LOCAL: local.profile(LOCAL), **remote.principals})
 
 
+class _SharedConsole:
+    """The console of a shared server. What it is made of is loaded when its user asks for it, or has used it before."""
+
+    def __init__(self, service: Service, hosting: "HubHosting", name: str, *, own_port: bool) -> None:
+        """`own_port`: it is opened again if it was open before, since nothing else serves it."""
+        self._service = service
+        self._own_port = own_port
+        self._hosting = hosting
+        self._name = name
+        self._consoles: Consoles | None = None
+        self._port: ConsolePort | None = None
+
+    async def __aenter__(self) -> "_SharedConsole":
+        settings = self._service.settings
+        if settings.web and self._own_port and await asyncio.to_thread((settings.state_dir / "web").exists):
+            self._service.start_task(self._load().reopen())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._consoles is not None:
+            self._consoles.close()
+        if self._port is not None:
+            await self._port.close()
+
+    def _load(self) -> "ConsolePort":
+        if self._port is None:
+            from .web.opening import ConsolePort, Consoles  # noqa: PLC0415
+
+            self._consoles = Consoles(self._service, lambda: self._hosting.hub)
+            self._port = ConsolePort(self._consoles, self._service, self._name)
+        return self._port
+
+    def routes(self, settings: Settings, at: "Address") -> "Sequence[BaseRoute]":
+        """The routes for a port that serves callers with tokens."""
+        from .server.transports.bearer import load_tokens  # noqa: PLC0415
+        from .web.accounts import Accounts  # noqa: PLC0415
+
+        self._load()
+        assert self._consoles is not None
+        accounts = Accounts(partial(load_tokens, settings, LOCAL), settings.http_tokens_file, by_socket=True)
+        return self._consoles.routes(at, accounts)
+
+    @property
+    def url(self) -> str | None:
+        return self._port.url if self._port is not None else None
+
+    @property
+    def watched(self) -> bool:
+        return self._consoles is not None and self._consoles.watched
+
+    async def link(self) -> dict[str, Any]:
+        """A link to it for the user of this server, who has asked through the socket."""
+        return await self._load().link()
+
+
 @asynccontextmanager
 async def _http_beside(
-    http: str | None, mcp_server: McpServer, settings: Settings, tokens: Mapping[str, str], metrics: "Metrics"
+    http: str | None,
+    mcp_server: McpServer,
+    settings: Settings,
+    tokens: Mapping[str, str],
+    metrics: "Metrics",
+    console: _SharedConsole,
 ) -> "AsyncIterator[str | None]":
     """Serves over HTTP meanwhile, if there is an address; yields where."""
     if http is None:
         yield None
         return
-    from .server.transports.http import HttpServer, read_address  # noqa: PLC0415
+    from .server.transports.http import HttpServer, http_app, read_address  # noqa: PLC0415
 
-    server = HttpServer(mcp_server, settings, read_address(http), tokens, metrics.render)
+    def make_app(at: "Address") -> "ASGIApp":
+        return http_app(mcp_server, settings, at, tokens, metrics.render, console.routes(settings, at))
+
+    server = HttpServer(read_address(http), make_app)
     service = mcp_server.service
     service.own_addresses.extend(server.own_addresses)
     watching, serving = service.start_task(metrics.watch_the_loop()), service.start_task(server.serve())
@@ -254,12 +337,15 @@ def _sessions_at_a_glance(service: Service) -> dict[str, Any]:
     }
 
 
-async def _until_dispensable(shared: "SharedSocket", service: Service, idle: float) -> None:
-    """Returns when the server is to end, whatever the reason; the clients have been told then."""
+async def _until_dispensable(
+    shared: "SharedSocket", service: Service, idle: float, watched: Callable[[], bool]
+) -> None:
+    """Returns when the server is to end, whatever the reason; the clients have been told then. While the console is
+    `watched` it does not end by itself."""
     async with anyio.create_task_group() as reasons:
 
         async def unused() -> None:
-            await shared.unused(idle, partial(_at_work, service))
+            await shared.unused(idle, lambda: _at_work(service) or watched())
             log.info("ends: nobody has used it for %g s", idle)
             shared.end()
 

@@ -49,6 +49,7 @@ def _memory_size(value: object) -> object:
 
 
 _MEMORY_SIZE = re.compile(r"(?P<percent>[1-9][0-9]?|100)%|(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]i?B?)?")
+_PAGE_ADDRESS = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?|https?://\[[0-9a-fA-F:]+\](:[0-9]{1,5})?/?")
 MemorySize = Annotated[str, BeforeValidator(_memory_size)]
 LogLevel = Annotated[Literal["debug", "info", "warn", "warning", "error"], BeforeValidator(_lower)]
 UserPath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -162,6 +163,19 @@ class Settings(BaseModel):
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
     """Origins that browsers may call from, separated by commas."""
 
+    web: bool = Field(True, validation_alias=f"{_OWN}WEB")
+    """Whether the console is served at `/` where HTTP is served, and on loopback where `claude-code-mcp web` asks the
+    shared server for it; see web.md."""
+    web_url: str | None = Field(None, validation_alias=f"{_OWN}WEB_URL")
+    """Where people reach the console, if not at the address that is served, such as `https://claude.example.org` behind
+    a proxy. Links and pushes lead there, and browsers may call from there."""
+    web_port: int = Field(0, ge=0, le=65535, validation_alias=f"{_OWN}WEB_PORT")
+    """The port on loopback at which the shared server opens the console on request. 0: the one it had last, if that is
+    free, else any."""
+    push_private: tuple[str, ...] = Field((), validation_alias=f"{_OWN}PUSH_PRIVATE")
+    """Callers, separated by commas, whose push receivers may be in private networks and without encryption, as the
+    local user's may."""
+
     policy_file: UserPath | None = Field(None, validation_alias=f"{_OWN}POLICY")
     """A TOML file that says what callers may do; see policy.md. Unset, a built-in profile applies."""
     profile: str | None = Field(None, min_length=1, validation_alias=f"{_OWN}PROFILE")
@@ -253,11 +267,19 @@ class Settings(BaseModel):
         "query_allowed_tools",
         "http_allowed_hosts",
         "http_allowed_origins",
+        "push_private",
         mode="before",
     )
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("web_url")
+    @classmethod
+    def _is_page_address(cls, value: str | None) -> str | None:
+        if value is not None and _PAGE_ADDRESS.fullmatch(value) is None:
+            raise ValueError("it must be an address without a path, such as https://claude.example.org")
+        return value
 
     def memory_limit_bytes(self, total: int | None) -> int | None:
         """The limit on a machine with so much memory; None if there is none, or if it depends on what is not known."""

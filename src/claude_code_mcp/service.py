@@ -21,7 +21,7 @@ from typing import Any
 
 from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
 from .model.image import Image
 from .model.options import SessionOptions
@@ -495,9 +495,9 @@ class Service:
         faster; InvalidArgument leaves the question open."""
         self._broker.answer(asker, question_id, answer, by, client)
 
-    def why_closed(self, asker: str, question_id: str) -> str:
-        """In one sentence, what became of a question that is no longer open."""
-        return self._broker.why_closed(asker, question_id).message
+    def why_closed(self, asker: str, question_id: str) -> QuestionClosed:
+        """What became of a question that is no longer open."""
+        return self._broker.why_closed(asker, question_id)
 
     def open_question(
         self,

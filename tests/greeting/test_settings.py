@@ -22,6 +22,7 @@ _OTHER_VALUES = {
     "spare_processes": ["2"],
     "client_metadata_url": ["https://example.com/client.json"],
     "identity_provider_port": ["8080"],
+    "web_url": ["https://claude.example.org"],
 }
 """Of settings that do not take any text."""
 

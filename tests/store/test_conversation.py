@@ -87,6 +87,19 @@ def test_results_of_calls_that_ran_at_once_are_found_on_their_side_branches(tmp_
     assert read_outline(path).left_behind == 0
 
 
+def test_a_call_of_the_same_answer_is_there_whichever_of_them_ended_last(tmp_path: Path) -> None:
+    parts = [answer("a", "p", "Both."), answer("b", "a", call("One")), answer("c", "b", call("Two"))]
+    for part in parts:
+        part["message"]["id"] = "msg_1"
+    late = [result("r2", "c", "Two", "2"), result("r1", "b", "One", "1")]
+    path = written(tmp_path, prompt("p", None, "Go."), *parts, *late, answer("d", "r1", "Done."))
+    assert told(path) == [("Go.", ["Both.", "One", "Two", "Done."])]
+    (turn,) = turns(path)
+    assert [item.result for item in turn.items if item.kind == "tool"] == ["1", "2"]
+    assert [item.id for item in turn.items] == ["a:0", "One", "Two", "d:0"]
+    assert read_outline(path).left_behind == 0
+
+
 def test_behind_a_damaged_line_the_conversation_goes_on_above_it(tmp_path: Path) -> None:
     path = written(
         tmp_path,

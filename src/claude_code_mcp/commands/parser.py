@@ -38,6 +38,7 @@ COMMANDS = {
     "sessions": "sessions",
     "costs": "costs",
     "mcp": "mcp.command",
+    "web": "web",
     "stats": "stats",
     "doctor": "doctor",
     "demo": "demo",

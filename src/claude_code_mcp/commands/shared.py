@@ -49,7 +49,7 @@ def add_to(commands: Any) -> None:
             action.add_argument(launch.INHERITED, metavar="PATH", help=_INHERITED_HELP)
         else:
             add_json(action)
-        _add_settings(action)
+        add_settings(action)
         action.set_defaults(run=act)
     stop = actions.add_parser("stop", help="end it, and the processes of its sessions; sessions can be resumed")
     stop.add_argument("--all", action="store_true", help="those that were started with other settings too")
@@ -61,7 +61,8 @@ def add_to(commands: Any) -> None:
     logs.set_defaults(run=_logs)
 
 
-def _add_settings(action: argparse.ArgumentParser) -> None:
+def add_settings(action: argparse.ArgumentParser) -> None:
+    """The arguments that are settings of the server."""
     add_config_file(action)
     for field in serve.SETTINGS_WITH_FLAG:
         serve.add_setting(action, field)
@@ -118,6 +119,8 @@ def _status_lines(status: dict[str, Any]) -> Iterator[str]:
         )
     if status.get("http"):
         yield f"  serves {status['http']}"
+    if status.get("web"):
+        yield f"  the console is at {status['web']}"
     if status["handover"]:
         yield f"  ends for version {status['handover']} as soon as nothing is at work"
     yield f"  {len(clients)} clients"
@@ -163,6 +166,14 @@ def _start(arguments: argparse.Namespace) -> int:
         text = f"It runs already: pid {running['pid']}, {running['socket']}"
     print_json(running) if arguments.json else print(text)
     return 0
+
+
+def running_place(arguments: argparse.Namespace) -> place.Place:
+    """Where the shared server of these settings runs; it is started if it does not."""
+    where, fingerprint = _own_place(_settings_arguments(arguments))
+    if _asked(where, "status") is None:
+        _started(where, fingerprint, arguments)
+    return where
 
 
 def _started(where: place.Place, fingerprint: str, arguments: argparse.Namespace) -> Any:
@@ -297,7 +308,7 @@ def _settings(client_hello: Hello) -> Settings:
     """The settings of the server; the path of the CLI and the default directory are each client's own."""
     parser = argparse.ArgumentParser(exit_on_error=False)
     parser.add_argument("--shared", action="store_true")
-    _add_settings(parser)
+    add_settings(parser)
     try:
         arguments = parser.parse_args(client_hello.arguments)
     except (argparse.ArgumentError, SystemExit) as error:

@@ -234,6 +234,14 @@ class AuditKind(StrEnum):
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     AUTH_FAILED = "auth_failed"
+    SIGNED_IN = "signed_in"
+    """At the console; the details have the device."""
+    SIGNED_OUT = "signed_out"
+    """At the console: one device or all, or the sign-in of another device was ended."""
+    TICKET_GIVEN = "ticket_given"
+    """A link with which somebody can sign in once."""
+    PUSH_CHANGED = "push_changed"
+    """Where and when a principal is told that a session needs somebody."""
 
 
 @dataclass(frozen=True, slots=True)

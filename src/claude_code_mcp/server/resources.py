@@ -44,6 +44,7 @@ from ..store.catalogue import Entry
 from ..store.cost_report import Grouping
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
+from . import app_view
 from .session_feed import feed_page
 from .tools.base import dump
 from .tools.library import cost_report
@@ -128,7 +129,7 @@ class ResourceAddress:
 
 def is_own(uri: str) -> bool:
     """Whether an address, or the template of one, is of this server itself and of no server of the hub."""
-    return uri.startswith((_SESSION, LIST))
+    return uri.startswith((_SESSION, LIST)) or uri == app_view.URI
 
 
 def parse(uri: str) -> ResourceAddress | None:
@@ -198,6 +199,8 @@ class SessionResources:
         return address
 
     async def read(self, uri: str, owner: str, origin: ClientOrigin | None) -> types.ReadResourceResult:
+        if uri == app_view.URI:
+            return app_view.contents()
         address = parse(uri)
         if address is None:
             raise unknown(uri)

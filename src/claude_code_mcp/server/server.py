@@ -29,7 +29,7 @@ from ..model.text import cut, one_line, visible
 from ..questions.presentation import form_without_secrets
 from ..service import LOCAL, Service
 from ..shared.hello import PERSON
-from . import sdk
+from . import app_view, sdk
 from .contents import Asker, Contents, refusing_handlers
 from .elicitation.dialogs import Dialogs, is_modern
 from .sdk import Context
@@ -144,6 +144,8 @@ class McpServer:
         )
         server.tools_change = self._offers_hub_tools
         self._tasks.register(server)
+        if self._offers_sessions:
+            server.extensions[app_view.EXTENSION] = {}
         server.middleware[:] = [checked_results, RequestStateBoundary(self._security, default_audience=NAME)]
         return server
 

@@ -17,7 +17,7 @@ from ..model.text import cut, iso
 from ..questions.presentation import Redacts
 from ..sessions.session import Session
 from ..store.event_log import EventReader
-from .tools.status import retrying, silent_seconds, status_of
+from .tools.status import retrying_line, silent_seconds, status_of
 
 LONGEST_WAIT = 55.0
 _PAGE = 200_000
@@ -129,7 +129,7 @@ def _summary(session: Session) -> dict[str, Any]:
         "inputTokens": usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens,
         "outputTokens": usage.output_tokens,
         "turnStarted": None if session.turn_seconds is None else time.time() - session.turn_seconds,
-        "retrying": retrying(session),
+        "retrying": retrying_line(session),
         "stalledSeconds": silent_seconds(session) if session.stalled else None,
         "queued": session.queued,
         "questions": [question.id for question in session.questions],

@@ -20,7 +20,7 @@ from ..model.text import iso
 from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..store.catalogue import Catalogue, Entry
-from ..store.conversation import ConversationTurn, Outline, read_outline, read_turn, subagents
+from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
@@ -31,6 +31,7 @@ from ..store.transcript_html import page
 from ..store.transcript_items import ItemPage, read_items
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
+from ..store.turn_pages import TurnPage, last_turns, whole_item
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -96,11 +97,7 @@ class SessionLibrary:
 
     def _read(self, session_id: str, cursor: str, size: int, detail: Detail, agent: str | None) -> ReadPage:
         entry, path = self._found(session_id)
-        agents = subagents(path)
-        if agent is not None and agent not in agents:
-            raise InvalidArgument(f"agent: session {session_id} has no subagent {agent[:100]!r}.", field="agent")
-        read_from = path if agent is None else agents[agent]
-        outline = self._outline(read_from, of_subagent=agent is not None)
+        agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
             shown = read_page(read_from, outline, cursor, size, detail, self._redact)
         except ValueError:
@@ -120,6 +117,37 @@ class SessionLibrary:
             return read_items(path, self._outline(path), before, size, self._redact)
         except ValueError:
             raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
+
+    async def turns(self, session_id: str, *, before: int | None, limit: int, agent: str | None = None) -> TurnPage:
+        """The last turns before one, as data. SessionNotFound if there is no transcript."""
+        return await asyncio.to_thread(self._turns, session_id, before, limit, agent)
+
+    def _turns(self, session_id: str, before: int | None, limit: int, agent: str | None) -> TurnPage:
+        entry, path = self._found(session_id)
+        agents, read_from, outline = self._conversation(session_id, path, agent)
+        first, turns = last_turns(read_from, outline, before, limit, self._redact)
+        title = str(self._redact(entry.title or entry.first_prompt or ""))
+        return TurnPage(session_id, title, first, turns, len(outline.turns), (*agents,), outline.left_behind)
+
+    async def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
+        """One item of a turn, whole. InvalidArgument if there is none."""
+        return await asyncio.to_thread(self._item, session_id, turn, item_id, agent)
+
+    def _item(self, session_id: str, turn: int, item_id: str, agent: str | None) -> Item:
+        _, path = self._found(session_id)
+        _, read_from, outline = self._conversation(session_id, path, agent)
+        found = whole_item(read_from, outline, turn, item_id, self._redact)
+        if found is None:
+            raise InvalidArgument(f"item: turn {turn} has no such item.", field="item")
+        return found
+
+    def _conversation(self, session_id: str, path: str, agent: str | None) -> tuple[dict[str, str], str, Outline]:
+        """The subagents of a session, and the file and the outline of its conversation, or of that of one of them."""
+        agents = subagents(path)
+        if agent is not None and agent not in agents:
+            raise InvalidArgument(f"agent: session {session_id} has no subagent {agent[:100]!r}.", field="agent")
+        read_from = path if agent is None else agents[agent]
+        return agents, read_from, self._outline(read_from, of_subagent=agent is not None)
 
     def _found(self, session_id: str) -> tuple[Entry, str]:
         entry, path = self.catalogue.find(session_id), self.catalogue.path_of(session_id)

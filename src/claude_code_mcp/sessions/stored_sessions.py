@@ -13,12 +13,15 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.origin import ClientOrigin
+from ..store.catalogue import Entry
+from ..store.conversation import Item
 from ..store.cost_report import Grouping
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL
 from ..store.transcript_items import ItemPage
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
+from ..store.turn_pages import TurnPage
 from .dependencies import Stores
 from .observation import ObserverList
 from .registry import Sessions
@@ -64,6 +67,39 @@ class StoredSessions:
         """What was said and done before a place of a session, or last, item by item."""
         own_id, stores = await self._locate(session_id, owner, origin)
         return await stores.library.items(own_id, before, size)
+
+    async def entry(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Entry | None:
+        """What a list says of a session; None if it has no transcript yet."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await asyncio.to_thread(stores.catalogue.find, own_id)
+
+    async def turns(
+        self,
+        session_id: str,
+        *,
+        owner: str = LOCAL,
+        origin: ClientOrigin | None = None,
+        before: int | None = None,
+        limit: int = 10,
+        agent: str | None = None,
+    ) -> TurnPage:
+        """The last turns before the one with a number, or the last of all, as data; long texts in them are cut."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await stores.library.turns(own_id, before=before, limit=limit, agent=agent)
+
+    async def item(
+        self,
+        session_id: str,
+        turn: int,
+        item_id: str,
+        *,
+        owner: str = LOCAL,
+        origin: ClientOrigin | None = None,
+        agent: str | None = None,
+    ) -> Item:
+        """One item of a turn with all of its texts."""
+        own_id, stores = await self._locate(session_id, owner, origin)
+        return await stores.library.item(own_id, turn, item_id, agent=agent)
 
     async def follow(
         self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None

@@ -61,7 +61,8 @@ class Hello:
         self.manifest = manifest
         """Where the server should leave a manifest for the greeting of the next front."""
         self.ask = ask
-        """What a command wants that speaks no MCP: `status`, `stop`, `restart`, `sessions`, `metrics` or `hub`."""
+        """What a command wants that speaks no MCP: `status`, `stop`, `restart`, `sessions`, `metrics`, `hub` or
+        `web` (a link to the console)."""
 
     def line(self) -> bytes:
         return encode({"hello": {**vars(self), "environment": dict(self.environment)}})

@@ -39,7 +39,18 @@ OF_THE_CLIENT = frozenset(
 )
 """Variables of ours that say nothing about the server's settings. (The content of the file counts, not its name.)"""
 OF_HTTP = frozenset(
-    f"{OWN_PREFIX}{name}" for name in ("TOKEN", "TOKENS_FILE", "METRICS_TOKEN", "ALLOWED_HOSTS", "ALLOWED_ORIGINS")
+    f"{OWN_PREFIX}{name}"
+    for name in (
+        "TOKEN",
+        "TOKENS_FILE",
+        "METRICS_TOKEN",
+        "ALLOWED_HOSTS",
+        "ALLOWED_ORIGINS",
+        "WEB",
+        "WEB_URL",
+        "WEB_PORT",
+        "PUSH_PRIVATE",
+    )
 )
 """Variables of ours that no client on a socket has to do with."""
 FAMILIAR = (

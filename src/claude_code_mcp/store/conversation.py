@@ -40,6 +40,8 @@ class _Node:
     answers: tuple[str, ...] = ()
     """The calls that it has the results of."""
     is_message: bool = False
+    answer_id: str | None = None
+    """Of the model's answer that it is a part of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,6 @@ class Item:
     kind: str
     """`text` and `thinking` of the model, a `tool` call, a `message` that came while the turn ran, or a `note`."""
     text: str = ""
-    id: str = ""
-    """Of the call, or else of the line: what the CLI says it by while it happens."""
     name: str = ""
     """Of the tool."""
     input: Any = None
@@ -70,6 +70,10 @@ class Item:
     """What the call changed in a file."""
     agent: str | None = None
     """The subagent that the call started, whose transcript can be read too."""
+    id: str = ""
+    """Of a call, that of the call; else that of its line, and its place there. Frames of the stream have the same."""
+    cut: bool = False
+    """Whether something of it was left out."""
 
 
 @dataclass(slots=True)
@@ -121,7 +125,14 @@ def _node(line: Mapping[str, Any], place: LineRange) -> _Node:
         calls=tuple(str(block.get("id")) for block in blocks if block.get("type") == "tool_use"),
         answers=tuple(str(block.get("tool_use_id")) for block in blocks if block.get("type") == "tool_result"),
         is_message=line.get("type") in ("user", "assistant") and not line.get("isMeta"),
+        answer_id=_answer_id(line),
     )
+
+
+def _answer_id(line: Mapping[str, Any]) -> str | None:
+    message = line.get("message") if line.get("type") == "assistant" else None
+    answer_id = message.get("id") if isinstance(message, Mapping) else None
+    return answer_id if isinstance(answer_id, str) else None
 
 
 def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
@@ -144,15 +155,23 @@ def _chain(nodes: Mapping[str, _Node]) -> list[_Node]:
 
 
 def _with_results(chain: Sequence[_Node], nodes: Mapping[str, _Node]) -> list[tuple[_Node, int]]:
-    """The lines of the branch and the results of its calls that lie on others, in order, each with its turn."""
+    """The lines of the branch and what belongs to them on others, each with its turn: parts of the same answer, since
+    the branch goes on from the call that ended last, and the results of calls."""
     turn, begun = 0, False
     turn_of_call: dict[str, int] = {}
+    turn_of_answer: dict[str, int] = {}
     taken: dict[int, tuple[_Node, int]] = {}
     for node in chain:
         turn += node.begins_turn and begun
         begun = begun or node.is_message
         taken[node.place.start] = (node, turn)
-        turn_of_call.update(dict.fromkeys(node.calls, turn))
+        if node.answer_id is not None:
+            turn_of_answer[node.answer_id] = turn
+    for node in nodes.values():
+        if node.answer_id in turn_of_answer:
+            taken.setdefault(node.place.start, (node, turn_of_answer[node.answer_id]))
+    for node, of_turn in taken.values():
+        turn_of_call.update(dict.fromkeys(node.calls, of_turn))
     for node in nodes.values():
         turns = [turn_of_call[call] for call in node.answers if call in turn_of_call]
         if turns and node.place.start not in taken:
@@ -165,7 +184,7 @@ def _turns(places: Iterable[tuple[_Node, int]]) -> Iterator[tuple[LineRange, ...
     for node, turn in places:
         by_turn.setdefault(turn, []).append(node.place)
     for turn in sorted(by_turn):
-        yield tuple(by_turn[turn])
+        yield tuple(sorted(by_turn[turn]))
 
 
 def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -211,9 +230,9 @@ def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
                 _add_user_line(turn, line)
                 waiting.append(line)
             case "system" if line.get("subtype") == "compact_boundary":
-                turn.items.append(Item("note", _SUMMARY_NOTE))
+                turn.items.append(Item("note", _SUMMARY_NOTE, id=_item_id(line)))
             case "attachment":
-                _add_message(turn, line.get("attachment"))
+                _add_message(turn, line)
     for line in waiting:  # at the end, since a result may lie before its call where several ran at once
         _add_results(line, calls)
     return turn
@@ -223,18 +242,22 @@ def _add_answer(turn: ConversationTurn, line: Mapping[str, Any], calls: dict[str
     message = line.get("message")
     model = message.get("model") if isinstance(message, Mapping) else None
     turn.model = model if isinstance(model, str) and not model.startswith("<") else turn.model
-    uuid = str(line.get("uuid") or "")
-    for block in _blocks(line):
+    for number, block in enumerate(_blocks(line)):
+        item_id = _item_id(line, number)
         match block.get("type"):
             case "text" if str(block.get("text", "")).strip():
-                turn.items.append(Item("text", clean(str(block["text"])), uuid))
+                turn.items.append(Item("text", clean(str(block["text"])), id=item_id))
             case "thinking":
-                turn.items.append(Item("thinking", clean(str(block.get("thinking", ""))), uuid))
+                turn.items.append(Item("thinking", clean(str(block.get("thinking", ""))), id=item_id))
             case "tool_use":
-                call, name = str(block.get("id")), clean(str(block.get("name", "tool")))
-                item = Item("tool", id=call, name=name, input=block.get("input"))
-                calls[call] = item
+                call_id = str(block.get("id"))
+                item = Item("tool", name=clean(str(block.get("name", "tool"))), input=block.get("input"), id=call_id)
+                calls[call_id] = item
                 turn.items.append(item)
+
+
+def _item_id(line: Mapping[str, Any], number: int = 0) -> str:
+    return f"{line.get('uuid')}:{number}"
 
 
 def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
@@ -244,20 +267,22 @@ def _add_user_line(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         turn.prompt = prompt
         turn.message_id = line.get("uuid") if isinstance(line.get("uuid"), str) else None
     elif prompt is not None:
-        turn.items.append(Item("message", prompt, str(line.get("uuid") or "")))
+        turn.items.append(Item("message", prompt, id=_item_id(line)))
     elif interrupted_by(line):
-        turn.items.append(Item("note", _INTERRUPTED_NOTE))
+        turn.items.append(Item("note", _INTERRUPTED_NOTE, id=_item_id(line)))
     elif line.get("isCompactSummary"):
-        turn.items.append(Item("thinking", "\n".join(str(block.get("text", "")) for block in _blocks(line))))
+        summary = "\n".join(str(block.get("text", "")) for block in _blocks(line))
+        turn.items.append(Item("thinking", summary, id=_item_id(line)))
 
 
-def _add_message(turn: ConversationTurn, attachment: object) -> None:
+def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
     """A message that was sent while the turn ran."""
+    attachment = line.get("attachment")
     if isinstance(attachment, Mapping) and attachment.get("type") == "queued_command":
         prompt = attachment.get("prompt")
         text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
         if (message := unwrapped(text)) is not None:
-            turn.items.append(Item("message", message))
+            turn.items.append(Item("message", message, id=_item_id(line)))
 
 
 def _texts(content: object) -> Iterator[str]:
@@ -270,14 +295,33 @@ def _add_results(line: Mapping[str, Any], calls: Mapping[str, Item]) -> None:
     for block in _blocks(line):
         item = calls.get(str(block.get("tool_use_id"))) if block.get("type") == "tool_result" else None
         if item is not None:
-            content = block.get("content")
-            item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
-            item.status = "error" if block.get("is_error") else "ok"
-            details = line.get("toolUseResult")
-            if isinstance(details, Mapping):
-                item.diff = _diff(details)
-                agent = details.get("agentId")
-                item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
+            _set_result(item, block, line.get("toolUseResult"))
+
+
+def _set_result(item: Item, block: Mapping[str, Any], details: object) -> None:
+    content = block.get("content")
+    item.result = clean(content if isinstance(content, str) else "\n".join(_texts(content)))
+    item.status = "error" if block.get("is_error") else "ok"
+    if isinstance(details, Mapping):
+        item.diff = _diff(details)
+        agent = details.get("agentId")
+        item.agent = agent if isinstance(agent, str) and is_agent_id(agent) else None
+
+
+def frame_items(frame: Mapping[str, Any]) -> list[Item]:
+    """What a frame of the CLI's stream adds to its turn, with the ids that the transcript will have: items of an
+    answer, or the results of calls, as items that have nothing else of the call but its id."""
+    if frame.get("type") == "assistant":
+        turn = ConversationTurn()
+        _add_answer(turn, frame, {})
+        return turn.items
+    results = [block for block in _blocks(frame) if block.get("type") == "tool_result"]
+    items = []
+    for block in results if frame.get("type") == "user" else ():
+        item = Item("tool", id=str(block.get("tool_use_id")))
+        _set_result(item, block, frame.get("tool_use_result"))
+        items.append(item)
+    return items
 
 
 def _diff(details: Mapping[str, Any]) -> str:

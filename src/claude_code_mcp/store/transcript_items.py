@@ -56,7 +56,9 @@ def _entries(number: int, turn: ConversationTurn) -> Iterator[dict[str, Any]]:
         prompt = cut(turn.prompt, _LONGEST_TEXT)
         yield {"kind": "prompt", "turn": number, "id": turn.message_id or "", "at": turn.at, "text": prompt}
     for item in turn.items:
-        yield {"kind": item.kind, "turn": number, "id": item.id, **_fields(item)}
+        # That of a call, or of its line: what the CLI names it by while it happens.
+        item_id = item.id if item.kind == "tool" else item.id.partition(":")[0]
+        yield {"kind": item.kind, "turn": number, "id": item_id, **_fields(item)}
 
 
 def _fields(item: Item) -> dict[str, Any]:

@@ -169,7 +169,7 @@ class Dialogs:
         """Who answered a question of the session while its dialog was open here, told once; else an empty text. The
         protocol has no way to say that to the dialog itself."""
         question_id = self._taken_away.pop(session_id, None)
-        return self._service.why_closed(session_id, question_id) if question_id is not None else ""
+        return self._service.why_closed(session_id, question_id).message if question_id is not None else ""
 
     def _changed(self) -> None:
         change, self._change = self._change, asyncio.Event()
@@ -247,7 +247,7 @@ class Dialogs:
         """Accepts the forms that a repeated call brought, by question; returns what had become of a question that was
         no longer open, or an empty text. `offsets` says how far the person has read in each, and is updated."""
         late = [
-            self._service.why_closed(session_id, question_id)
+            self._service.why_closed(session_id, question_id).message
             for question_id, form in responses.items()
             if isinstance(form, types.ElicitResult)
             and not self.accept_form(session_id, question_id, form.action, form.content, offsets)

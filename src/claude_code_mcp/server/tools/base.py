@@ -19,6 +19,7 @@ from pydantic.alias_generators import to_camel
 from ... import json_text
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...store.transcripts import is_session_id
+from ..app_view import TOOL_META
 from .context import Call
 
 _MAX_NAME = 100
@@ -78,6 +79,8 @@ class Tool(Generic[ArgumentsT]):
     """None where the result is another server's."""
     run: Callable[[Call, ArgumentsT], Awaitable[Reply]]
     hints: types.ToolAnnotations
+    app: bool = False
+    """Whether clients that show apps show the session in ours."""
 
     def listing(self) -> types.Tool:
         """How it appears in `tools/list`."""
@@ -87,36 +90,43 @@ class Tool(Generic[ArgumentsT]):
             input_schema=compact_schema(self.arguments),
             output_schema=compact_schema(self.output) if self.output is not None else None,
             annotations=self.hints,
+            _meta=TOOL_META if self.app else None,
         )
 
     async def call(self, call: Call, raw: Mapping[str, Any]) -> Reply:
         """Validates the arguments and runs the tool; InvalidArgument, with nothing done, where they do not fit."""
-        self._refuse_early(raw)
-        try:
-            arguments = self.arguments.model_validate(raw)
-        except ValidationError as error:
-            raise _readable(error, raw) from None
-        except ValueError as error:  # pydantic gives up on numbers that Python does not convert
-            raise InvalidArgument(f"arguments: {error}") from None
+        arguments = checked_arguments(self.arguments, raw)
         try:
             return await self.run(call, arguments)
         except ClaudeCodeError as error:
             name_as_written(error, self.arguments)
             raise
 
-    def _refuse_early(self, raw: Mapping[str, Any]) -> None:
-        """Refuses what must not reach pydantic: more names than there are fields, since listing all the unknown ones
-        could take longer than anything else here, and values that cannot be encoded again."""
-        fields = {field.alias or name for name, field in self.arguments.model_fields.items()}
-        if len(raw) > len(fields):
-            unknown = sorted(name[:_MAX_NAME] for name in islice((n for n in raw if n not in fields), _SHOWN_PROBLEMS))
-            count = len(raw) - sum(1 for name in fields if name in raw)
-            more = f"; and {count - len(unknown)} more" if count > len(unknown) else ""
-            raise InvalidArgument("; ".join(f"{name}: unknown field" for name in unknown) + more, field=unknown[0])
-        flaw = json_text.flaw(raw)
-        if flaw is not None:
-            path, problem = flaw[0][:_MAX_NAME] or "arguments", flaw[1]
-            raise InvalidArgument(f"{path}: {problem}", field=path)
+
+def checked_arguments(model: type[ArgumentsT], raw: Mapping[str, Any]) -> ArgumentsT:
+    """The arguments in a JSON object. InvalidArgument, in one line that names the wrong fields, if they do not fit."""
+    _refuse_early(model, raw)
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise _readable(error, raw) from None
+    except ValueError as error:  # pydantic gives up on numbers that Python does not convert
+        raise InvalidArgument(f"arguments: {error}") from None
+
+
+def _refuse_early(model: type[Arguments], raw: Mapping[str, Any]) -> None:
+    """Refuses what must not reach pydantic: more names than there are fields, since listing all the unknown ones could
+    take longer than anything else here, and values that cannot be encoded again."""
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    if len(raw) > len(fields):
+        unknown = sorted(name[:_MAX_NAME] for name in islice((n for n in raw if n not in fields), _SHOWN_PROBLEMS))
+        count = len(raw) - sum(1 for name in fields if name in raw)
+        more = f"; and {count - len(unknown)} more" if count > len(unknown) else ""
+        raise InvalidArgument("; ".join(f"{name}: unknown field" for name in unknown) + more, field=unknown[0])
+    flaw = json_text.flaw(raw)
+    if flaw is not None:
+        path, problem = flaw[0][:_MAX_NAME] or "arguments", flaw[1]
+        raise InvalidArgument(f"{path}: {problem}", field=path)
 
 
 def _readable(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument:

@@ -266,6 +266,7 @@ def code_tools(settings: Settings) -> Mapping[str, Tool[Any]]:
             TurnReport,
             claude_code,
             _WORKS,
+            app=True,
         ),
         Tool(
             "claude_code_reply",

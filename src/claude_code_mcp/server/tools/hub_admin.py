@@ -55,7 +55,7 @@ def _reason(server: Mapping[str, Any]) -> str:
 async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     hub = _hub_of(call)
     if arguments.action == "list":
-        return _reports(hub.status(), hub.problems)
+        return server_reports(hub.status(), hub.problems)
     if arguments.action == "status":
         return await _connected(hub, arguments.server)
     if arguments.server is None:
@@ -63,11 +63,11 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
     with call.service.steering(call.principal, arguments.action, arguments.server):
         match arguments.action:
             case "reconnect":
-                return _reports([await hub.reconnect(arguments.server)])
+                return server_reports([await hub.reconnect(arguments.server)])
             case "enable":
-                return _reports([hub.enable(arguments.server)])
+                return server_reports([hub.enable(arguments.server)])
             case "disable":
-                return _reports([hub.disable(arguments.server)])
+                return server_reports([hub.disable(arguments.server)])
             case "authenticate":
                 return await _authenticate(call, hub, arguments.server, arguments.redirect)
 
@@ -76,7 +76,7 @@ async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None)
     """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
     somebody comes with the address that it was redirected to."""
     if redirect is not None:
-        return _reports([await hub.finish_sign_in(server, redirect)])
+        return server_reports([await hub.finish_sign_in(server, redirect)])
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def show(address: str) -> None:
@@ -95,20 +95,20 @@ async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None)
     waiting: set[asyncio.Future[Any]] = {shown, signing_in}
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():
-        return _reports(hub.status(server))
+        return server_reports(hub.status(server))
     message = (
         "Open this address in a browser to sign in; claude_mcp_servers tells when it worked. A browser on another "
         "machine ends up on a page that it cannot open: pass the address of that page as redirect."
     )
-    return ServerReports(url=shown.result(), message=message, servers=_reports(hub.status(server)).servers)
+    return ServerReports(url=shown.result(), message=message, servers=server_reports(hub.status(server)).servers)
 
 
 async def _connected(hub: Hub, server: str | None) -> ServerReports:
     """All servers, or one with the names of its tools, after an attempt to connect."""
     await hub.connect_to([status.name for status in hub.status(server)], timeout=_CONNECT_TIMEOUT)
     if server is None:
-        return _reports(hub.status(), hub.problems)
-    reports = _reports(hub.status(server))
+        return server_reports(hub.status(), hub.problems)
+    reports = server_reports(hub.status(server))
     if reports.servers and reports.servers[0]["state"] == "connected":
         with contextlib.suppress(ClaudeCodeError):
             reports.servers[0]["toolNames"] = [tool.name for tool in await hub.tools(server, _CONNECT_TIMEOUT)]
@@ -121,7 +121,7 @@ def _hub_of(call: Call) -> Hub:
     return call.hub
 
 
-def _reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
+def server_reports(statuses: list[ServerStatus], problems: Sequence[object] = ()) -> ServerReports:
     """`problems` are the entries that cannot be used; a caller is told of them with the list of all servers."""
     servers = [dump(_report(status)) for status in statuses]
     return ServerReports(servers=servers, problems=[str(problem) for problem in problems] or None)

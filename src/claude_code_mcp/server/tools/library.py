@@ -40,12 +40,13 @@ Action = Literal[
     "changes",
     "rewind",
 ]
-_MARKS: Mapping[str, tuple[Mark, bool]] = {
+MARKS: Mapping[str, tuple[Mark, bool]] = {
     "pin": (Mark.PINNED, True),
     "unpin": (Mark.PINNED, False),
     "archive": (Mark.ARCHIVED, True),
     "unarchive": (Mark.ARCHIVED, False),
 }
+"""The actions that mark a session, and what each sets."""
 Day = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")]
 
 
@@ -156,9 +157,9 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:  # noqa
             return await _delete(call, arguments)
         case "model" | "mode":
             return await _reconfigure(call, arguments)
-        case action if action not in _MARKS:
+        case action if action not in MARKS:
             return await _work(call, arguments)
-    mark, on = _MARKS[arguments.action]
+    mark, on = MARKS[arguments.action]
     await service.stored.mark(session_id, mark, on, owner=owner, origin=call.origin)
     return Managed(session_id=session_id, message=f"It is {'' if on else 'no longer '}{mark}.")
 

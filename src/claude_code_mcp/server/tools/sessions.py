@@ -47,7 +47,9 @@ from .status import (
 )
 from .waiting import open_questions, wait_for_change, wait_for_rest
 
-Wait = Annotated[float, Field(ge=0, le=55, description="Wait for turn end or question")]
+BareWait = Annotated[float, Field(ge=0, le=55)]
+"""For a tool whose description says what it does."""
+Wait = Annotated[BareWait, Field(description="Wait for turn end or question")]
 _LATE_NOTICE = "An answer from the dialog came too late: "
 _TAKEN_AWAY_NOTICE = "A dialog was withdrawn: "
 _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermissions")
@@ -70,14 +72,14 @@ class CreateSession(Arguments):
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = Field(None, description="In a new git worktree and branch")
     checkpoints: bool | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
 
 
 class SendMessage(Arguments):
     session_id: SessionId
     message: Text
     images: Images | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
 
 
 class GetStatus(Arguments):
@@ -86,7 +88,7 @@ class GetStatus(Arguments):
     cursor: Name | None = Field(None, description="nextCursor of the last call; 0: from the start")
     part: Name | None = Field(None, description="Read this part of truncated, from offset on")
     offset: Offset | None = None
-    wait_seconds: Wait | None = None
+    wait_seconds: BareWait | None = None
     any_change: bool | None = Field(None, description="With cursor: wait for new output or any change")
 
 
@@ -167,7 +169,7 @@ class SessionList(ToolOutput):
 async def create_session(call: Call, arguments: CreateSession) -> Reply:
     turn = call.resumed_turn() or await call.service.create(
         arguments.prompt,
-        _session_options(arguments),
+        session_options(arguments),
         owner=call.principal,
         origin=call.origin,
         images=arguments.images or (),
@@ -175,7 +177,8 @@ async def create_session(call: Call, arguments: CreateSession) -> Reply:
     return await _result(call, turn.session, arguments.wait_seconds, message=turn.message)
 
 
-def _session_options(arguments: CreateSession) -> SessionOptions:
+def session_options(arguments: CreateSession) -> SessionOptions:
+    """What a caller asks of a new session."""
     return SessionOptions(
         cwd=arguments.working_directory,
         model=arguments.model,
@@ -393,6 +396,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             Acknowledgement,
             create_session,
             _WORKS,
+            app=True,
         ),
         Tool(
             "claude_send_message",
@@ -411,6 +415,7 @@ TOOLS: Mapping[str, Tool[Any]] = {
             SessionReport,
             get_status,
             _READS,
+            app=True,
         ),
         Tool(
             "claude_respond",

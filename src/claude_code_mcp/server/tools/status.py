@@ -169,7 +169,7 @@ def report(
         next_cursor=session.events.cursor(next_cursor),
         has_more=more or None,
         stalled_seconds=silent_seconds(session) if session.stalled else None,
-        retrying=retrying(session),
+        retrying=retrying_line(session),
         queued=session.queued,
         memory_bytes=session.memory_bytes,
         worktree=worktree_report(session),
@@ -195,7 +195,7 @@ def _tools(session: Session) -> list[ToolUseEvent]:
     return [ToolUseEvent(tool_name=tool.name, status=tool.status) for tool in recent]
 
 
-def retrying(session: Session) -> str | None:
+def retrying_line(session: Session) -> str | None:
     """What the CLI waits for, after the API has refused; None if it does not."""
     retry = session.retrying
     if retry is None:

@@ -1,15 +1,16 @@
 """The MCP server over Streamable HTTP: where it listens, who may call it, and its routes.
 
 `/mcp` and `/metrics` check the bearer token and the Host and Origin headers; `/health` answers anybody. Without a token
-the server listens on loopback only.
+the server listens on loopback only. Other routes, such as those of the console, are given by whoever starts the server.
 """
 
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.auth.settings import AuthSettings
@@ -17,8 +18,9 @@ from mcp.server.transport_security import TransportSecurityMiddleware, Transport
 from pydantic import AnyHttpUrl
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
 
 from ... import __version__
 from ...config import Settings
@@ -47,6 +49,14 @@ class Address:
             return True
         try:
             return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def unspecified(self) -> bool:
+        """Whether it stands for all addresses of this machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             return False
 
@@ -92,21 +102,23 @@ class HttpServer:
 
     def __init__(
         self,
-        mcp_server: McpServer,
-        settings: Settings,
         address: Address,
-        tokens: Mapping[str, str],
-        metrics: Callable[[], bytes] | None = None,
+        make_app: Callable[[Address], ASGIApp],
+        *,
+        serves: str = "MCP",
+        without_token: bool = False,
     ) -> None:
-        """Binds the socket; requests wait there until `serve`. InvalidArgument if that cannot be done."""
-        self._without_token = not tokens
+        """Binds the socket; requests wait there until `serve`. `make_app` is given the address with the port that it
+        has; what the server `serves` is for the log. InvalidArgument if it cannot listen there."""
+        self._serves = serves
+        self._without_token = without_token
         self._socket = _listen(address)
-        address = replace(address, port=self._socket.getsockname()[1])
-        self.url = address.url
-        self.own_addresses = own_addresses(address)
+        self.address = replace(address, port=self._socket.getsockname()[1])
+        self.url = self.address.url
+        self.own_addresses = own_addresses(self.address)
         self._server = _Uvicorn(
             uvicorn.Config(
-                http_app(mcp_server, settings, address, tokens, metrics),
+                make_app(self.address),
                 log_config=None,
                 access_log=False,
                 server_header=False,
@@ -117,7 +129,7 @@ class HttpServer:
 
     async def serve(self) -> None:
         """Serves until `stop` is called; returns when the last connection is closed."""
-        log.info("serving MCP on %s", self.url)
+        log.info("serving %s on %s", self._serves, self.url if self._serves == "MCP" else self.url.removesuffix(PATH))
         if self._without_token:
             log.warning(
                 "serving without a token: every program and every user on this machine can run commands as this user; "
@@ -160,15 +172,17 @@ def http_app(
     address: Address,
     tokens: Mapping[str, str],
     metrics: Callable[[], bytes] | None = None,
+    more: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The ASGI application; `tokens` are callers by token, `metrics` renders what `/metrics` shows."""
+    """The ASGI application; `tokens` are callers by token, `metrics` renders what `/metrics` shows, `more` are routes
+    that check their callers themselves."""
     auth, security = _auth(address) if tokens else None, _security(settings, address)
     mcp_server.service.add_secrets(tokens)
 
     def audit_refusal() -> None:
         mcp_server.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
-    routes = [Route("/health", _health)]
+    routes = [Route("/health", _health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
     if tokens:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
@@ -179,10 +193,10 @@ def http_app(
         transport_security=security,
         auth=auth,
         token_verifier=StaticTokens(tokens, address.url, audit_refusal) if tokens else None,
-        custom_starlette_routes=routes,
+        custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(mcp_server.streams.middleware)
-    return app
+    return _without_redirects(app)
 
 
 def _auth(address: Address) -> AuthSettings:
@@ -204,6 +218,35 @@ def _security(settings: Settings, address: Address) -> TransportSecuritySettings
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=True, allowed_hosts=sorted(names), allowed_origins=sorted(origins)
     )
+
+
+def host_check(settings: Settings, address: Address) -> Callable[[str], bool]:
+    """Whether a browser may reach this server under the name in its Host header: the address itself, what the settings
+    name and, where it is served on this machine, the names of this machine for itself."""
+    public = [urlsplit(settings.web_url).netloc] if settings.web_url else []
+    names = {address.netloc, *settings.http_allowed_hosts, *public}
+    local = _LOCAL_NAMES if address.loopback or address.unspecified else ()
+
+    def allowed(host: str) -> bool:
+        name, _, port = host.rpartition(":")
+        return host in names or (port.isascii() and port.isdigit() and (name in local or f"{name}:*" in names))
+
+    return allowed
+
+
+def plain_app(routes: Sequence[BaseRoute]) -> Starlette:
+    """An application without MCP: `/health`, and routes that check their callers themselves."""
+    return _without_redirects(Starlette(routes=[Route("/health", _health), *routes]))
+
+
+def _without_redirects(app: Starlette) -> Starlette:
+    """Starlette would lead from a path with a slash too many to the one without, at whatever Host the request names."""
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _without_slash(_: Request) -> Response:
+    return RedirectResponse(PATH, 307)
 
 
 async def _health(_: Request) -> Response:

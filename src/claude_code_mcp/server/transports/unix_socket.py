@@ -56,6 +56,11 @@ class SharedSocket:
         """The newer version that a client has asked to hand over to."""
         self.handover_wanted = asyncio.Event()
 
+    @property
+    def name(self) -> str:
+        """Tells this server from the others of its user."""
+        return self._place.socket
+
     # -- the life of the server -------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -1,0 +1,48 @@
+// Shows what the server pushes, and opens the session it is about.
+"use strict";
+
+self.addEventListener("install", () => self.skipWaiting());
+self.addEventListener("activate", (event) => event.waitUntil(self.clients.claim()));
+
+self.addEventListener("push", (event) => {
+  let message = {};
+  try {
+    message = event.data.json();
+  } catch {
+    // A notification must be shown for every push, also for one that cannot be read.
+  }
+  const text = (value) => (typeof value === "string" ? value.slice(0, 500) : "");
+  event.waitUntil(
+    self.registration.showNotification(text(message.title) || "Claude Code", {
+      body: text(message.body),
+      tag: text(message.tag) || "claude-code-mcp",
+      renotify: true,
+      icon: "/icon-192.png",
+      data: { url: ownAddress(message.url) },
+    }),
+  );
+});
+
+self.addEventListener("notificationclick", (event) => {
+  event.notification.close();
+  event.waitUntil(show(ownAddress(event.notification.data && event.notification.data.url)));
+});
+
+/** An address of this server; anything else becomes its first page. */
+function ownAddress(address) {
+  try {
+    const url = new URL(address, self.location.origin);
+    if (url.origin === self.location.origin) return url.href;
+  } catch {
+    // Not an address at all.
+  }
+  return `${self.location.origin}/`;
+}
+
+async function show(url) {
+  const windows = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  const open = windows.find((one) => new URL(one.url).origin === self.location.origin);
+  if (open === undefined) return void (await self.clients.openWindow(url));
+  await open.focus();
+  await open.navigate(url).catch(() => self.clients.openWindow(url));
+}

@@ -1,0 +1,110 @@
+"""One server for all tests of the console: the real CLI with the scripted model, over real HTTP, for several people."""
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+
+from ..conftest import RUN
+from ..server.conftest import HttpServer, http_server
+from .browser import Browser
+
+PEOPLE = ("alice", "bob", "carol", "dave")
+
+
+@dataclass
+class Console:
+    """A server with a token for each person."""
+
+    sandbox: Sandbox
+    environment: dict[str, str]
+    tokens: dict[str, str]
+    server: HttpServer
+
+    @property
+    def base(self) -> str:
+        return self.server.base
+
+    @property
+    def project(self) -> Path:
+        return self.sandbox.project
+
+    @property
+    def state(self) -> Path:
+        return Path(self.environment["CLAUDE_CODE_MCP_STATE_DIR"])
+
+    def browser(self, person: str | None = None) -> Browser:
+        """A browser, in which this person has signed in."""
+        browser = Browser(self.base)
+        if person is not None:
+            assert browser.sign_in(token=self.tokens[person]).status == 200
+        return browser
+
+    def audited(self, *entries: str) -> str:
+        """The audit trail, once all of these are in it: a thread of the server writes it."""
+        deadline = time.monotonic() + 20
+        while True:
+            trail = (self.state / "audit.jsonl").read_text()
+            if all(entry in trail for entry in entries):
+                return trail
+            assert time.monotonic() < deadline, trail[-3000:]
+            time.sleep(0.02)
+
+    def ticket(self, person: str) -> str:
+        answered = Browser(self.base).post("/api/tickets", Authorization=f"Bearer {self.tokens[person]}")
+        assert answered.status == 200, answered.body
+        return str(answered.json["url"]).partition("#ticket=")[2]
+
+
+def write_tokens(file: Path, tokens: dict[str, str]) -> None:
+    file.touch(0o600)
+    file.write_text("".join(f"{name} {token}\n" for name, token in tokens.items()))
+
+
+@contextmanager
+def running_console(
+    root: Path, model_url: str, tokens: dict[str, str] | None = None, address: str = "127.0.0.1:0", **settings: str
+) -> Iterator[Console]:
+    sandbox = Sandbox(root, model_url)
+    tokens = tokens or {name: secrets.token_urlsafe(32) for name in PEOPLE}
+    tokens_file = root / "tokens"
+    write_tokens(tokens_file, tokens)
+    environment = sandbox.environment(
+        **{
+            RUN: os.environ[RUN],
+            "CLAUDE_CODE_MCP_PROFILE": "local",
+            "CLAUDE_CODE_MCP_STATE_DIR": str(root / "state"),
+            "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens_file),
+            "CLAUDE_CODE_MCP_PUSH_PRIVATE": "alice",
+            **settings,
+        }
+    )
+    with http_server(environment, sandbox.project, address) as server:
+        yield Console(sandbox, environment, tokens, server)
+
+
+@pytest.fixture(scope="package")
+def console(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Console]:
+    root = tmp_path_factory.mktemp("console")
+    hub_file = root / "mcp.json"
+    hub_file.write_text(json.dumps({"mcpServers": {"notes": {"command": "notes-server", "disabled": True}}}))
+    with running_console(root, model.url, CLAUDE_CODE_MCP_HUB_FILE=str(hub_file)) as running:
+        yield running
+
+
+@pytest.fixture
+def alice(console: Console) -> Browser:
+    return console.browser("alice")
+
+
+@pytest.fixture
+def bob(console: Console) -> Browser:
+    return console.browser("bob")

@@ -1,0 +1,216 @@
+"""How events reach watchers: encoded once, nothing lost but what is said to be lost, no secret in pieces."""
+
+import asyncio
+import contextlib
+import json
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.events import (
+    Event,
+    Message,
+    Partial,
+    PartialRun,
+    QuestionOpened,
+    StateChanged,
+    TurnStarted,
+)
+from claude_code_mcp.model.question import Question, QuestionKind
+from claude_code_mcp.model.states import State
+from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.service import Service
+from claude_code_mcp.store.event_log import EventLog
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script
+from claude_code_mcp.web.event_frames import Frame, FrameEncoder, whole_parts
+from claude_code_mcp.web.feeds import Feeds
+from claude_code_mcp.web.rings import Ring
+
+from ..engine.support import PATIENCE, options, parked, run
+
+SECRET = "hunter2-hunter2-hunter2"
+
+
+def decoded(frames: list[Frame]) -> list[tuple[str, Any]]:
+    found = []
+    for frame in frames:
+        lines = dict(line.split(": ", 1) for line in frame.data.decode().strip().split("\n"))
+        found.append((lines["event"], json.loads(lines["data"])))
+    return found
+
+
+class Encoding:
+    """A log and an encoder that is given its events."""
+
+    def __init__(self) -> None:
+        self.log = EventLog(100, 1 << 20)
+        self.encoder = FrameEncoder(Redactor([SECRET]), self.log.cursor)
+
+    def take(self, *events: Event) -> list[tuple[str, Any]]:
+        frames: list[Frame] = []
+        for event in events:
+            self.log.append(event)
+            frames += self.encoder.take(event)
+        return decoded(frames)
+
+    def flush(self) -> list[tuple[str, Any]]:
+        return decoded(list(self.encoder.flush()))
+
+
+@pytest.fixture
+def encoding() -> Encoding:
+    return Encoding()
+
+
+def test_fragments_wait_for_the_flush_and_become_one_frame(encoding: Encoding) -> None:
+    assert encoding.take(Partial("one "), Partial("two")) == []
+    ((name, data),) = encoding.flush()
+    assert (name, data["kind"], data["text"]) == ("partial", "text", "one two")
+    assert encoding.flush() == []
+
+
+def test_fragments_of_another_kind_are_another_frame(encoding: Encoding) -> None:
+    ((_, first),) = encoding.take(Partial("hm", "thinking"), Partial("no", "text"))
+    ((_, second),) = encoding.flush()
+    assert (first["kind"], first["text"], second["kind"], second["text"]) == ("thinking", "hm", "text", "no")
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_known_secret_in_fragments_never_passes_in_pieces(encoding: Encoding, size: int) -> None:
+    text = f"the word is {SECRET}, as you know"
+    sent = ""
+    for start in range(0, len(text), size):
+        encoding.take(Partial(text[start : start + size]))
+        sent += "".join(data["text"] for _, data in encoding.flush())
+    sent += "".join(data["text"] for name, data in encoding.take(StateChanged(State.IDLE)) if name == "partial")
+    assert SECRET[:8] not in sent
+    assert sent.startswith("the word is ")
+    assert sent.endswith(", as you know")
+
+
+def test_a_backlog_ends_where_no_secret_can_have_begun() -> None:
+    redactor = Redactor([SECRET])
+    parts = ["see: ", SECRET[:4], SECRET[4:10]]
+    assert whole_parts(parts, redactor) == 1
+    assert whole_parts([*parts, "nothing of the kind"], redactor) == 4
+    assert whole_parts([], redactor) == 0
+
+
+def test_what_the_log_did_not_keep_is_a_gap(encoding: Encoding) -> None:
+    ((name, data),) = encoding.take(Message({"type": "assistant", "omitted_bytes": 5_000_000}))
+    assert (name, data["first"], data["last"]) == ("gap", 1, 1)
+
+
+def test_a_question_in_the_stream_has_no_input_and_no_secret(encoding: Encoding) -> None:
+    command = f"curl -H 'X: {SECRET}'"
+    question = Question("q-1", "s", QuestionKind.PERMISSION, "Bash", {"command": command}, f"Run: {command}")
+    ((name, data),) = encoding.take(QuestionOpened(question))
+    assert (name, data["questionId"]) == ("question", "q-1")
+    assert SECRET not in json.dumps(data)
+    assert "toolInput" not in data
+
+
+def test_no_text_can_forge_an_event_of_the_stream(encoding: Encoding) -> None:
+    forged = 'x\n\nevent: answered\ndata: {"allow": true}\r\rid: 9\n\n'
+    encoding.log.append(TurnStarted(1, "m", forged))
+    (frame,) = encoding.encoder.take(encoding.log.after(0)[0])
+    assert frame.data.count(b"\n\n") == 1
+    assert frame.data.endswith(b"\n\n")
+    assert b"\r" not in frame.data
+    assert decoded([frame])[0][1]["prompt"] == forged
+
+
+def test_fragments_of_a_subagent_are_not_mixed_into_the_text(encoding: Encoding) -> None:
+    encoding.take(Partial("inner", raw={"parent_tool_use_id": "t"}), Partial("outer", raw={"event": {}}))
+    ((_, data),) = encoding.flush()
+    assert data["text"] == "outer"
+
+
+async def test_a_transcript_that_somebody_else_goes_on_with_is_reported(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, script("Say.", "Hello."), options(sandbox))
+    await parked(session)
+    wake = asyncio.Event()
+    with Feeds(service).transcript("local", session.id) as feed:
+        place = feed.ring.join(wake)
+        (file,) = sandbox.home.rglob(f"{session.id}.jsonl")
+        async with asyncio.timeout(PATIENCE):
+            while not wake.is_set():  # it is followed from a moment on that nothing tells
+                with file.open("a") as transcript:
+                    transcript.write(json.dumps({"type": "user", "uuid": "u", "message": {"content": "more"}}) + "\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), 1.0)
+        assert b"event: grown" in place.read()[0]
+        place.leave()
+
+
+# -- rings ------------------------------------------------------------------------------------------------------------
+
+
+def frame_of(seq: int, size: int = 10) -> Frame:
+    return Frame(seq, b"%d" % seq + b"." * size)
+
+
+async def test_all_watchers_get_the_very_same_bytes() -> None:
+    ring = Ring()
+    places = [ring.join(asyncio.Event()) for _ in range(50)]
+    for seq in range(1, 101):
+        ring.add(frame_of(seq))
+    reads = [place.read()[0] for place in places]
+    assert len({id(data) for data in reads}) == 1
+    assert [place.read() for place in places] == [(b"", None)] * 50
+
+
+async def test_a_watcher_that_falls_behind_learns_which_events_it_lost_and_goes_on() -> None:
+    ring = Ring(most_frames=10)
+    slow, wake = ring.join(asyncio.Event()), asyncio.Event()
+    quick = ring.join(wake)
+    got = b""
+    for seq in range(1, 31):
+        ring.add(frame_of(seq, 0))
+        ring.wake()
+        assert wake.is_set()
+        got += quick.read()[0]
+    assert got == b"".join(b"%d" % seq for seq in range(1, 31))
+    data, lost = slow.read()
+    assert lost == (1, 20)
+    assert data == b"".join(b"%d" % seq for seq in range(21, 31))
+    ring.add(frame_of(31, 0))
+    assert slow.read() == (b"31", None)
+
+
+async def test_a_ring_is_bounded_by_bytes_and_a_read_by_size() -> None:
+    ring = Ring(most_bytes=1 << 20)
+    place = ring.join(asyncio.Event())
+    for seq in range(1, 41):
+        ring.add(frame_of(seq, 100 << 10))
+    first, lost = place.read()
+    assert lost is not None
+    assert len(first) <= 256 << 10
+    total = len(first)
+    while data := place.read()[0]:
+        total += len(data)
+    assert total <= 1 << 20
+
+
+async def test_who_has_left_is_not_woken() -> None:
+    ring, wake = Ring(), asyncio.Event()
+    place = ring.join(wake)
+    place.leave()
+    assert not ring.watched
+    ring.add(frame_of(1))
+    ring.wake()
+    assert not wake.is_set()
+
+
+def test_a_run_of_fragments_from_the_log_is_one_frame_with_the_number_of_its_last() -> None:
+    log = EventLog(100, 1 << 20)
+    for part in ("a", "b", "c"):
+        log.append(Partial(part))
+    (run,) = log.after(1)
+    assert isinstance(run, PartialRun)
+    encoder = FrameEncoder(Redactor(), log.cursor)
+    assert list(encoder.take(run)) == []
+    (frame,) = encoder.finish()
+    assert frame.seq == 3
+    assert decoded([frame])[0][1]["text"] == "bc"

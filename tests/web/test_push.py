@@ -1,0 +1,378 @@
+"""Push: what arrives at real receivers, when, and what never does."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidTag
+
+from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.model.events import Event, QuestionOpened, Stalled, TurnEnded
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.model.question import Question, QuestionKind
+from claude_code_mcp.redaction import Redactor
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing.script import script, text, tool
+from claude_code_mcp.web.push.delivery import Push
+from claude_code_mcp.web.push.news import Notice, notice_of
+from claude_code_mcp.web.push.preferences import PreferenceFiles, Preferences, QuietHours, Receiver
+from claude_code_mcp.web.push.sending import SendFailed, check_url, is_public, post
+from claude_code_mcp.web.push.web_push import ServerKey, decode64, encrypt
+
+from .browser import Browser
+from .conftest import Console
+from .receiver import BrowserKeys, encode64, receiving, verified_claims
+from .test_conversation import answer, ended, question_of, start
+
+# -- from a session to the receiver ------------------------------------------------------------------------------------
+
+
+def test_question_and_end_of_a_turn_reach_a_webhook_ntfy_and_a_browser(console: Console, alice: Browser) -> None:
+    keys = BrowserKeys()
+    with receiving() as webhook, receiving() as ntfy, receiving(201) as service:
+        made = alice.post("/api/push/receivers", {"kind": "webhook", "url": f"{webhook.url}/hook?x=1"})
+        topic = {"kind": "ntfy", "url": f"{ntfy.url}/my-topic", "token": "tk_123"}
+        browser = {"kind": "webpush", "subscription": keys.subscription(f"{service.url}/send/abc"), "device": "Phone"}
+        ids = [made.json["receiver"]["id"]]
+        ids += [alice.post("/api/push/receivers", body).json["receiver"]["id"] for body in (topic, browser)]
+        try:
+            step = tool("Write", file_path=str(console.project / "pushed.txt"), content="x\n")
+            session = start(alice, console, script("Push it.", step, text("All is well.")))
+            question = question_of(alice, session)
+            link = f"{console.base}/#/sessions/{session}/questions/{question['questionId']}"
+            told = [webhook.next(), ntfy.next(), service.next()]
+            answer(alice, question, decision="allow")
+            ended(alice, session)
+            at_the_end = [webhook.next(), ntfy.next(), service.next()]
+        finally:
+            for receiver_id in ids:
+                assert alice.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 200
+    hook, publication, message = told
+    assert hook.path == "/hook?x=1"
+    signed = f"{hook.headers['webhook-id']}.{hook.headers['webhook-timestamp']}.".encode() + hook.body
+    key = base64.b64decode(made.json["secret"].removeprefix("whsec_"))
+    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert hook.headers["webhook-signature"] == f"v1,{expected}"
+    assert abs(time.time() - int(hook.headers["webhook-timestamp"])) < 300
+    assert json.loads(hook.body)["url"] == link
+    topic_message = json.loads(publication.body)
+    assert (publication.path, topic_message["topic"], topic_message["click"]) == ("/", "my-topic", link)
+    assert topic_message["message"] == "Wants to: Write pushed.txt: 1 line"
+    assert publication.headers["authorization"] == "Bearer tk_123"
+    shown = keys.decrypt(message.body)
+    assert (shown["kind"], shown["sessionId"], shown["url"]) == ("question", session, link)
+    assert (message.headers["content-encoding"], message.headers["urgency"]) == ("aes128gcm", "high")
+    assert 0 < int(message.headers["ttl"]) <= 300
+    claims = verified_claims(message.headers["authorization"], alice.get("/api/push").json["vapidPublicKey"])
+    assert claims["aud"] == service.url
+    assert time.time() < claims["exp"] < time.time() + 86_400
+    assert json.loads(at_the_end[0].body)["body"] == "Finished: All is well."
+    assert keys.decrypt(at_the_end[2].body)["kind"] == "ended"
+
+
+def test_a_test_message_tells_whether_it_arrived(console: Console, alice: Browser) -> None:
+    with receiving(200, 500) as webhook:
+        made = alice.post("/api/push/receivers", {"kind": "webhook", "url": webhook.url}).json["receiver"]
+        path = f"/api/push/receivers/{made['id']}"
+        assert alice.post(f"{path}/test").json == {"sent": True, "error": None}
+        assert alice.post(f"{path}/test").json == {"sent": False, "error": "it answered 500"}
+        (row,) = alice.get("/api/push").json["receivers"]
+        assert (row["lastError"], row["target"]) == ("it answered 500", webhook.url.removeprefix("http://"))
+        assert row["lastSentAt"] is not None
+    alice.ask("DELETE", path)
+
+
+def test_receivers_are_each_persons_own_and_their_secrets_are_shown_once(console: Console, alice: Browser) -> None:
+    made = alice.post("/api/push/receivers", {"kind": "webhook", "url": "http://127.0.0.1:9/x"}).json
+    receiver_id, secret = made["receiver"]["id"], made["secret"]
+    assert secret not in alice.get("/api/push").body.decode()
+    other = console.browser("bob")
+    assert other.get("/api/push").json["receivers"] == []
+    assert other.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 400
+    assert other.post(f"/api/push/receivers/{receiver_id}/test").status == 400
+    files = [path for path in (console.state / "web" / "push").iterdir() if path.suffix == ".json"]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert secret in "".join(path.read_text() for path in files)  # it is needed to sign
+    assert alice.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 200
+    console.audited('"act": "push_changed", "who": "alice"')
+
+
+def test_quiet_hours_and_kinds_are_kept(alice: Browser) -> None:
+    hours = {"from": "22:00", "to": "07:00", "timezone": "UTC"}
+    changed = alice.ask("PUT", "/api/push", {"events": ["question"], "quietHours": hours}).json
+    assert (changed["events"], changed["quietHours"]) == (["question"], hours)
+    assert alice.get("/api/push").json == changed
+    reset = alice.ask("PUT", "/api/push", {"events": ["question", "ended", "stalled"], "quietHours": None}).json
+    assert reset["quietHours"] is None
+
+
+def test_a_file_that_is_damaged_is_reported_and_never_replaced(tmp_path: Path) -> None:
+    files = PreferenceFiles(tmp_path)
+    files.update("alice", lambda chosen: chosen)
+    (file,) = tmp_path.glob("*.json")
+    file.write_text('{"principal": "alice", "from": "a later version"}')
+    assert files.read("alice").receivers == ()
+    with pytest.raises(UpstreamUnavailable):
+        files.update("alice", lambda chosen: chosen)
+    assert "a later version" in file.read_text()
+
+
+def test_two_servers_that_make_the_key_at_the_same_time_have_the_same(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        keys = {key.public for key in pool.map(lambda _: ServerKey(tmp_path / "web" / "vapid.pem"), range(8))}
+    assert len(keys) == 1
+    assert (tmp_path / "web" / "vapid.pem").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "webhook", "url": "http://hooks.example.com/x"},
+        {"kind": "webhook", "url": "file:///etc/passwd"},
+        {"kind": "webhook", "url": "https://user:pw@example.com/"},
+        {"kind": "webhook", "url": "https://example.com/\r\nX: y"},
+        {"kind": "webhook"},
+        {"kind": "ntfy", "url": "https://ntfy.sh/"},
+        {"kind": "ntfy", "url": "https://ntfy.sh/a/b"},
+        {"kind": "ntfy", "url": "https://ntfy.sh/topic", "token": "a\r\nb"},
+        {"kind": "webpush"},
+        {"kind": "webpush", "subscription": {"endpoint": "https://example.com", "keys": {"p256dh": "x", "auth": "y"}}},
+        {"kind": "pigeon", "url": "https://example.com"},
+    ],
+)
+def test_an_address_that_is_none_is_refused(bob: Browser, body: Any) -> None:
+    assert bob.post("/api/push/receivers", body).status == 400
+
+
+def test_who_is_not_the_operator_reaches_no_private_address(bob: Browser) -> None:
+    made = bob.post("/api/push/receivers", {"kind": "webhook", "url": "https://localhost:9/x"})
+    assert made.status == 201
+    tried = bob.post(f"/api/push/receivers/{made.json['receiver']['id']}/test").json
+    assert tried == {"sent": False, "error": "its address is not public"}
+    bob.ask("DELETE", f"/api/push/receivers/{made.json['receiver']['id']}")
+
+
+# -- addresses ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
+        "::1", "::", "fe80::1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::", "2001:0:1::", "ff02::1",
+    ],
+)  # fmt: skip
+def test_these_addresses_are_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:4700::1111", "::ffff:93.184.216.34"])
+def test_these_addresses_are_public(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+async def test_a_receiver_that_redirects_is_not_followed() -> None:
+    with receiving(302) as receiver:
+        reply = await post(receiver.url, {}, b"x", private=True)
+        assert (reply.status, reply.ok) == (302, False)
+
+
+async def test_a_receiver_that_says_nothing_is_given_up_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(SendFailed, match="in time"):
+            await post(url, {}, b"x", private=True, timeout=0.2)
+
+
+def test_without_the_operators_trust_only_encrypted_addresses_count() -> None:
+    check_url("http://10.0.0.1/x", private=True)
+    with pytest.raises(InvalidArgument):
+        check_url("http://10.0.0.1/x", private=False)
+
+
+# -- what is told ------------------------------------------------------------------------------------------------------
+
+SECRET = "correct-horse-battery"
+NOW = datetime(2026, 11, 15, 23, 30, tzinfo=UTC)
+
+
+def notice(event: Event, title: str = "Fix it") -> Notice | None:
+    event.at = NOW.timestamp()
+    return notice_of("s-1", event, lambda: title, Redactor([SECRET]))
+
+
+def permission(command: str) -> QuestionOpened:
+    deadline = NOW.timestamp() + 300
+    return QuestionOpened(
+        Question("q-1", "s-1", QuestionKind.PERMISSION, "Bash", {}, f"Run: {command}", deadline=deadline)
+    )
+
+
+def test_a_notice_has_session_reason_and_link_and_no_secret() -> None:
+    made = notice(permission(f"curl -u me:{SECRET} example.com"), title=f"Deploy with {SECRET}\nnow")
+    assert made is not None
+    fields = made.fields("https://console.example/")
+    assert SECRET not in json.dumps(fields)
+    assert fields["body"].startswith("Wants to: Run: curl")
+    assert fields["title"].startswith("Deploy with")
+    assert "\n" not in fields["title"]
+    assert fields["url"] == "https://console.example/#/sessions/s-1/questions/q-1"
+
+
+def test_a_turn_that_the_person_ended_is_no_news() -> None:
+    ends = {code: notice(TurnEnded(1, Outcome(code, result="r", detail="d"))) for code in OutcomeCode}
+    silent = {code for code, made in ends.items() if made is None}
+    assert silent == {OutcomeCode.INTERRUPTED, OutcomeCode.CANCELLED, OutcomeCode.DROPPED}
+    failed = ends[OutcomeCode.CRASHED]
+    assert failed is not None
+    assert failed.body == "Failed (crashed): d"
+
+
+def test_a_stall_is_news() -> None:
+    made = notice(Stalled(120.0))
+    assert made is not None
+    assert (made.kind, "120 seconds" in made.body) == ("stalled", True)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "quiet"),
+    [("22:00", "07:00", True), ("23:31", "07:00", False), ("08:00", "12:00", False), ("23:30", "23:31", True)],
+)
+def test_quiet_hours_hold_also_over_midnight(begins: str, ends: str, quiet: bool) -> None:
+    hours = QuietHours.model_validate({"from": begins, "to": ends, "timezone": "UTC"})
+    assert hours.hold(NOW) is quiet
+    chosen = Preferences(principal="p", quiet_hours=hours)
+    assert chosen.wants("question", NOW) is not quiet
+
+
+def test_quiet_hours_are_those_of_the_persons_own_zone() -> None:
+    hours = QuietHours.model_validate({"from": "00:00", "to": "06:00", "timezone": "Europe/Berlin"})
+    assert hours.hold(NOW)  # half past midnight there
+    assert not hours.hold(NOW - timedelta(hours=1))
+
+
+def test_a_message_for_a_browser_differs_each_time_and_is_read_by_that_browser_alone() -> None:
+    keys = BrowserKeys()
+    public, auth = encode64(keys.public), encode64(keys.auth)
+    first, second = (encrypt(b'{"a": 1}', public, auth) for _ in range(2))
+    assert first != second
+    assert keys.decrypt(first) == {"a": 1}
+    with pytest.raises(InvalidTag):
+        BrowserKeys().decrypt(second)
+
+
+def test_base64url_is_read_strictly() -> None:
+    assert decode64("_-8") == b"\xff\xef"
+    with pytest.raises(ValueError, match="base64url"):
+        decode64("a b")
+
+
+# -- delivery ----------------------------------------------------------------------------------------------------------
+
+Pushing = Callable[..., Push]
+
+
+@pytest.fixture
+async def pushing(service: Service, tmp_path: Path) -> Any:
+    made: list[Push] = []
+
+    def make(*urls: str, kind: str = "webhook", **fields: Any) -> Push:
+        push = Push(service, tmp_path / "web", pauses=(0.01, 0.01, 0.01))
+        push.base = "http://console/"
+        for number, url in enumerate(urls):
+            secret = "whsec_" + base64.b64encode(b"x" * 32).decode()
+            receiver = Receiver(
+                id=f"r{number}",
+                kind=kind,
+                url=url,
+                created_at=0.0,
+                secret=secret,
+                **fields,
+            )
+            push.files.add("local", receiver)
+        made.append(push)
+        return push
+
+    yield make
+    for push in made:
+        push.close()
+
+
+def news(push: Push, body: str = "r") -> None:
+    event = TurnEnded(1, Outcome(OutcomeCode.COMPLETED, result=body))
+    event.at = time.time()
+    push.event("s-1", "local", event)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not reached():  # noqa: ASYNC110 - it is written by a thread
+            await asyncio.sleep(0.01)
+
+
+async def taken(receiver: Any) -> Any:
+    return await asyncio.to_thread(receiver.next)
+
+
+async def test_a_receiver_that_fails_is_tried_again_with_the_same_id(pushing: Pushing) -> None:
+    with receiving(500, 503, 429, 200) as receiver:
+        news(pushing(receiver.url))
+        tries = [await taken(receiver) for _ in range(4)]
+    assert len({one.headers["webhook-id"] for one in tries}) == 1
+    assert {json.loads(one.body)["body"] for one in tries} == {"Finished: r"}
+
+
+async def test_a_dead_receiver_delays_no_other_and_never_the_one_who_tells(pushing: Pushing) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute, receiving() as receiver:
+        push = pushing(f"http://127.0.0.1:{mute.getsockname()[1]}", receiver.url)
+        for number in range(200):
+            news(push, str(number))
+        while json.loads((await taken(receiver)).body)["body"] != "Finished: 199":
+            pass  # what finds no room are the oldest
+
+
+async def test_a_refusal_for_good_is_not_tried_again(pushing: Pushing) -> None:
+    with receiving(403, 200) as receiver:
+        push = pushing(receiver.url)
+        news(push, "first")
+        news(push, "second")
+        got = [json.loads((await taken(receiver)).body)["body"] for _ in range(2)]
+    assert got == ["Finished: first", "Finished: second"]
+
+
+async def test_a_subscription_that_has_ended_is_removed(pushing: Pushing) -> None:
+    keys = BrowserKeys()
+    with receiving(410) as receiver:
+        push = pushing(receiver.url, kind="webpush", public_key=encode64(keys.public), auth=encode64(keys.auth))
+        news(push)
+        await taken(receiver)
+        await until(lambda: not push.files.read("local").receivers)
+
+
+async def test_a_question_that_is_answered_already_is_not_told(pushing: Pushing) -> None:
+    with receiving() as receiver:
+        push = pushing(receiver.url)
+        push.event("s-1", "local", permission("ls"))  # no such question is open
+        news(push)
+        assert json.loads((await taken(receiver)).body)["kind"] == "ended"
+
+
+async def test_a_message_for_a_browser_is_short_enough_whatever_it_says(pushing: Pushing) -> None:
+    keys = BrowserKeys()
+    with receiving(201) as receiver:
+        push = pushing(receiver.url, kind="webpush", public_key=encode64(keys.public), auth=encode64(keys.auth))
+        news(push, "\U0001f600" * 5000)
+        got = await taken(receiver)
+    assert len(got.body) < 4096
+    assert keys.decrypt(got.body)["kind"] == "ended"

@@ -1,0 +1,171 @@
+// The sessions: those that need somebody, those at work, and all others, read from the disk in pages.
+
+import { get, messageOf } from "./api";
+import { button, freshId, h, keyed, replace } from "./dom";
+import type { Live } from "./live";
+import type { SessionRow } from "./types";
+import { ago, dollars, moment, place } from "./words";
+
+interface ListPage {
+  attention: SessionRow[];
+  sessions: SessionRow[];
+  nextOffset?: number | null;
+}
+
+const PAGE = 30;
+const SEARCH_DELAY = 250;
+
+export class ListView {
+  readonly element: HTMLElement;
+  private readonly search = h("input", { type: "search", id: freshId("search"), placeholder: "Search sessions", autocomplete: "off",
+    aria: { label: "Search sessions" }, on: { input: () => this.typed() } });
+  private readonly whole = h("input", { type: "checkbox", id: freshId("whole"), on: { change: () => void this.load() } });
+  private readonly needing = new Section("Needs you");
+  private readonly working = new Section("Working");
+  private readonly rest = new Section("Sessions");
+  private readonly more = button("Show more", () => void this.load(this.next ?? 0), { class: "more", hidden: true });
+  private readonly note = h("p", { class: "hint", role: "status" });
+  private readonly empty = h("p", { class: "hint", hidden: true });
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private stored: SessionRow[] = [];
+  private next: number | null = null;
+  private request = 0;
+  private readonly clock: ReturnType<typeof setInterval>;
+  private current: string | null = null;
+
+  constructor(private readonly live: Live) {
+    this.element = h("nav", { class: "sessions", aria: { label: "Sessions" } },
+      h("div", { class: "search", role: "search" }, this.search,
+        h("label", { class: "check", for: this.whole.id }, this.whole, "in whole conversations")),
+      this.needing.element, this.working.element, this.rest.element, this.empty, this.note, this.more);
+    live.onChange(() => this.draw());
+    live.lost = () => void this.load();
+    this.clock = setInterval(() => this.draw(), 60_000);
+  }
+
+  close(): void {
+    clearInterval(this.clock);
+  }
+
+  focusSearch(): void {
+    this.search.focus();
+  }
+
+  /** Marks the session that is shown beside the list. */
+  select(id: string | null): void {
+    this.current = id;
+    this.draw();
+  }
+
+  private typed(): void {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.load(), SEARCH_DELAY);
+  }
+
+  /** Reads the first page, or the one at an offset. An answer that comes late, after another request, is dropped. */
+  async load(offset = 0): Promise<void> {
+    const number = (this.request += 1);
+    const query = new URLSearchParams({ limit: String(PAGE), offset: String(offset) });
+    const text = this.search.value.trim();
+    if (text) query.set("text", text);
+    if (text && this.whole.checked) query.set("whole", "1");
+    this.element.setAttribute("aria-busy", "true");
+    try {
+      const page = await get<ListPage>(`/api/sessions?${query}`);
+      if (number !== this.request) return;
+      this.stored = offset ? [...this.stored, ...page.sessions] : page.sessions;
+      this.next = page.nextOffset ?? null;
+      this.live.learn([...page.attention, ...page.sessions]);
+      this.note.textContent = "";
+    } catch (error) {
+      this.note.textContent = messageOf(error);
+    }
+    this.element.removeAttribute("aria-busy");
+    this.draw();
+  }
+
+  private draw(): void {
+    const searching = this.search.value.trim() !== "";
+    const rows = this.shown(searching);
+    const needing = rows.filter((row) => row.needs);
+    const working = rows.filter((row) => !row.needs && row.status === "running");
+    const others = rows.filter((row) => !row.needs && row.status !== "running");
+    this.needing.draw(needing, this.current);
+    this.working.draw(working, this.current);
+    this.rest.draw(others, this.current);
+    this.more.hidden = this.next === null;
+    this.empty.hidden = rows.length > 0 || this.element.hasAttribute("aria-busy");
+    this.empty.textContent = searching ? "Nothing found." : "No session yet.";
+    const waiting = [...this.live.rows.values()].filter((row) => row.needs === "question").length;
+    document.title = waiting ? `(${waiting}) Claude Code` : "Claude Code";
+  }
+
+  /** The stored rows as they are now; before them, unless something is searched for, those that the server has in
+   * memory. */
+  private shown(searching: boolean): SessionRow[] {
+    const stored = new Map(this.stored.map((row) => [row.sessionId, { ...row, ...this.live.rows.get(row.sessionId), mention: row.mention ?? null }]));
+    if (searching) return [...stored.values()];
+    const live = [...this.live.rows.values()].filter((row) => row.inMemory && !stored.has(row.sessionId));
+    const rows = [...live, ...stored.values()].filter((row) => !row.archived);
+    return rows.sort((one, other) => rank(one) - rank(other) || moment(other.lastUsed) - moment(one.lastUsed));
+  }
+}
+
+const NEEDS = { question: 0, stalled: 1, error: 2 } as const;
+
+function rank(row: SessionRow): number {
+  return row.needs ? NEEDS[row.needs] : row.pinned ? 3 : 4;
+}
+
+class Section {
+  readonly element: HTMLElement;
+  private readonly list = h("ul", { class: "rows", role: "list" });
+  private readonly number = h("span", { class: "number" });
+
+  constructor(title: string) {
+    this.element = h("section", null, h("h2", null, title, " ", this.number), this.list);
+  }
+
+  draw(rows: readonly SessionRow[], current: string | null): void {
+    this.element.hidden = !rows.length;
+    this.number.textContent = String(rows.length || "");
+    keyed(this.list, rows, (row) => row.sessionId, (row, old) => rowElement(row, current, old));
+  }
+}
+
+export function titleOf(row: SessionRow): string {
+  return row.title || row.prompt || "Untitled";
+}
+
+const STATUS_WORDS: Record<string, string> = {
+  running: "working", waiting_for_input: "asks", completed: "done", error: "failed", interrupted: "interrupted", cancelled: "ended",
+};
+
+export function statusWord(row: SessionRow): string {
+  if (row.needs === "stalled") return "silent";
+  return row.status ? (STATUS_WORDS[row.status] ?? row.status) : "";
+}
+
+function rowElement(row: SessionRow, current: string | null, old: HTMLElement | undefined): HTMLElement {
+  const element = old ?? h("li", null, h("a", { class: "row" }));
+  const link = element.firstElementChild as HTMLAnchorElement;
+  const shown = JSON.stringify([row, row.sessionId === current, ago(moment(row.lastUsed))]);
+  if (element.dataset["shown"] === shown) return element;
+  element.dataset["shown"] = shown;
+  const ask = row.asks?.[0];
+  link.href = `#/sessions/${encodeURIComponent(row.sessionId)}`;
+  link.dataset["status"] = row.needs ?? row.status ?? "stored";
+  if (row.sessionId === current) link.setAttribute("aria-current", "page");
+  else link.removeAttribute("aria-current");
+  const status = statusWord(row);
+  replace(link,
+    h("span", { class: "row-head" }, h("span", { class: "title" }, row.pinned && "★ ", titleOf(row)),
+      h("span", { class: "when" }, ago(moment(row.lastUsed)))),
+    ask && h("span", { class: "asks" }, ask.description),
+    row.mention && h("span", { class: "mention" }, row.mention),
+    h("span", { class: "row-foot" },
+      status && h("span", { class: "badge" }, status),
+      h("span", { class: "place" }, place(row.directory)),
+      h("span", { class: "cost" }, dollars(row.costUsd))));
+  return element;
+}

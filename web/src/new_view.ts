@@ -1,0 +1,56 @@
+// A new session: the task, where to work, and how much to ask.
+
+import { messageOf, post } from "./api";
+import { button, freshId, h } from "./dom";
+import { modeWords } from "./question_view";
+import type { Me } from "./types";
+
+const LAST_DIRECTORY = "claude-code-mcp.directory";
+
+export function newView(me: Me, go: (route: string) => void): HTMLElement {
+  const prompt = h("textarea", { id: freshId("prompt"), rows: 6, required: true, placeholder: "What should Claude do?",
+    on: { keydown: (event) => void (event.key === "Enter" && (event.ctrlKey || event.metaKey) && start()) } });
+  const list = freshId("directories");
+  const directory = h("input", { type: "text", id: freshId("directory"), list, autocomplete: "off", spellcheck: "false",
+    value: localStorage.getItem(LAST_DIRECTORY) ?? me.directories[0] ?? "" });
+  const mode = h("select", { id: freshId("mode") }, ...me.modes.map((name) =>
+    h("option", { value: name, selected: name === "default" }, `${name}: ${modeWords(name)}`)));
+  const model = h("input", { type: "text", id: freshId("model"), autocomplete: "off", spellcheck: "false", placeholder: "as configured" });
+  const budget = h("input", { type: "text", id: freshId("budget"), autocomplete: "off", placeholder: "no limit of its own" });
+  budget.inputMode = "decimal";
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+
+  const start = (): void => {
+    const body: Record<string, unknown> = { prompt: prompt.value.trim() };
+    if (directory.value.trim()) body["workingDirectory"] = directory.value.trim();
+    if (model.value.trim()) body["model"] = model.value.trim();
+    if (mode.value) body["permissionMode"] = mode.value;
+    if (budget.value.trim()) body["maxBudgetUsd"] = Number(budget.value);
+    submit.disabled = true;
+    post<{ sessionId: string }>("/api/sessions", body).then((made) => {
+      localStorage.setItem(LAST_DIRECTORY, directory.value.trim());
+      go(`/sessions/${made.sessionId}`);
+    }, (error: unknown) => {
+      problem.textContent = messageOf(error);
+      problem.hidden = false;
+      submit.disabled = false;
+    });
+  };
+  const submit = button("Start", start, { class: "allow" });
+  const row = (label: string, control: HTMLElement): HTMLElement =>
+    h("p", { class: "control" }, h("label", { for: control.id }, label), control);
+  return h("div", { class: "page" },
+    viewHead("New session"),
+    h("div", { class: "page-body narrow" },
+      row("Task", prompt),
+      row("Directory", directory),
+      h("datalist", { id: list }, ...me.directories.map((path) => h("option", { value: path }))),
+      row("Permissions", mode),
+      h("details", null, h("summary", null, "More"), row("Model", model), row("Budget in dollars", budget)),
+      problem, h("div", { class: "actions" }, submit)));
+}
+
+export function viewHead(title: string): HTMLElement {
+  return h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
+    h("div", { class: "heading" }, h("h1", { tabindex: -1 }, title)));
+}

@@ -1,0 +1,49 @@
+// Notifications on this device, also while the page is closed.
+
+import { post, send } from "./api";
+import { deviceName } from "./sign_in_view";
+
+interface WorkerPolicy {
+  createScriptURL(address: string): string;
+}
+
+interface TrustedTypes {
+  createPolicy(name: string, rules: { createScriptURL(address: string): string }): WorkerPolicy;
+}
+
+let worker: string | null = null;
+
+/** The one address of a script that this page loads, in the form that the browser wants. */
+function workerAddress(): string {
+  const { trustedTypes } = globalThis as { trustedTypes?: TrustedTypes };
+  worker ??= trustedTypes
+    ? trustedTypes.createPolicy("claude-code-mcp", { createScriptURL: () => "/sw.js" }).createScriptURL("")
+    : "/sw.js";
+  return worker;
+}
+
+/** Why notifications cannot be had here; null if they can. */
+export function pushProblem(key: string | null | undefined): string | null {
+  if (!isSecureContext) return "Browsers allow notifications only over HTTPS or on this machine itself.";
+  if (!("serviceWorker" in navigator) || !("PushManager" in window)) return "This browser has no Web Push. On an iPhone, add the page to the home screen first.";
+  return key ? null : "The server has Web Push switched off.";
+}
+
+export async function subscription(): Promise<PushSubscription | null> {
+  if (!("serviceWorker" in navigator)) return null;
+  const registration = await navigator.serviceWorker.getRegistration("/");
+  return (await registration?.pushManager?.getSubscription()) ?? null;
+}
+
+export async function switchOn(key: string): Promise<void> {
+  if ((await Notification.requestPermission()) !== "granted") throw new Error("The browser does not allow notifications for this page.");
+  await navigator.serviceWorker.register(workerAddress());
+  const registration = await navigator.serviceWorker.ready;
+  const made = await registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: key });
+  await post("/api/push/receivers", { kind: "webpush", subscription: made.toJSON(), device: deviceName() });
+}
+
+export async function switchOff(receiver: string | null): Promise<void> {
+  if (receiver !== null) await send("DELETE", `/api/push/receivers/${encodeURIComponent(receiver)}`);
+  await (await subscription())?.unsubscribe();
+}

@@ -1,0 +1,173 @@
+// What a tool call does, for people: changes as diffs, commands whole, plans as text, the rest field by field.
+
+import { h, replace, type Child } from "./dom";
+import { lineDiff, unifiedDiff, type Row } from "./diff";
+import { diffView } from "./diff_view";
+import { codeBlock, markdown } from "./markdown";
+import type { Item } from "./types";
+import { count, visible } from "./words";
+
+const SHORT = 200;
+
+export const COMMANDS = new Set(["Bash", "PowerShell"]);
+
+/** The input of a call, all of it. Files below the session's directory are named from there. */
+export function inputView(tool: string, input: unknown, directory: string): HTMLElement {
+  const fields = isRecord(input) ? input : {};
+  const rest = { ...fields };
+  const nodes: Child[] = [];
+  const file = take(rest, "file_path") || take(rest, "notebook_path");
+  const change = takeChange(tool, rest);
+  if (change !== null) nodes.push(diffView(change, below(file, directory) || tool));
+  else if (file) nodes.push(field("file", below(file, directory)));
+  const command = COMMANDS.has(tool) ? take(rest, "command") : "";
+  if (command) nodes.push(commandView(command));
+  const plan = tool === "ExitPlanMode" ? take(rest, "plan") : "";
+  if (plan) nodes.push(h("div", { class: "markdown plan" }, markdown(visible(plan))));
+  for (const [name, value] of Object.entries(rest)) nodes.push(field(name, value));
+  return h("div", { class: "tool-input" }, nodes);
+}
+
+/** The changes of an edit, taken out of its fields; null if the call is none that is known. */
+function takeChange(tool: string, rest: Record<string, unknown>): Row[] | null {
+  if (tool === "Edit" && typeof rest["old_string"] === "string" && typeof rest["new_string"] === "string") {
+    const rows = lineDiff(take(rest, "old_string"), take(rest, "new_string"));
+    if (rest["replace_all"] === false) delete rest["replace_all"];
+    return rows.map(withoutNumbers);
+  }
+  if (tool === "MultiEdit" && Array.isArray(rest["edits"]) && rest["edits"].every(isEdit)) {
+    const edits = rest["edits"] as { old_string: string; new_string: string; replace_all?: boolean }[];
+    if (edits.some((edit) => edit.replace_all)) return null;
+    delete rest["edits"];
+    return edits.flatMap((edit, at) => [
+      ...(at ? [{ kind: "gap", text: "" } as Row] : []),
+      ...lineDiff(edit.old_string, edit.new_string).map(withoutNumbers),
+    ]);
+  }
+  if (tool === "Write" && typeof rest["content"] === "string") return lineDiff("", take(rest, "content"));
+  return null;
+}
+
+/** An edit knows lines of a file, but not where in it they are. */
+function withoutNumbers(row: Row): Row {
+  return { kind: row.kind, text: row.text };
+}
+
+function isEdit(value: unknown): boolean {
+  return isRecord(value) && typeof value["old_string"] === "string" && typeof value["new_string"] === "string";
+}
+
+function commandView(command: string): HTMLElement {
+  const shown = visible(command);
+  const lines = command.split("\n").length;
+  const measure = lines > 12 || command.length > 1200 ? `${count(command.length, "character")}, ${count(lines, "line")}` : "";
+  return h("div", { class: "command" }, codeBlock(shown, measure ? `command · ${measure}` : "command"));
+}
+
+function field(name: string, value: unknown): HTMLElement {
+  const label = h("dt", null, visible(name));
+  if (typeof value === "string" && (value.includes("\n") || value.length > SHORT)) {
+    return h("dl", { class: "field" }, label, h("dd", null, codeBlock(visible(value), count(value.length, "character"))));
+  }
+  if (typeof value === "string") return h("dl", { class: "field" }, label, h("dd", null, visible(value)));
+  const text = visible(JSON.stringify(value, null, 2) ?? String(value));
+  const body = text.includes("\n") ? codeBlock(text, "json") : h("code", null, text);
+  return h("dl", { class: "field" }, label, h("dd", null, body));
+}
+
+const STATUS_WORDS: Record<string, string> = { ok: "done", error: "failed", asked: "asks", running: "running", none: "no result" };
+
+/** A call folded to one line, with its outcome; input and result are made when it is unfolded. */
+export class ToolView {
+  readonly element: HTMLDetailsElement;
+  /** Where the steps of a subagent go that the call has started. */
+  readonly steps = h("div", { class: "steps" });
+  private readonly status = h("span", { class: "status" });
+  private readonly name = h("span", { class: "tool-name" });
+  private readonly about = h("span", { class: "tool-about" });
+  private readonly body = h("div", { class: "tool-body" });
+  private drawn: Item | null = null;
+  private running = false;
+  private asked = false;
+
+  /** `whole` gets an item of which only a part is here. */
+  constructor(private item: Item, private readonly directory: string, private readonly whole: (item: Item) => Promise<Item>) {
+    this.element = h("details", { class: "tool", on: { toggle: () => this.open() } },
+      h("summary", null, this.status, this.name, this.about), this.body, this.steps);
+    this.update(item, false);
+  }
+
+  update(item: Item, running: boolean): void {
+    this.item = item;
+    this.running = running;
+    this.drawStatus();
+    this.name.textContent = toolTitle(visible(item.name ?? "tool"));
+    this.about.textContent = below(summary(item), this.directory);
+    this.draw();
+  }
+
+  /** Whether somebody has to decide on this call first. */
+  setAsked(asked: boolean): void {
+    this.asked = asked;
+    this.drawStatus();
+  }
+
+  private drawStatus(): void {
+    const status = this.item.status || (this.asked ? "asked" : this.running ? "running" : "none");
+    this.element.dataset["status"] = status;
+    this.status.textContent = STATUS_WORDS[status] ?? "";
+  }
+
+  private open(): void {
+    this.draw();
+    if (this.element.open && this.item.cut) {
+      void this.whole(this.item).then((item) => this.update({ ...item, cut: false }, false), () => undefined);
+    }
+  }
+
+  private draw(): void {
+    const { item } = this;
+    if (!this.element.open || item === this.drawn) return;
+    this.drawn = item;
+    const name = item.name ?? "tool";
+    const file = below(isRecord(item.input) ? String(item.input["file_path"] ?? name) : name, this.directory);
+    replace(this.body,
+      item.cut && h("p", { class: "hint" }, "Long parts are shortened until all of it is here."),
+      item.diff ? diffView(unifiedDiff(item.diff), file) : inputView(name, item.input, this.directory),
+      item.result && h("div", { class: "result" }, codeBlock(item.result, item.status === "error" ? "error" : "result")));
+  }
+}
+
+/** A path as it is seen from the session's directory; others stay whole. */
+function below(path: string, directory: string): string {
+  const inside = directory && path.startsWith(directory) && "/\\".includes(path[directory.length] ?? "x");
+  return inside ? path.slice(directory.length + 1) : path;
+}
+
+/** `tool of server` for a tool of an MCP server. */
+export function toolTitle(name: string): string {
+  const parts = /^mcp__(.+?)__(.+)$/.exec(name);
+  return parts === null ? name : `${parts[2]} · ${parts[1]}`;
+}
+
+/** What the call is about, on one line. */
+function summary(item: Item): string {
+  const input = isRecord(item.input) ? item.input : {};
+  const names = ["command", "file_path", "notebook_path", "pattern", "url", "query", "description", "prompt", "plan"];
+  for (const name of names) {
+    const value = input[name];
+    if (typeof value === "string" && value) return visible(value.slice(0, 300)).replace(/\s+/g, " ");
+  }
+  return (item.description ?? "") || Object.entries(input).map(([key, value]) => `${key}: ${String(value).slice(0, 60)}`).join(", ").slice(0, 300);
+}
+
+export function isRecord(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+function take(fields: Record<string, unknown>, name: string): string {
+  const value = fields[name];
+  if (typeof value !== "string") return "";
+  delete fields[name];
+  return value;
+}

@@ -1,0 +1,144 @@
+// One turn: the prompt, what happened, what is being written right now, and how it ended.
+
+import { h } from "./dom";
+import { itemView, type ItemView, type WholeItem } from "./item_views";
+import { StreamingMarkdown } from "./markdown";
+import type { Item, Turn } from "./types";
+import { dollars, duration } from "./words";
+
+export interface Ending {
+  code: string;
+  detail?: string | null;
+  costUsd?: number | null;
+  durationMs?: number | null;
+}
+
+const SHORT_PAUSE = 50;
+const LONGEST_PAUSE = 1000;
+const ENDINGS: Record<string, string> = {
+  interrupted: "Interrupted",
+  cancelled: "Cancelled",
+  timeout: "Stopped: the time was up",
+  max_turns: "Stopped at the limit of turns",
+  max_budget: "Stopped at the budget",
+  api_error: "The API failed",
+  crashed: "Claude Code ended unexpectedly",
+  start_failed: "Claude Code could not be started",
+};
+
+export class TurnView {
+  readonly element: HTMLElement;
+  private readonly prompt = h("p", { class: "prompt" });
+  /** By which a screen reader goes from turn to turn. */
+  private readonly title = h("h2", { class: "spoken" });
+  private readonly items = h("div", { class: "items" });
+  private readonly end = h("p", { class: "ending" });
+  private readonly views = new Map<string, { view: ItemView; item: Item }>();
+  private writing: StreamingMarkdown | null = null;
+  private thinking: HTMLElement | null = null;
+  private unwritten = "";
+  private frame = 0;
+
+  constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly whole: WholeItem) {
+    this.element = h("article", { class: "turn" }, this.title, this.prompt, this.items, this.end);
+    this.update(turn);
+  }
+
+  /** Takes a newer state of the same turn; what is there already stays in place. */
+  update(turn: Turn): void {
+    this.turn = turn;
+    this.prompt.textContent = turn.prompt ?? "";
+    this.prompt.hidden = !turn.prompt;
+    this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
+    for (const item of turn.items) this.put(item, null);
+  }
+
+  /** Adds an item, or replaces the one with its id. */
+  put(item: Item, parent: string | null): void {
+    const known = this.views.get(item.id);
+    if (known !== undefined) {
+      known.item = merged(known.item, item);
+      known.view.update(known.item, this.live);
+      return;
+    }
+    if (parent === null) this.settle();
+    const view = itemView(item, this.directory, this.whole);
+    view.update(item, this.live);
+    this.views.set(item.id, { view, item });
+    const place = parent === null ? this.items : (this.views.get(parent)?.view.steps ?? this.items);
+    place.append(view.element);
+  }
+
+  /** Whether somebody has to decide on a call of this turn. */
+  setAsked(id: string, asked: boolean): void {
+    this.views.get(id)?.view.setAsked?.(asked);
+  }
+
+  has(id: string): boolean {
+    return this.views.has(id);
+  }
+
+  /** A fragment of what is being written; drawn once for each picture of the screen. */
+  write(kind: string, text: string): void {
+    if (kind === "thinking") {
+      this.thinking ??= this.items.appendChild(h("p", { class: "note busy" }, "Thinking…"));
+      return;
+    }
+    if (kind !== "text") return;
+    this.unwritten += text;
+    if (this.frame) return;
+    // A long block is made again with every change; the longer it is, the less often.
+    const pause = Math.min((this.writing?.whole.length ?? 0) / 50, LONGEST_PAUSE);
+    this.frame = pause > SHORT_PAUSE ? window.setTimeout(() => this.draw(), pause) : requestAnimationFrame(() => this.draw());
+  }
+
+  private draw(): void {
+    this.frame = 0;
+    this.thinking?.remove();
+    this.thinking = null;
+    if (this.writing === null) {
+      this.writing = new StreamingMarkdown();
+      this.items.append(h("div", { class: "said writing" }, this.writing.element));
+    }
+    this.writing.add(this.unwritten);
+    this.unwritten = "";
+  }
+
+  /** What was being written is there whole, or is void. */
+  settle(): void {
+    cancelAnimationFrame(this.frame);
+    clearTimeout(this.frame);
+    this.frame = 0;
+    this.unwritten = "";
+    this.writing?.element.parentElement?.remove();
+    this.writing = null;
+    this.thinking?.remove();
+    this.thinking = null;
+  }
+
+  /** The turn is over, or goes on. */
+  setLive(live: boolean): void {
+    if (this.live === live) return;
+    this.live = live;
+    if (!live) this.settle();
+    for (const { view, item } of this.views.values()) view.update(item, live);
+  }
+
+  ended(ending: Ending): void {
+    this.setLive(false);
+    const parts = [
+      ENDINGS[ending.code] ?? (ending.code === "completed" ? "Done" : ending.code.replace(/_/g, " ")),
+      ending.code === "completed" ? "" : (ending.detail ?? ""),
+      ending.durationMs ? duration(ending.durationMs) : "",
+      dollars(ending.costUsd),
+    ];
+    this.end.textContent = parts.filter(Boolean).join(" · ");
+    this.end.classList.toggle("bad", !["completed", "interrupted"].includes(ending.code));
+  }
+}
+
+/** An item with what is new of it: the result of a call comes without the call. */
+function merged(item: Item, news: Item): Item {
+  const told = Object.entries(news).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return { ...item, ...Object.fromEntries(told) };
+}

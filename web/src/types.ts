@@ -1,0 +1,116 @@
+// What the server tells. Whatever may be absent is optional or null; both mean the same.
+
+export type Status = "running" | "waiting_for_input" | "completed" | "error" | "interrupted" | "cancelled";
+
+export interface SessionRow {
+  sessionId: string;
+  title?: string | null;
+  /** What it began with; a session that is new has no title yet. */
+  prompt?: string | null;
+  directory?: string | null;
+  branch?: string | null;
+  lastUsed?: string | null;
+  status?: Status | null;
+  inMemory?: boolean;
+  needs?: "question" | "stalled" | "error" | null;
+  asks?: { questionId: string; kind: QuestionKind; description: string }[] | null;
+  model?: string | null;
+  costUsd?: number | null;
+  pinned?: boolean;
+  archived?: boolean;
+  mention?: string | null;
+  queued?: string | null;
+  retrying?: string | null;
+  stalledSeconds?: number | null;
+}
+
+export type QuestionKind = "permission" | "plan_review" | "user_question";
+
+export interface Choice {
+  question: string;
+  header: string;
+  options: { label: string; description: string }[];
+  several: boolean;
+}
+
+/** An open question, whole. */
+export interface Question {
+  questionId: string;
+  sessionId: string;
+  kind: QuestionKind;
+  toolName: string;
+  toolUseId?: string | null;
+  toolInput: Record<string, unknown>;
+  description: string;
+  reason?: string | null;
+  blockedPath?: string | null;
+  expiresAt?: string | null;
+  canAllowForSession?: boolean | null;
+  /** What an allowance for the session covers, as rules. */
+  sessionRules?: string[] | null;
+  modes?: string[] | null;
+  modeAfter?: string | null;
+  choices?: Choice[] | null;
+}
+
+export interface Answer {
+  decision: "allow" | "deny";
+  scope?: "once" | "session";
+  reason?: string;
+  answers?: (string | string[])[];
+  permissionMode?: string;
+}
+
+export interface Item {
+  id: string;
+  kind: "text" | "thinking" | "tool" | "message" | "note";
+  text?: string | null;
+  name?: string | null;
+  description?: string | null;
+  input?: unknown;
+  /** Of a tool call; empty while nothing has come back. */
+  status?: "ok" | "error" | "" | null;
+  result?: string | null;
+  diff?: string | null;
+  agent?: string | null;
+  /** Long values are shortened; the whole item can be had. */
+  cut?: boolean;
+}
+
+export interface Turn {
+  number: number;
+  prompt?: string | null;
+  at?: string | null;
+  messageId?: string | null;
+  model?: string | null;
+  items: Item[];
+}
+
+export interface TurnsPage {
+  sessionId: string;
+  title?: string | null;
+  total: number;
+  first: number;
+  turns: Turn[];
+  cursor?: string | null;
+}
+
+export interface SessionDetails {
+  session: SessionRow;
+  questions: Question[];
+  permissionMode?: string | null;
+  error?: { code: string; message: string } | null;
+  tokens?: { input: number; output: number } | null;
+  turnCount?: number | null;
+  runsElsewhere?: boolean;
+}
+
+export interface Me {
+  principal: string;
+  version: string;
+  device?: string | null;
+  modes: string[];
+  directories: string[];
+  hub: boolean;
+  vapidPublicKey?: string | null;
+}
