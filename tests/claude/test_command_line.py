@@ -121,6 +121,7 @@ TABLE: dict[str, list[Expected]] = {
             files={"settings.json": json.dumps({"sandbox": SANDBOX})},
         )
     ],
+    "worktree": [Expected(True)],  # made before the process starts, in which it is only the directory
     "file_checkpointing": [Expected(True, variables={"CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING": "1"})],
     "include_partial_messages": [Expected(False, removed=["--include-partial-messages"])],
     "persist": [Expected(False, ["--no-session-persistence"])],

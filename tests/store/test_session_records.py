@@ -18,6 +18,7 @@ from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, Tool
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.usage import ModelUsage, Usage
+from claude_code_mcp.model.worktree import Worktree
 from claude_code_mcp.store import session_records
 from claude_code_mcp.store.session_records import LOCAL, Aliases, SessionRecord, SessionRecords
 
@@ -55,6 +56,15 @@ EVERYTHING = SessionOptions(
     debug_file="/tmp/x",
     executable="/bin/claude",
     env={"A": "b"},
+    worktree=Worktree(
+        path="/src/.claude/worktrees/mcp-1",
+        branch="worktree-mcp-1",
+        base="0123",
+        into="main",
+        repository="/src",
+        common_dir="/src/.git",
+        git_dir="/src/.git/worktrees/mcp-1",
+    ),
 )
 
 

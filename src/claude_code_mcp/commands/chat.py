@@ -12,6 +12,7 @@ import contextlib
 import os
 import queue
 import select
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -81,8 +82,9 @@ def _run(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
     }
     prompt = _text(arguments.prompt)
     made = sessions.create(prompt, **{name: value for name, value in options.items() if value is not None})
+    conversation = _Conversation(sessions, made["sessionId"], arguments, cursor="0")
     print(f"session {made['sessionId']}", file=sys.stderr, flush=True)
-    return _Conversation(sessions, made["sessionId"], arguments, cursor="0").until_rest()
+    return conversation.until_rest()
 
 
 def _send(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
@@ -112,8 +114,12 @@ class _Typed(NamedTuple):
     questions: int
 
 
-_Happening = Report | _Typed | Exception | None
-"""A report, a typed line, a failure of the thread that follows, or the end of what is typed."""
+class _CtrlC:
+    """Ctrl-C was pressed."""
+
+
+_Happening = Report | _Typed | _CtrlC | Exception | None
+"""A report, a typed line, Ctrl-C, a failure of the thread that follows, or the end of what is typed."""
 
 
 class _Conversation:
@@ -143,6 +149,8 @@ class _Conversation:
         self._typing = sys.stdin is not None and sys.stdin.isatty()
         self._interrupting = False
         self._chunk_questions = 0
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored
+            signal.signal(signal.SIGINT, self._on_ctrl_c)
         threading.Thread(target=self._follow, args=(cursor, lines), daemon=True).start()
 
     def until_rest(self) -> int:
@@ -178,18 +186,23 @@ class _Conversation:
     def _happenings(self) -> Iterator[Report | _Typed | None]:
         """What comes, until Ctrl-C is pressed while no turn runs, or twice. The first one interrupts the turn."""
         while True:
-            try:
-                happening = self._happened.get()
-            except KeyboardInterrupt:
-                if self._interrupting or not is_busy(self._report):
-                    return
-                self._interrupting = True
-                print("\ninterrupting; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
-                self._sessions.interrupt(self._session_id)
-                continue
+            happening = self._happened.get()
             if isinstance(happening, Exception):
                 raise happening
-            yield happening
+            if not isinstance(happening, _CtrlC):
+                yield happening
+            elif is_busy(self._report):
+                print("\ninterrupting; Ctrl-C again leaves at once", file=sys.stderr, flush=True)
+                self._sessions.interrupt(self._session_id)
+            else:
+                return
+
+    def _on_ctrl_c(self, *_: object) -> None:
+        """It may come in the middle of anything, so the first one waits for its turn; the second one leaves."""
+        if self._interrupting:
+            raise KeyboardInterrupt
+        self._interrupting = True
+        self._happened.put(_CtrlC())
 
     # -- the threads ------------------------------------------------------------------------------------------
 

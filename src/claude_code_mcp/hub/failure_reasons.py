@@ -48,7 +48,7 @@ def stderr_summary(text: str) -> str:
 
 
 def _relevant_lines(text: str) -> Iterator[str]:
-    lines = [_GROUP_BAR.sub("", line, count=1) for line in text.splitlines() if not _GROUP_RULE.match(line)]
+    lines = [_without_bar(line) for line in text.splitlines() if not _GROUP_RULE.match(line)]
     frames = ('File "', "at ")
     has_frames = any(line[:1].isspace() and line.lstrip().startswith(frames) for line in lines)
     for line in lines:
@@ -56,6 +56,11 @@ def _relevant_lines(text: str) -> Iterator[str]:
         is_frame = has_frames and (line[:1].isspace() or plain in _HEADINGS)
         if len(plain) > 1 and not is_frame and not _NODE_VERSION.match(plain):
             yield plain
+
+
+def _without_bar(line: str) -> str:
+    bar = _GROUP_BAR.match(line)
+    return line[bar.end() :] if bar else line
 
 
 def status_reason(status: int, headers: Mapping[str, str], body: bytes) -> str:
