@@ -3,6 +3,7 @@
 Everything that the tests start inherits the variable RUN, so that what is left at the end is found by it alone.
 """
 
+import contextlib
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -111,3 +112,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         told = ", ".join(f"{one.pid} {_command_of(one)}" for one in strangers)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print(f"\nLEFT RUNNING AFTER THE TESTS: {told}")
+
+
+def contents_below(directory: Path) -> dict[Path, bytes]:
+    """Every file and what is in it. Those that are replaced while this looks are left out."""
+    found = {}
+    for path in directory.rglob("*"):
+        with contextlib.suppress(IsADirectoryError, FileNotFoundError):
+            found[path] = path.read_bytes()
+    return found

@@ -1,6 +1,5 @@
 """Clients with different environments on one server: each session runs in that of its client, and nothing mixes."""
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -11,6 +10,7 @@ from claude_code_mcp.sessions.workplaces import environment_key
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 
+from ..conftest import contents_below
 from .conftest import MakePlace, Server, StartServer
 
 
@@ -184,13 +184,10 @@ async def test_nothing_of_a_clients_environment_is_written_to_disk(
     origin = place.origin(MY_DEPLOY_TOKEN="correct-horse-battery")
     caller = await server.connect(origin)
     session = (await caller.done(script("go", "done"))).session
-    written = {}
-    for path in (tmp_path / "state").rglob("*"):
-        with contextlib.suppress(IsADirectoryError, FileNotFoundError):  # one may be replaced meanwhile
-            written[path.name] = path.read_bytes()
-    assert any(session in name for name in written)
+    written = contents_below(tmp_path / "state")
+    assert any(session in file.name for file in written)
     needles = (b"correct-horse", b"sk-key-of-ann", environment_key(origin.environment).encode())
-    assert not [name for name, content in written.items() if any(needle in content for needle in needles)]
+    assert not [file for file, content in written.items() if any(needle in content for needle in needles)]
     assert "sk-key-of-ann" not in repr(origin)
 
 

@@ -12,6 +12,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.server.tools.code import ClaudeCode
 from claude_code_mcp.testing.script import script, stall, structured, tool
 
+from ..engine.worktree_support import repository
 from .conftest import Caller
 from .test_images import png, seen, url
 
@@ -297,6 +298,14 @@ async def the_model_sees_an_image(caller: Caller) -> None:
     """From where images may come, and which ones, is tested in test_images."""
     report = await caller.ok("claude_code", prompt=HELLO, images=[url(png())])
     assert seen(caller, report) == [png()]
+
+
+@checks("worktree")
+async def a_session_works_in_a_worktree_of_its_own(caller: Caller) -> None:
+    repo = repository(caller.sandbox.root / "repo")
+    prompt = script("Where are you?", tool("Bash", command="pwd"), "${tool_result}")
+    report = await caller.ok("claude_code", prompt=prompt, cwd=str(repo), worktree=True, allowedTools=["Bash"])
+    assert report["result"].startswith(f"{repo}/.claude/worktrees/mcp-")
 
 
 def test_every_parameter_has_a_check() -> None:
