@@ -158,7 +158,8 @@ def test_a_cursor_of_another_life_of_the_session_gets_everything_and_a_notice(cl
     client.send(warm, script("go", "fresh words"), waitSeconds=30)
     foreign = client.look(warm, cursor="0123abcd-1").data
     assert "starts over" in foreign.pop("notice")
-    assert foreign == client.look(warm, cursor="0").data
+    own = client.look(warm, cursor="0").data
+    assert {**foreign, "memoryBytes": 0} == {**own, "memoryBytes": 0}  # measured now and then
 
 
 @pytest.mark.promise("status.result")
