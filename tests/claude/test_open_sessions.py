@@ -1,5 +1,6 @@
 """Which process has a session open: only files of processes that live count."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,6 +12,10 @@ import psutil
 import pytest
 
 from claude_code_mcp.claude.user_config import process_with
+from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.processes.leftovers import is_stale
+from claude_code_mcp.sessions import launcher
+from claude_code_mcp.sessions.homes import Home
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count is Linux's")
 
@@ -68,3 +73,27 @@ def test_a_file_that_says_nothing_is_passed_over(tmp_path: Path, content: str) -
     (tmp_path / "sessions" / "1.json").write_text(content)
     note(tmp_path)
     assert process_with("mine", str(tmp_path)) == os.getpid()
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="a process cannot be waited for without reaping it")
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "stays"])
+def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    note(tmp_path, pid=other.pid, startedAt=int(psutil.Process(other.pid).create_time() * 1000) + 300)
+
+    def look(pid: int) -> bool:
+        if ends:  # at this very moment; not waited for, so it stays as a zombie
+            other.kill()
+            os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        return is_stale(pid)
+
+    monkeypatch.setattr(launcher, "is_stale", look)
+    home = Home.of_user({"CLAUDE_CONFIG_DIR": str(tmp_path), "HOME": str(tmp_path)})
+    with contextlib.ExitStack() as expected:
+        if not ends:
+            expected.enter_context(pytest.raises(SessionBusy, match=str(other.pid)))
+        launcher.Launcher(home, "", None, 1.0).check_alone("mine")
+    other.kill()
+    other.communicate()

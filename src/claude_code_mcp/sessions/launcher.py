@@ -117,9 +117,12 @@ class Launcher:
 
     def check_alone(self, session_id: str) -> None:
         """SessionBusy if a Claude Code process has the session open, other than one that `end_stray` ends: a process of
-        a killed server may register itself while it is being ended. Reads a few small files."""
+        a killed server may register itself while it is being ended. Reads a few small files.
+
+        A process that ends between the two looks shows no mark any more, so that it seems to be somebody else's; one
+        that is still there after them was there all the time, and its mark could be read."""
         pid = process_with(session_id, self.config_dir)
-        if pid is not None and not is_stale(pid):
+        if pid is not None and not is_stale(pid) and process_with(session_id, self.config_dir) == pid:
             raise SessionBusy(
                 f"Session {session_id} is open in another Claude Code process ({pid}). Close it there first; "
                 "a fork of the session is possible at any time.",
