@@ -5,6 +5,7 @@ import errno
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -72,6 +73,27 @@ async def test_output_arrives_whole_before_the_end_and_the_code_is_the_childs(st
     assert (exit_.code, exit_.stderr, listener.output) == (3, "err\n", b"out\n")
     assert listener.exit is exit_
     assert exit_.reason == "the shell exited with code 3: err"
+
+
+async def test_a_child_and_what_it_starts_run_at_a_lower_priority(start: Start) -> None:
+    child, listener = await start("ps -o ni= $$; sh -c 'ps -o ni= $$'")
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    await asyncio.wait_for(child.exited, PATIENCE)
+    assert [int(each) for each in listener.output.split()] == [min(ours + supervision.NICENESS, 19)] * 2
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="this kernel has no automatic task groups")
+async def test_the_priority_counts_between_sessions_too(start: Start) -> None:
+    child, _listener = await start("sleep 600")
+    group = f"/proc/{child.pid}/autogroup"
+    await asyncio.to_thread(_wait_for_end, group, f"nice {supervision.NICENESS}\n")  # the kernel allows ten a second
+
+
+def _wait_for_end(file: str, text: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not Path(file).read_text().endswith(text):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 async def test_input_reaches_the_child_and_its_end_too(start: Start) -> None:

@@ -45,7 +45,8 @@ async def prepare() -> None:
 async def spawn(
     factory: Callable[[], ProtocolT], argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
-    """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it.
+    """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
+    at a lower priority than ours, so that children at work do not keep us from answering.
 
     `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
     does not work, the child is started without it: the log says so once, and the next child tries it again.
@@ -63,12 +64,19 @@ async def spawn(
                     error,
                 )
     loop = asyncio.get_running_loop()
-    return await loop.subprocess_exec(factory, *argv, cwd=cwd, env=dict(environment), **_own_group())
+    transport, protocol = await loop.subprocess_exec(
+        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options()
+    )
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):  # it has ended already
+            os.setpriority(os.PRIO_PROCESS, transport.get_pid(), supervision.NICENESS)
+    return transport, protocol
 
 
-def _own_group() -> dict[str, Any]:
+def _platform_options() -> dict[str, Any]:
+    """What puts a child into a process group of its own; on Windows also what lowers its priority."""
     if sys.platform == "win32":
-        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
+        return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
     return {"start_new_session": True}
 
 

@@ -29,6 +29,8 @@ from .lines import LineSplitter
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
 _KILLED = -9
 _START_TIMEOUT = 60.0
+NICENESS = 10
+"""How far a child's priority is below ours: what the command `nice` uses when it is told nothing."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
@@ -93,7 +95,7 @@ class _Supervisor:
             with theirs:
                 try:
                     os.set_inheritable(theirs.fileno(), True)
-                    argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno())]
+                    argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno()), str(NICENESS)]
                     # No environment: the supervisor outlives us for a moment, and must hold no secret.
                     self._pid = os.posix_spawn(sys.executable, argv, {}, file_actions=_null_streams())
                 except OSError as error:

@@ -11,6 +11,9 @@ child starts ends with it* hold by construction instead of by searching:
 - The supervisor ignores signals meant for the server, lives in a session of its own, and ends when the server is gone
   and no keeper is left.
 
+A child runs at a lower priority (the second argument), so that forty sessions at work do not keep the server from
+answering.
+
 A descendant that runs as another user (a set-user-id program) can be signalled only if the server runs as root; it is
 given up after `_LIMIT` seconds. If supervisor and keeper are killed together, the kernel kills the child, and its
 descendants are left to the sweep by mark in `leftovers.py`.
@@ -41,12 +44,17 @@ _GRACE = 1.0
 _LIMIT = 5.0
 """Seconds after which descendants that cannot be killed are given up."""
 _PAUSE = 0.005
+_GROUP_PRIORITY_PAUSE = 0.15
+"""Seconds until a refused change of a group's priority is tried again: the kernel allows ten a second to all users."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Serves spawn requests on the socket whose descriptor is the first argument, until its other end is closed."""
+    """Serves spawn requests on the socket whose descriptor is the first argument, until its other end is closed.
+
+    The second argument is by how much the priority of its children is lower than its own.
+    """
     with contextlib.suppress(OSError):
         os.setsid()
     _libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -227,6 +235,8 @@ def _become(
 ) -> None:
     """Turns this process into the child."""
     os.setsid()
+    with contextlib.suppress(OSError):
+        os.nice(int(sys.argv[2]))
     _libc.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != keeper:
         os._exit(127)  # the keeper ended before the kernel was told to watch it
@@ -242,10 +252,16 @@ def _become(
 def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
     """Carries out the server's orders until the child has ended; None if all is to be killed before that."""
     deadline: float | None = None
+    lowered = _lower_group_priority(pid)
     while True:
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if deadline is not None:
+            timeout: float | None = max(0.0, deadline - time.monotonic())
+        else:
+            timeout = None if lowered else _GROUP_PRIORITY_PAUSE
         listening = [child_ended] if deadline is not None else [control.fileno(), child_ended]
         ready, _, _ = select.select(listening, [], [], timeout)
+        if not lowered and not ready:
+            lowered = _lower_group_priority(pid)
         if child_ended in ready:
             os.read(child_ended, 4096)
             while (ended := _reap_one()) is not None:
@@ -262,6 +278,20 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
             else:  # the server is gone
                 _signal_group(pid, signal.SIGTERM)
                 deadline = time.monotonic() + _GRACE
+
+
+def _lower_group_priority(pid: int) -> bool:
+    """Gives the child's session the priority that the child has; False if the kernel says to try again.
+
+    With the kernel's automatic task groups the priority of a process counts only within its session, and it is the
+    session that competes with the server. Kernels without them have no such file, and need nothing.
+    """
+    try:
+        with open(f"/proc/{pid}/autogroup", "w") as file:
+            file.write(sys.argv[2])
+    except OSError as error:
+        return error.errno != errno.EAGAIN
+    return True
 
 
 def _order(control: socket.socket) -> bytes:
