@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import end_stale, new_mark, sweep, sweep_stale
+from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
 
 from ..claude.conftest import gone, mark_of_a_dead_server, runs
 
@@ -96,6 +96,19 @@ async def test_an_owner_whose_number_was_given_to_somebody_else_is_dead(leave: L
     reused = leave(".".join([pid, str(int(born) - 1000), space, unique]))
     await sweep_stale()
     await gone(reused)
+
+
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="a process cannot be waited for without reaping it")
+def test_an_owner_that_nobody_has_waited_for_yet_is_dead(leave: Leave) -> None:
+    """As a killed server is until the init process of a container gets to it, if it ever does."""
+    owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    _, _, space, unique = new_mark().split(".")
+    left = leave(f"{owner.pid}.{started_at(owner.pid)}.{space}.{unique}")
+    assert not is_stale(left)
+    owner.kill()
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+    assert is_stale(left)
+    owner.communicate()
 
 
 async def test_owners_in_another_space_of_process_ids_are_left_to_themselves(leave: Leave) -> None:

@@ -21,7 +21,7 @@ import psutil
 from ..claude_home import user_file
 from ..model.mcp_servers import is_this_server
 from ..private_files import open_private, read_regular
-from ..processes.leftovers import started_at
+from ..processes.leftovers import runs_no_code, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
 MAX_BYTES = 64 << 20
@@ -137,8 +137,8 @@ def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        if process.status() == psutil.STATUS_ZOMBIE or not process.cmdline():
-            return False  # without a command line it is exiting, and runs no code any more
+        if runs_no_code(process):
+            return False
         written = entry.get("startedAt")
         if isinstance(written, int | float) and process.create_time() > written / 1000 + _CLOCK_SLACK:
             return False

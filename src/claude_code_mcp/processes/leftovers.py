@@ -52,6 +52,12 @@ def started_at(pid: int) -> int:
         return int(psutil.Process(pid).create_time())
 
 
+def runs_no_code(process: psutil.Process) -> bool:
+    """Whether a process that is still listed has ended: nobody has waited for it yet, or it is being torn down, which
+    its missing command line shows. psutil.Error if it is gone altogether."""
+    return process.status() == psutil.STATUS_ZOMBIE or not process.cmdline()
+
+
 def _namespace() -> int:
     """The namespace of process ids: what runs in a container has an owner that cannot be seen from outside."""
     return os.stat("/proc/self/ns/pid").st_ino if sys.platform == "linux" else 0
@@ -138,7 +144,9 @@ def _sweep_stale() -> int:
 def _owner_is_gone(mark: str) -> bool:
     try:
         pid, start, namespace, _ = mark.split(".", 3)
-        return int(namespace) == _namespace() and abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE
+        if int(namespace) != _namespace():
+            return False
+        return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or runs_no_code(psutil.Process(int(pid)))
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (ValueError, OSError, psutil.Error):
