@@ -11,7 +11,7 @@ def item(number: int, size: int = 1) -> Numbered:
 
 async def rest(backlog: NotificationQueue) -> list[int]:
     backlog.close()
-    return [item.sequence async for item in backlog]
+    return [item.sequence async for piece in backlog for item in piece]
 
 
 async def test_everything_comes_in_order() -> None:
@@ -44,6 +44,17 @@ async def test_one_that_is_too_large_alone_still_comes() -> None:
     assert await rest(backlog) == [1]
 
 
+async def test_pieces_are_bounded_by_number_and_by_size() -> None:
+    backlog = NotificationQueue()
+    for number in range(150):
+        backlog.put(item(number))
+    backlog.put(item(150, size=200 << 10))
+    backlog.put(item(151, size=200 << 10))
+    backlog.put(item(152, size=1 << 20))
+    backlog.close()
+    assert [len(piece) async for piece in backlog] == [100, 51, 1, 1]
+
+
 async def test_all_is_read_only_when_the_reader_comes_back() -> None:
     backlog, busy = NotificationQueue(), asyncio.Event()
 
@@ -66,8 +77,8 @@ async def test_what_comes_while_the_reader_reports_back_is_waited_for() -> None:
     read: list[int] = []
 
     async def reader() -> None:
-        async for item in backlog:
-            read.append(item.sequence)
+        async for piece in backlog:
+            read.extend(item.sequence for item in piece)
 
     async def waiter() -> list[int]:
         await backlog.all_read()

@@ -2,7 +2,7 @@
 look. The hub, which is a client of the SDK, has its own such place in `hub/streams.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from mcp.server.context import ServerRequestContext
@@ -10,7 +10,8 @@ from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.shared._context_streams import ContextReceiveStream, ContextSendStream, create_context_streams
 
-from .transports.wire import log_pushed, writable
+from .transports.response_streams import response_stream_of
+from .transports.wire import log_pushed, notification_line, writable
 
 __all__ = [
     "ChangingServer",
@@ -21,6 +22,7 @@ __all__ = [
     "connection_id",
     "create_context_streams",
     "once_per_connection",
+    "send_many",
     "send_notification",
 ]
 
@@ -55,6 +57,18 @@ async def send_notification(context: Context, method: str, params: Mapping[str, 
     """
     log_pushed("notification", method)
     await context.session._request_outbound.notify(method, writable(params))
+
+
+async def send_many(context: Context, method: str, params: Iterable[Mapping[str, Any]]) -> None:
+    """Sends notifications in order, as `send_notification` does, but over HTTP in one piece where that is possible."""
+    stream = response_stream_of(context.request)
+    if stream is None:
+        for each in params:
+            await send_notification(context, method, each)
+    else:
+        lines = [notification_line(method, each) for each in params]
+        log_pushed(f"{len(lines)} notifications", method)
+        await stream.write(lines)
 
 
 def once_per_connection(context: Context, make: Callable[[], StateT], close: Callable[[StateT], None]) -> StateT:

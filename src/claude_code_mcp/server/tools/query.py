@@ -265,17 +265,18 @@ class _QueryStream:
             self._kept_bytes -= kept.popleft().size
 
     async def _send(self) -> None:
-        async for sequence, message, at, _ in self._queue:
-            if self._call.detached:
-                continue
-            params = {
-                "type": "claude_code_message",
-                "sessionId": self._session.id,
-                "message": self._call.service.redaction.data(message),
-                "timestamp": iso(at),
-                "sequence": sequence,
-            }
-            await sdk.send_notification(self._call.context, METHOD, params)
+        async for piece in self._queue:
+            if not self._call.detached:
+                await sdk.send_many(self._call.context, METHOD, map(self._notification, piece))
+
+    def _notification(self, numbered: Numbered) -> dict[str, Any]:
+        return {
+            "type": "claude_code_message",
+            "sessionId": self._session.id,
+            "message": self._call.service.redaction.data(numbered.message),
+            "timestamp": iso(numbered.at),
+            "sequence": numbered.sequence,
+        }
 
     def _bundle(self) -> Bundle:
         outcome = self._user_message.outcome.result()

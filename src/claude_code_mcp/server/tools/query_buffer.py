@@ -19,6 +19,9 @@ from ...store.event_log import Subscription
 
 _QUEUE_LENGTH = 20_000
 _QUEUE_BYTES = 16 << 20
+_PIECE_LENGTH = 100
+_PIECE_BYTES = 256 << 10
+"""What is sent at once: what has gathered, but no more than this, unless it is a single message."""
 _MAX_HELD = 100
 """Subscriptions that are kept between two rounds."""
 _DELTA_TEXT = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
@@ -37,7 +40,7 @@ class Numbered(NamedTuple):
 
 
 class NotificationQueue:
-    """An asynchronous iterator over messages, for one reader.
+    """An asynchronous iterator over messages, in the pieces in which they are to be sent, for one reader.
 
     When the reader falls too far behind, the oldest messages are dropped; the gap in the numbers shows it.
     """
@@ -75,14 +78,19 @@ class NotificationQueue:
     def __aiter__(self) -> "NotificationQueue":
         return self
 
-    async def __anext__(self) -> Numbered:
+    async def __anext__(self) -> list[Numbered]:
         while not self._queue:
             self._read.set()
             if self._closed:
                 raise StopAsyncIteration
             self._more.clear()
             await self._more.wait()
-        return self._next()
+        piece = [self._next()]
+        size = piece[0].size
+        while self._queue and len(piece) < _PIECE_LENGTH and size + self._queue[0].size <= _PIECE_BYTES:
+            piece.append(self._next())
+            size += piece[-1].size
+        return piece
 
     def _next(self) -> Numbered:
         item = self._queue.popleft()

@@ -28,6 +28,7 @@ from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ..server import McpServer
 from .bearer import SCOPE, StaticTokens
+from .response_streams import response_streams
 
 log = logging.getLogger(__name__)
 
@@ -196,6 +197,7 @@ def http_app(
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(mcp_server.streams.middleware)
+    app.add_middleware(response_streams)
     return _without_redirects(app)
 
 

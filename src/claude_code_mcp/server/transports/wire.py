@@ -48,6 +48,15 @@ def writable(params: Mapping[str, Any]) -> Mapping[str, Any]:
         return mended
 
 
+def notification_line(method: str, params: Mapping[str, Any]) -> bytes:
+    """A notification as JSON without line breaks, mended if need be. ValueError if that is not possible."""
+    message = {"jsonrpc": "2.0", "method": method, "params": params}
+    try:
+        return to_json(message, inf_nan_mode="null")
+    except ValueError:
+        return json_text.encode(message)
+
+
 def _mended(result: Any) -> Any:
     try:
         return json_text.sound(result)
