@@ -207,15 +207,23 @@ class Subscription:
         self._bytes = 0
         self._queue: deque[Event] = deque()
         self._wake = asyncio.Event()
+        self._waiting = False
+        """Whether the reader sleeps, or has not noticed yet that it was woken."""
         self._lost: Gap | None = None
         self._closed = False
 
     def _offer(self, event: Event) -> None:
+        """Takes an event in. Thousands may come in a second, so it does no more than it must."""
         self._queue.append(event)
         self._bytes += event.size
+        if self._bytes > self._max_bytes or len(self._queue) > self._capacity:
+            self._drop_oldest()
+        if self._waiting:
+            self._wake.set()
+
+    def _drop_oldest(self) -> None:
         while len(self._queue) > 1 and (len(self._queue) > self._capacity or self._bytes > self._max_bytes):
             self._lose(self._next())
-        self._wake.set()
 
     def _lose(self, event: Event) -> None:
         first = event.first if isinstance(event, Gap | PartialRun) else event.seq
@@ -246,7 +254,9 @@ class Subscription:
             if self._closed:
                 raise StopAsyncIteration
             self._wake.clear()
+            self._waiting = True
             await self._wake.wait()
+            self._waiting = False
         return self.take()
 
     def take(self) -> Event:
@@ -254,7 +264,9 @@ class Subscription:
         if self._lost is not None:
             lost, self._lost = self._lost, None
             return lost
-        return self._next()
+        event = self._queue.popleft()
+        self._bytes -= event.size
+        return event
 
 
 def _behind(run: PartialRun, seq: int) -> PartialRun:
