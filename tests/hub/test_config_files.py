@@ -106,6 +106,18 @@ def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -
     assert "MISSING" in str(read.problems[0])
 
 
+def test_a_variable_that_is_not_set_is_left_out_and_told_and_its_server_is_used(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.own({"x": {"command": "x", "env": {"A": "${MISSING}", "B": "b"}}})
+    read = disk.read()
+    config = read.servers["x"].config
+    assert isinstance(config, StdioConfig)
+    assert config.env == {"B": "b"}
+    assert [str(problem) for problem in read.problems] == [
+        f"{disk.paths.own_file}: mcpServers.x: env.A: the variable MISSING is not set and has no default"
+    ]
+
+
 def test_a_file_that_cannot_be_read_takes_no_other_down(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.paths.own_file.write_text("{not json")

@@ -139,6 +139,34 @@ async def test_a_change_of_the_tools_is_pushed_to_every_session(start_hub: Start
         assert "new10" in await session.tools()
 
 
+async def test_new_tools_can_be_read_before_the_call_that_made_them_is_answered(start_hub: StartHub) -> None:
+    session = Session(await start_hub({"x": local()}))
+    await session.begin()
+    await session.tools()
+    session.pushed.clear()
+    order: list[str] = []
+
+    async def call() -> None:
+        await session.call("change")
+        order.append("called")
+
+    calling = asyncio.create_task(call())
+    await session.until(lambda message: message["method"] == "notifications/tools/list_changed")
+    listed = await session.endpoint.answer({"jsonrpc": "2.0", "id": 98, "method": "tools/list"})
+    order.append("read")
+    await calling
+    assert "new10" in str(listed)
+    assert order == ["read", "called"]
+
+
+async def test_a_client_that_does_not_read_new_tools_gets_its_results_all_the_same(start_hub: StartHub) -> None:
+    session = Session(await start_hub({"x": local()}))
+    await session.begin()
+    await session.tools()
+    for _ in range(3):  # the first waits a second, the others do not
+        assert "result" in await session.call("change")
+
+
 async def test_a_closed_endpoint_hears_no_more(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
     session = Session(hub)

@@ -160,6 +160,8 @@ class StdioConfig(_ServerConfig):
     command: str = Field(min_length=1)
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    unset: dict[str, str] = {}
+    """Variables of `env` that the program does not get, and why: their value refers to one that is not set."""
     cwd: str | None = None
 
     @field_validator("args", "env", mode="before")
@@ -279,13 +281,16 @@ def parse_entry(
     """Makes an entry from JSON: expands variables, finds out the type, validates. Raises InvalidEntry.
 
     An `envFile` is read, from `directory` if it is relative, and `env` comes before it. Blocks on the disk for that.
+    A value of `env` that refers to a variable that is not set leaves that one out, and the program is used all the
+    same: most such variables may be missing. Anywhere else such a reference is a fault.
 
     An IDE's server offers only `IDE_TOOLS` unless the entry lists others.
     """
     if not isinstance(raw, dict):
         raise InvalidEntry("must be an object")
     try:
-        entry = _with_env_file(expand(in_our_words(raw, input_defaults or {}), environment), directory)
+        known, unset = _without_unset(in_our_words(raw, input_defaults or {}), environment)
+        entry = {**_with_env_file(expand(known, environment), directory), "unset": unset}
         config = _ADAPTER.validate_python({**entry, "type": _type_of(entry)})
     except MissingVariable as error:
         raise InvalidEntry(str(error)) from None
@@ -294,6 +299,19 @@ def parse_entry(
     if config.include_tools is None and (name == "ide" or isinstance(config, IdeConfig)):
         return config.model_copy(update={"include_tools": IDE_TOOLS})
     return config
+
+
+def _without_unset(entry: dict[str, Any], environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The entry without values of `env` that cannot be expanded, and why each cannot."""
+    env, unset = entry.get("env"), dict[str, str]()
+    if not isinstance(env, dict):
+        return entry, unset
+    for name, value in env.items():
+        try:
+            expand(value, environment)
+        except MissingVariable as error:
+            unset[name] = str(error)
+    return {**entry, "env": {name: value for name, value in env.items() if name not in unset}}, unset
 
 
 def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, Any]:

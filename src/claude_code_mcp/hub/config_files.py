@@ -237,6 +237,8 @@ class _Reader:
         for name, raw in entries.items():
             try:
                 config = parse_entry(name, raw, self._environment, defaults, file.parent)
+                unset = config.unset if isinstance(config, StdioConfig) else {}
+                self.problems += [ConfigProblem(file, name, f"env.{key}: {why}") for key, why in unset.items()]
                 yield ConfiguredServer(name, config, scope, file)
             except InvalidEntry as error:
                 self.problems.append(ConfigProblem(file, name, str(error)))

@@ -35,6 +35,8 @@ CONNECT_TIMEOUT = 5.0
 """Seconds that a client waits for a server that is not connected yet, before it sees one with no tools."""
 _HEAD_START = 1.0
 """The same where it is known from the last time what the server offers: a call waits, and the session need not."""
+_NEW_TOOLS = 1.0
+"""Seconds that the result of a call waits for a client to have read the tools that changed before it."""
 _UNAVAILABLE = -32000
 _MAY_WANT_INPUT = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FORWARDED = _MAY_WANT_INPUT | {"completion/complete"}
@@ -68,6 +70,12 @@ class SessionEndpoint:
         self._ask = ask
         self._timeout = timeout
         self._waited_in_vain = False
+        self._reads_tools = False
+        self._tool_changes = 0
+        self._tool_changes_read = 0
+        """How many changes of tools that it had read the client was told of, and how many of those it has read."""
+        self._tools_read = anyio.Event()
+        """Of the next time that it reads them."""
         self._in_flight: dict[str | int, anyio.CancelScope] = {}
         self._questions: dict[str, _ClientQuestion] = {}
         self._ids = itertools.count(1)
@@ -103,10 +111,32 @@ class SessionEndpoint:
             with anyio.CancelScope() as scope:
                 self._in_flight[id_] = scope
                 try:
-                    return await self._respond(id_, method, params)
+                    return await self._respond_in_order(id_, method, params)
                 finally:
                     self._in_flight.pop(id_, None)
         return None
+
+    async def _respond_in_order(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
+        """A server that adds tools in a call tells of them before its result. So does this one: the client has read
+        the new tools before it goes on with the result, and its model is offered them in the next request."""
+        changes = self._tool_changes
+        response = await self._respond(id_, method, params)
+        if method == "tools/list":
+            self._note_tools_read(changes)  # who waits goes on behind whoever gets this answer
+        elif method == "tools/call" and "result" in response:
+            changes = self._tool_changes
+            with anyio.move_on_after(_NEW_TOOLS) as waiting:
+                while self._reads_tools and self._tool_changes_read < changes:
+                    await self._tools_read.wait()
+            if waiting.cancelled_caught:
+                self._reads_tools = False  # until it does
+        return response
+
+    def _note_tools_read(self, changes: int) -> None:
+        self._reads_tools = True
+        self._tool_changes_read = max(self._tool_changes_read, changes)
+        read, self._tools_read = self._tools_read, anyio.Event()
+        read.set()
 
     async def _respond(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
         try:
@@ -213,6 +243,8 @@ class SessionEndpoint:
             scope.cancel()
 
     def _on_change(self, what: str) -> None:
+        if what == "tools" and self._reads_tools:
+            self._tool_changes += 1
         if what in {"tools", "resources", "prompts"}:
             self._notify(f"notifications/{what}/list_changed")
 
