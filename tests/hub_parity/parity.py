@@ -5,11 +5,13 @@ gets from the same servers through the hub. Every row is what a test has seen bo
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from filelock import FileLock
 
 from ..npm import BUILD
+from .conftest import Seen
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs" / "hub-parity.md"
 _HEAD = "| what | Claude Code's own client | through the hub |"
@@ -24,6 +26,12 @@ def check(what: str, native: str, hub: str) -> None:
             _write(what, row)
     rows = DOCUMENT.read_text(encoding="utf-8").splitlines()
     assert row in rows, f"docs/hub-parity.md has not the row that was seen: {row}"
+
+
+def told(both: tuple[Seen, Seen], what: str, describe: Callable[[Seen], str]) -> None:
+    """Checks the row of what both sessions showed."""
+    native, hub = both
+    check(what, describe(native), describe(hub))
 
 
 def _write(what: str, row: str) -> None:
