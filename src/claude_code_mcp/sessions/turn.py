@@ -15,7 +15,7 @@ from typing import Protocol
 from ..claude.frames import Conversation, Lifecycle, Raw, Result
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
-from ..model.events import ProcessChanged, Spent, TurnEnded, TurnStarted
+from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
@@ -354,6 +354,8 @@ class TurnRunner:
             return
         message.acknowledged = True
         if frame.state == "started":
+            if not message.started and turn is not None and turn.message_id not in ("", message.id):
+                self._session.log.append(MessageJoined(message.id, message.text))
             message.started = True
         elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
             # The interruption came before the message that started this turn was read: there will be no result.
