@@ -149,9 +149,7 @@ class ClaudeProcess:
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of its stdout."""
-        if self._held is not None:
-            self._held.append(partial(self.output_received, data))
-        else:
+        if not self._keep(partial(self.output_received, data)):
             self._deliver_all(self._protocol.receive(data))
 
     def _deliver_all(self, frames: Iterator[Frame]) -> None:
@@ -172,10 +170,17 @@ class ClaudeProcess:
     def release(self) -> None:
         """Delivers what was kept back, as if it came now. Nothing happens if nothing is held."""
         waiting, self._held = self._held or deque(), None
-        while waiting and self._held is None:
+        while waiting:
             waiting.popleft()()
-        if self._held is not None:  # one of them has called `hold` again
-            self._held.extend(waiting)
+            if self._keep(*waiting):  # the owner has called `hold` again
+                return
+
+    def _keep(self, *calls: Callable[[], None]) -> bool:
+        """Keeps calls back for `release`; False if nothing is held."""
+        if self._held is None:
+            return False
+        self._held.extend(calls)
+        return True
 
     def _deliver(self, frame: Frame) -> None:
         if self._traced:
@@ -201,9 +206,7 @@ class ClaudeProcess:
 
     def output_ended(self) -> None:
         """Nothing more will come; what it left without a newline is a line too."""
-        if self._held is not None:
-            self._held.append(self.output_ended)
-        else:
+        if not self._keep(self.output_ended):
             self._deliver_all(self._protocol.end())
 
     def input_closed(self) -> None:
@@ -216,8 +219,7 @@ class ClaudeProcess:
         """The process is gone: what it wrote last is delivered first, then all open requests fail, then the owner is
         told of the end."""
         self.output_ended()
-        if self._held is not None:
-            self._held.append(partial(self.child_ended, exit_))
+        if self._keep(partial(self.child_ended, exit_)):
             return
         self._settled.set()
         for reply in self._replies.values():
