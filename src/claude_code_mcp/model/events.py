@@ -151,7 +151,7 @@ class TurnStarted(Event):
 
 @dataclass(slots=True)
 class MessageJoined(Event):
-    """A message that was sent while a turn ran was taken up by it. Whoever sent it, it stands here in the conversation."""
+    """A message that was sent while a turn ran was taken up by it, at this place in the conversation."""
 
     message_id: str
     text: str

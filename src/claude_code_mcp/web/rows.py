@@ -1,7 +1,7 @@
 """Sessions, questions and turns as the page gets them. Pure: what they are made from has been read before."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
