@@ -29,7 +29,7 @@ from ..model.states import SESSION_TOOL_STATUS
 from ..model.text import iso
 from ..questions.presentation import Redacts, describe
 from ..store.conversation import Item, frame_items
-from ..store.turn_pages import shortened
+from ..store.conversation_pages import LONGEST_PREVIEW, shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
@@ -179,7 +179,7 @@ class FrameEncoder:
             return
         items = frame_items(raw) if event.type in ("assistant", "user") else []
         if items:
-            shown = [item_fields(shortened(_clean(item, self._redactor)), self._cwd) for item in items]
+            shown = [item_fields(shortened(_clean(item, self._redactor), LONGEST_PREVIEW), self._cwd) for item in items]
             message = raw.get("message")
             model = message.get("model") if isinstance(message, Mapping) else None
             yield "items", {"items": shown, "parent": raw.get("parent_tool_use_id"), "model": model}
