@@ -137,9 +137,9 @@ class Service:
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
-        self.start_task(_sweep_quietly())
         self.start_task(prepare())
         self._cleaners = [
+            self.start_task(self._sweep_later()),
             self.start_task(self._sessions.clean_up_regularly()),
             self.start_task(self._slots.watch_memory()),
         ]
@@ -154,6 +154,11 @@ class Service:
             task.cancel()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
+
+    async def _sweep_later(self) -> None:
+        """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
+        await asyncio.sleep(_SWEEP_DELAY)
+        self.start_task(_sweep_quietly())
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
@@ -583,7 +588,6 @@ def _elsewhere(session_id: str) -> SessionBusy:
 
 
 async def _sweep_quietly() -> None:
-    await asyncio.sleep(_SWEEP_DELAY)
     with contextlib.suppress(OSError):
         ended = await sweep_stale()
         if ended:
