@@ -138,11 +138,9 @@ class Service:
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
         self.start_task(prepare())
-        self._cleaners = [
-            self.start_task(self._sweep_later()),
-            self.start_task(self._sessions.clean_up_regularly()),
-            self.start_task(self._slots.watch_memory()),
-        ]
+        self.start_task(self._sweep_later(), endless=True)
+        self.start_task(self._sessions.clean_up_regularly(), endless=True)
+        self.start_task(self._slots.watch_memory(), endless=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -150,8 +148,7 @@ class Service:
 
     async def _close(self) -> None:
         """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
-        for task in self._cleaners:
-            task.cancel()
+        self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
 
@@ -160,9 +157,10 @@ class Service:
         await asyncio.sleep(_SWEEP_DELAY)
         self.start_task(_sweep_quietly())
 
-    def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
-        return self._tasks.start(work)
+    def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel. An `endless`
+        one is cancelled when the service closes; others have a moment to end by themselves."""
+        return self._tasks.start(work, endless)
 
     @property
     def has_hosts(self) -> bool:
