@@ -279,6 +279,7 @@ def without_secrets(question: Question, redactor: Redacts) -> Question:
         description=redactor.text(question.description),
         reason=question.reason and redactor.text(question.reason),
         blocked_path=question.blocked_path and redactor.text(question.blocked_path),
+        form=question.form and redactor.data(question.form),
     )
 
 
