@@ -142,24 +142,23 @@ async def _until_address(process: asyncio.subprocess.Process) -> str:
     return (await until(process, "  http")).strip()
 
 
-async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], own_file: Path) -> None:
+async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], mcp: Mcp, own_file: Path) -> None:
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url})
-        code, out, _ = await finish(await start(shell, "status"))
-        assert code == 1
-        assert "needs-auth" in out
+        status = await asyncio.to_thread(mcp, "status")
+        assert status.returncode == 1
+        assert "needs-auth" in status.stdout
         process = await start(shell, "login", "r")
         await Person()(await _until_address(process))
         code, out, err = await finish(process)
         assert (code, err) == (0, "")
         assert "Signed in to r: remote 1, 4 tools." in out
-        code, out, _ = await finish(await start(shell, "call", "r", "echo"))
-        assert (code, out) == (0, "echo {}\n")
-        assert (await finish(await start(shell, "logout", "r")))[:2] == (0, "Signed out of r.\n")
-        code, _, err = await finish(await start(shell, "call", "r", "echo"))
-        assert code == 1
-        assert "sign in" in err
+        assert (await asyncio.to_thread(mcp, "call", "r", "echo")).stdout == "echo {}\n"
+        assert (await asyncio.to_thread(mcp, "logout", "r")).stdout == "Signed out of r.\n"
+        refused = await asyncio.to_thread(mcp, "call", "r", "echo")
+        assert refused.returncode == 1
+        assert "sign in" in refused.stderr
     assert authority.grants == ["code"]
 
 
@@ -180,13 +179,13 @@ async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
         assert "Signed in to r" in out
 
 
-async def test_a_sign_in_that_nobody_finishes_is_given_up(shell: dict[str, str], own_file: Path) -> None:
+async def test_a_sign_in_that_nobody_finishes_is_given_up(mcp: Mcp, own_file: Path) -> None:
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url}, local=local())
-        code, _, err = await finish(await start(shell, "login", "r", "--timeout", "1"))
-        assert code == 1
-        assert "nobody signed in within 1 s" in err
-        code, _, err = await finish(await start(shell, "login", "local"))
-        assert code == 2
-        assert "Nobody can sign in to 'local'" in err
+        given_up = await asyncio.to_thread(mcp, "login", "r", "--timeout", "1")
+        assert given_up.returncode == 1
+        assert "nobody signed in within 1 s" in given_up.stderr
+        refused = await asyncio.to_thread(mcp, "login", "local")
+        assert refused.returncode == 2
+        assert "Nobody can sign in to 'local'" in refused.stderr
