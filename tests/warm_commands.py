@@ -5,6 +5,7 @@ command: the child gets the arguments, environment, directory and pipes that it 
 point and exits as usual. Tests of the start itself, of terminals and of signals start the real program instead.
 """
 
+import contextlib
 import functools
 import gc
 import importlib
@@ -20,6 +21,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
 """Packages that commands import when they need them."""
@@ -83,18 +85,23 @@ class WarmCommands:
         self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None, text: str = ""
     ) -> "subprocess.CompletedProcess[str]":
         """`claude-code-mcp` with these arguments and `text` on its standard input, to its end."""
+        process = self.open(arguments, environment, cwd)
+        try:
+            output, errors = process.communicate(text.encode())
+            return subprocess.CompletedProcess(list(arguments), process.wait(), output.decode(), errors.decode())
+        finally:
+            process.kill()
+
+    def open(self, arguments: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None) -> "WarmProcess":
+        """The command, running on three pipes."""
         (their_input, our_input), (our_output, their_output), (our_errors, their_errors) = (os.pipe() for _ in range(3))
         streams = (their_input, their_output, their_errors)
         process = self.start(arguments, environment, cwd, streams)
         for descriptor in streams:
             os.close(descriptor)
-        reading = [_Reader(our_output), _Reader(our_errors)]
-        _feed(our_input, text.encode())
-        try:
-            output, errors = (reader.everything() for reader in reading)
-            return subprocess.CompletedProcess(list(arguments), process.wait(PATIENCE), output, errors)
-        finally:
-            process.kill()
+        process.stdin, process.stdout = os.fdopen(our_input, "wb"), os.fdopen(our_output, "rb")
+        process.stderr = os.fdopen(our_errors, "rb")
+        return process
 
     def start(
         self,
@@ -120,6 +127,9 @@ class WarmProcess:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.returncode: int | None = None
+        self.stdin: IO[bytes] | None = None
+        self.stdout: IO[bytes] | None = None
+        self.stderr: IO[bytes] | None = None
         self.pid = self._number(PATIENCE)
 
     def _number(self, timeout: float) -> int:
@@ -138,6 +148,18 @@ class WarmProcess:
             self._connection.close()
         return self.returncode
 
+    def communicate(self, data: bytes = b"", timeout: float = PATIENCE) -> tuple[bytes, bytes]:
+        """Writes this, closes the input, and reads what else is said until the command ends."""
+        assert self.stdin is not None
+        assert self.stdout is not None
+        assert self.stderr is not None
+        reading = [_Reader(self.stdout), _Reader(self.stderr)]
+        with contextlib.suppress(BrokenPipeError), self.stdin:  # it need not read all of it
+            self.stdin.write(data)
+        output, errors = (reader.everything() for reader in reading)
+        self.wait(timeout)
+        return output, errors
+
     def poll(self) -> int | None:
         readable = self.returncode is None and select.select([self._connection], [], [], 0)[0]
         return self.wait() if readable else self.returncode
@@ -155,28 +177,20 @@ class WarmProcess:
 class _Reader(threading.Thread):
     """Reads a pipe to its end, however late the other is read."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__(daemon=True)
-        self._pipe = os.fdopen(descriptor, encoding="utf-8")
-        self._text = ""
+        self._pipe = pipe
+        self._read = b""
         self.start()
 
     def run(self) -> None:
         with self._pipe:
-            self._text = self._pipe.read()
+            self._read = self._pipe.read()
 
-    def everything(self) -> str:
+    def everything(self) -> bytes:
         self.join(PATIENCE)
         assert not self.is_alive(), "the command does not end"
-        return self._text
-
-
-def _feed(descriptor: int, data: bytes) -> None:
-    try:
-        with os.fdopen(descriptor, "wb") as pipe:
-            pipe.write(data)
-    except BrokenPipeError:
-        pass  # as a shell would have it: the command has read enough
+        return self._read
 
 
 # -- the helper process --------------------------------------------------------------------------------------------
