@@ -15,7 +15,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 
 from ..engine.support import ENDLESS
-from ..greeting.client import INITIALIZED, Client, enveloped, initialize, request
+from ..greeting.client import INITIALIZED, enveloped, initialize, request
 from .support import SharedPlace, call, next_answer, opened, until
 
 
