@@ -150,7 +150,7 @@ class FrameEncoder:
                 yield "turn", {"number": event.number, "prompt": prompt, "messageId": event.message_id}
             case MessageJoined():
                 joined = Item("message", event.text, id=f"{event.message_id}:0")
-                shown = item_fields(shortened(_clean(joined, self._redactor)), self._cwd)
+                shown = item_fields(shortened(_clean(joined, self._redactor), LONGEST_PREVIEW), self._cwd)
                 yield "items", {"items": [shown], "parent": None, "model": None}
             case TurnEnded():
                 yield "ended", self._redactor.data(_ended(event))
