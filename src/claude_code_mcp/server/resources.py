@@ -26,6 +26,7 @@ from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
 from ..model.events import (
     Event,
     Gap,
+    MessageJoined,
     Output,
     ProcessChanged,
     QuestionOpened,
@@ -317,6 +318,8 @@ def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line 
             return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
         case TurnStarted():
             return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
+        case MessageJoined():
+            return {"type": "message_joined", "text": cut(event.text, _LONGEST_TEXT)}
         case TurnEnded():
             outcome = event.outcome
             text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)

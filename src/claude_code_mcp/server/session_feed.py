@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..model.events import Event, Message, Output, Partial, PartialRun, TurnStarted
+from ..model.events import Event, Message, MessageJoined, Output, Partial, PartialRun, TurnStarted
 from ..model.text import cut, iso
 from ..questions.presentation import Redacts
 from ..sessions.session import Session
@@ -101,6 +101,9 @@ def _shown(event: Event, log: EventReader, redactor: Redacts, fields_of: FieldsO
             prompt = cut(event.prompt, _LONGEST_PROMPT)
             fields = {"type": "turn_started", "turn": event.number, "messageId": event.message_id, "prompt": prompt}
             return fields, event.seq
+        case MessageJoined():
+            text = cut(event.text, _LONGEST_PROMPT)
+            return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
         case Output() | Partial():
             return None, event.seq
     return fields_of(event), event.seq

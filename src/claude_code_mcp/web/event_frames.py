@@ -13,6 +13,7 @@ from ..model.events import (
     Event,
     Gap,
     Message,
+    MessageJoined,
     Partial,
     PartialRun,
     ProcessChanged,
@@ -147,6 +148,10 @@ class FrameEncoder:
             case TurnStarted():
                 prompt = self._redactor.text(event.prompt)
                 yield "turn", {"number": event.number, "prompt": prompt, "messageId": event.message_id}
+            case MessageJoined():
+                joined = Item("message", event.text, id=f"{event.message_id}:0")
+                shown = item_fields(shortened(_clean(joined, self._redactor), LONGEST_PREVIEW), self._cwd)
+                yield "items", {"items": [shown], "parent": None, "model": None}
             case TurnEnded():
                 yield "ended", self._redactor.data(_ended(event))
             case StateChanged():
