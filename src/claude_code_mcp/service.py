@@ -512,7 +512,7 @@ class Service:
         suggestions: Sequence[Mapping[str, Any]] = (),
     ) -> Question:
         """Asks all channels about a call that no session makes; `settle` is called once, when the question closes."""
-        return self._broker.open(asker, tool, arguments, settle, suggestions=suggestions)
+        return self._broker.open(asker, tool, arguments, settle, suggestions=suggestions, of_client=True)
 
     def withdraw_question(self, question_id: str, detail: str) -> None:
         """Nobody needs an answer any more; a no-op for a question that is closed."""

@@ -113,6 +113,9 @@ def test_a_variable_need_not_be_set_yet(mcp: Mcp, own_file: Path) -> None:
     listed = mcp("list")
     assert listed.returncode == 1
     assert "mcpServers.x: the variable SOME_URL is not set" in listed.stderr
+    shown = mcp("get", "x")
+    assert shown.returncode == 2
+    assert "'x' is configured, and cannot be used: the variable SOME_URL is not set" in shown.stderr
     again = mcp("list", SOME_URL="wss://example.com/x", SOME_TOKEN="t0ken")
     assert again.returncode == 0
     assert "t0ken" not in again.stdout

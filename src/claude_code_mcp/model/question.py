@@ -74,6 +74,8 @@ class Question:
     """The mode after an approved plan if none is chosen; None leaves it to Claude Code, which asks for each tool."""
     form: Mapping[str, str] | None = None
     """Where an MCP server asks, and not Claude: its name, what it says, and the address that it wants to be opened."""
+    of_client: bool = False
+    """Whether the client itself is to be allowed something, and no session."""
     opened_at: float = 0.0
     deadline: float | None = None
 

@@ -102,6 +102,7 @@ class Broker:
         modes: Sequence[str] = (),
         mode_after: str | None = None,
         form: Mapping[str, str] | None = None,
+        of_client: bool = False,
         check: Check | None = None,
     ) -> Question:
         """Opens a question, to be offered to every channel; `settle` is called once, when it closes. An answer that
@@ -122,6 +123,7 @@ class Broker:
             modes=modes,
             mode_after=mode_after,
             form=form,
+            of_client=of_client,
             opened_at=now,
             deadline=now + self._timeout,
         )

@@ -216,7 +216,7 @@ def full_text(question: Question) -> str:
 
 
 def _permission_lines(question: Question) -> Iterator[str]:
-    yield f"Claude Code wants to: {question.description}"
+    yield f"{'This client' if question.of_client else 'Claude Code'} wants to: {question.description}"
     if question.reason:
         yield visible(question.reason)
     if question.blocked_path:

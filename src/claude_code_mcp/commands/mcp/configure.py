@@ -47,9 +47,13 @@ def _read(settings: Settings, arguments: argparse.Namespace, *, everything: bool
 
 
 def select_servers(configuration: HubConfig, names: Iterable[str]) -> HubConfig:
-    """The configuration with only these servers. Raises InvalidArgument for a name that it does not have."""
+    """The configuration with only these servers. Raises InvalidArgument for a name that it does not have, or
+    whose entry cannot be used."""
     for name in names:
         if name not in configuration.servers:
+            for problem in configuration.problems:
+                if problem.entry == name:
+                    raise InvalidArgument(f"{name!r} is configured, and cannot be used: {problem.message}.")
             known = ", ".join(configuration.servers) or "none"
             raise InvalidArgument(f"There is no MCP server called {name!r}; there are: {known}.")
     return replace(configuration, servers={name: configuration.servers[name] for name in names})
