@@ -98,7 +98,7 @@ async def seen_in(
     session, outcome = await rig.create(*steps, "done", allowed_tools=ALLOWED, **options)
     seen = Seen(session.cwd)
     waiting = asyncio.ensure_future(outcome)
-    async with asyncio.timeout(2 * LONG):
+    async with asyncio.timeout(4 * LONG):
         while not waiting.done():
             await asyncio.wait([waiting], timeout=0.1)
             for question in session.questions:

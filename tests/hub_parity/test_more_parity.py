@@ -157,6 +157,6 @@ async def test_headers_of_a_helper(both: Both) -> None:
 
 
 async def test_a_call_that_takes_long(both: Both, packages: Path) -> None:
-    step = tool("mcp__x__trigger-long-running-operation", duration=65, steps=5)
+    step = tool("mcp__x__trigger-long-running-operation", duration=61, steps=5)
     seen = await both({"x": node(packages, "server-everything")}, step, running=True)
-    told(seen, "a call of 65 s", lambda one: "its result" if "completed" in one.results[0] else one.results[0])
+    told(seen, "a call of 61 s", lambda one: "its result" if "completed" in one.results[0] else one.results[0])
