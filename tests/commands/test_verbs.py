@@ -218,6 +218,7 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
         answer = place.command(*verb, **elsewhere)
         assert answer.returncode == 1
         assert "no shared server runs" in answer.stderr
+        assert "claude-code-mcp shared start" in answer.stderr
         assert "Traceback" not in answer.stderr
     answer = place.command("run", "--own", script("Say it.", "Alone."), **elsewhere)
     assert (answer.returncode, answer.stdout) == (0, "Alone.\n")
