@@ -36,8 +36,8 @@ _STATE_AFTER = {
     OutcomeCode.DROPPED: State.INTERRUPTED,
 }
 _LOG_IN = (
-    "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, which "
-    "many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
+    "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
+    "which many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
 )
 """What is to be done where Claude Code advises a command of its own terminal."""
 _SUBTYPE_CODES = {

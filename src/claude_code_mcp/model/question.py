@@ -44,6 +44,8 @@ class Choice:
     header: str = ""
     options: tuple[tuple[str, str], ...] = ()
     several: bool = False
+    field: Mapping[str, Any] | None = None
+    """What is known of a form's field: its title, type, whether it is required, default and limits."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -70,6 +72,8 @@ class Question:
     """The permission modes that may be chosen for what comes after a plan."""
     mode_after: str | None = None
     """The mode after an approved plan if none is chosen; None leaves it to Claude Code, which asks for each tool."""
+    form: Mapping[str, str] | None = None
+    """Where an MCP server asks, and not Claude: its name, what it says, and the address that it wants to be opened."""
     opened_at: float = 0.0
     deadline: float | None = None
 
@@ -79,7 +83,8 @@ class Question:
         if self.kind is not QuestionKind.USER_QUESTION:
             return ()
         raw = self.tool_input.get("questions")
-        return tuple(_choice(part) for part in raw if isinstance(part, Mapping)) if isinstance(raw, list) else ()
+        parts = [part for part in raw if isinstance(part, Mapping)] if isinstance(raw, list) else []
+        return tuple(_choice(part, of_form=self.form is not None) for part in parts)
 
     def brief(self) -> "Question":
         """What a log keeps of it: which question it was, without the tool's input."""
@@ -105,13 +110,14 @@ def _listed(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _choice(raw: Mapping[str, Any]) -> Choice:
-    options = raw.get("options")
+def _choice(raw: Mapping[str, Any], *, of_form: bool) -> Choice:
+    options, field_facts = raw.get("options"), raw.get("field") if of_form else None
     return Choice(
         question=str(raw.get("question", "")),
         header=str(raw.get("header", "")),
         options=tuple(_option(option) for option in options) if isinstance(options, list) else (),
         several=bool(raw.get("multiSelect")),
+        field=field_facts if isinstance(field_facts, Mapping) else None,
     )
 
 

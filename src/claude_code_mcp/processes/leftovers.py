@@ -30,6 +30,8 @@ _YOUNG = 2.0
 """Seconds after its start in which a process may still be in the middle of `exec`."""
 _KERNEL_THREADS = 2
 """The parent of all threads of the Linux kernel."""
+_SUPERVISOR = os.path.join("processes", "supervisor.py")
+"""How the script of a supervisor ends, in the command line of it and of its keepers, of whichever installation."""
 _START_TOLERANCE = 2
 """By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
@@ -128,9 +130,15 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 def _unreadable_mark(process: psutil.Process) -> str | None:
     """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
-    thread of the kernel, or a process that has cleared it."""
+    thread of the kernel, a process that has cleared it, or a supervisor or keeper, which are started without one. What
+    a keeper has forked looks like it until its `exec`, and the kernel ends that one with the keeper."""
     young = time.time() - process.create_time() < _YOUNG
-    return "" if young and process.ppid() != _KERNEL_THREADS else None
+    awaited = young and process.ppid() != _KERNEL_THREADS and not _supervises(process)
+    return "" if awaited else None
+
+
+def _supervises(process: psutil.Process) -> bool:
+    return any(argument.endswith(_SUPERVISOR) for argument in process.cmdline()[:5])
 
 
 def _sweep_stale() -> int:

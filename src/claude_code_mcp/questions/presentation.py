@@ -282,6 +282,7 @@ def without_secrets(question: Question, redactor: Redacts) -> Question:
         session_rules=tuple(map(redactor.text, question.session_rules)),
         reason=question.reason and redactor.text(question.reason),
         blocked_path=question.blocked_path and redactor.text(question.blocked_path),
+        form=question.form and redactor.data(question.form),
     )
 
 

@@ -140,9 +140,11 @@ def question_row(question: Question, redactor: Redacts) -> dict[str, Any]:
                 "header": choice.header,
                 "several": choice.several,
                 "options": [{"label": label, "description": text} for label, text in choice.options],
+                "field": choice.field,
             }
             for choice in shown.choices
         ]
+        row["form"] = shown.form
     return row
 
 
