@@ -131,8 +131,8 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
         return "The turn was interrupted."
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without giving the structured output that was asked for."
-    message = _text(result, "result") or "Claude Code reported an error without saying which."
-    return f"{message} {_LOG_IN}" if code is OutcomeCode.API_ERROR and "/login" in message else message
+    reason = _text(result, "result") or "Claude Code reported an error without saying which."
+    return f"{reason} {_LOG_IN}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
 
 
 def _text(result: Mapping[str, Any], key: str) -> str | None:
