@@ -88,7 +88,7 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
     os.mkfifo(pipe)
     told = {"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]}
     configure(own_file, full=told)
-    process = await start(shell, "watch", "full", "full://note", "--json")
+    process = start(shell, "watch", "full", "full://note", "--json")
     with pipe.open("w") as say:  # opens when the server has subscribed
         say.write("now\n")
     line = json.loads(await until(process, "{"))
