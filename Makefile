@@ -22,7 +22,7 @@ demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
 # A test that fails among many at once is run again alone, so that a slow machine is told from a fault; both are shown.
-test: setup check  ## format, lint, types and all tests
+test: setup check  ## format, lint, types and the tests
 	$(BIN)/python -m pytest -n 4 --dist worksteal || { test $$? -eq 1 && \
 	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
@@ -41,13 +41,14 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## random trials, kills, 150 sessions at once, a million commands in real shells, more versions of the CLI
+soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands, more versions of the CLI
+	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/versions
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	$(BIN)/python -m benchmarks.shared_soak
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
-	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -q
+	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -m '' -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
 	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q

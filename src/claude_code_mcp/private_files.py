@@ -60,56 +60,48 @@ def replace_file(path: Path, content: bytes) -> None:
 
     The mode is 0600 whatever the umask is. On failure (OSError) the old file is untouched and nothing is left behind.
     """
-    _replace(path, content, synced=True)
-    _sync_directory(path.parent)
-    kept_content(path).unlink(missing_ok=True)
-
-
-def replace_at_once(path: Path, content: bytes) -> None:
-    """The same without waiting for the disk: the content is there for every reader and outlives this process, but not
-    yet a failure of the machine. For that, `kept_content` has what was there before, until `make_durable`.
-
-    For a file with one writer. Nothing is kept of a new file, nor where there are no hard links; there it is durable.
-    """
-    kept = kept_content(path)
-    try:
-        if not kept.exists():
-            os.link(path, kept)
-    except FileNotFoundError:
-        pass
-    except OSError:
-        replace_file(path, content)
-        return
-    _replace(path, content, synced=False)
-
-
-def make_durable(path: Path) -> None:
-    """Waits until the content of a file that was replaced at once is on the disk. OSError if it cannot be written."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
-    _sync_directory(path.parent)
-    kept_content(path).unlink(missing_ok=True)
-
-
-def kept_content(path: Path) -> Path:
-    """Where the content of before is, while that of a file is not durable yet."""
-    return path.with_name(f".{path.name}.kept")
-
-
-def _replace(path: Path, content: bytes, *, synced: bool) -> None:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}{TEMPORARY}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "wb") as file:
             file.write(content)
-            if synced:
-                file.flush()
-                os.fsync(file.fileno())
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    _sync_directory(path.parent)
+
+
+def append_line(path: Path, line: bytes, at_most: int) -> bool:
+    """Adds a line to a file that is there, without waiting for the disk: every reader has it, and it outlives this
+    process, but a failure of the machine may take it back until `make_durable`.
+
+    False, with nothing changed, if there is no such file or if it would be larger than `at_most`. OSError if the line
+    cannot be written; what there may be of it is an unfinished line at the end, which the next one does not continue.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return False
+    try:
+        addition = b"\n" + line  # before it, so that it begins a line whatever the file ends with
+        if os.fstat(descriptor).st_size + len(addition) > at_most:
+            return False
+        if os.write(descriptor, addition) != len(addition):
+            raise OSError(28, "No space left on device", str(path))
+        return True
+    finally:
+        os.close(descriptor)
+
+
+def make_durable(path: Path) -> None:
+    """Waits until what was added to a file is on the disk. OSError if it cannot be written."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def _sync_directory(path: Path) -> None:

@@ -29,7 +29,7 @@ from .model.origin import ClientOrigin
 from .model.question import Answer, Question
 from .model.states import State
 from .policy.policy import Policy
-from .processes.leftovers import sweep_stale
+from .processes.leftovers import sweep_quietly
 from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
@@ -137,12 +137,10 @@ class Service:
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
-        self.start_task(_sweep_quietly())
         self.start_task(prepare())
-        self._cleaners = [
-            self.start_task(self._sessions.clean_up_regularly()),
-            self.start_task(self._slots.watch_memory()),
-        ]
+        self.start_task(self._sweep_later(), endless=True)
+        self.start_task(self._sessions.clean_up_regularly(), endless=True)
+        self.start_task(self._slots.watch_memory(), endless=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -150,14 +148,19 @@ class Service:
 
     async def _close(self) -> None:
         """Sessions are closed first, which is bounded by the steps of stopping a process; then the tasks end."""
-        for task in self._cleaners:
-            task.cancel()
+        self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
 
-    def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel."""
-        return self._tasks.start(work)
+    async def _sweep_later(self) -> None:
+        """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
+        await asyncio.sleep(_SWEEP_DELAY)
+        self.start_task(sweep_quietly())
+
+    def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        """A task of the service: kept until it is done, its failure logged, never a caller's to cancel. An `endless`
+        one is cancelled when the service closes; others have a moment to end by themselves."""
+        return self._tasks.start(work, endless)
 
     @property
     def has_hosts(self) -> bool:
@@ -580,14 +583,6 @@ def _refuse_elsewhere(session: Session) -> None:
 
 def _elsewhere(session_id: str) -> SessionBusy:
     return SessionBusy(f"Session {session_id} is run by another server on this machine.", session_id=session_id)
-
-
-async def _sweep_quietly() -> None:
-    await asyncio.sleep(_SWEEP_DELAY)
-    with contextlib.suppress(OSError):
-        ended = await sweep_stale()
-        if ended:
-            log.warning("ended %d processes that a killed server had left behind", ended)
 
 
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:

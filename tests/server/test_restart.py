@@ -89,7 +89,8 @@ def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers,
     with servers.running() as client:
         after = client.look(made.session).data
         cursor = after.pop("nextCursor")
-        assert after == {key: value for key, value in before.items() if key != "nextCursor"}
+        of_the_process = ("nextCursor", "memoryBytes")
+        assert after == {key: value for key, value in before.items() if key not in of_the_process}
         assert (after["status"], after["result"]) == ("completed", "heron words")
         late = client.look(made.session, cursor=before["nextCursor"]).data
         assert (late["recentOutput"], "starts over" in late["notice"]) == (["heron words"], True)
@@ -157,7 +158,7 @@ def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(
     assert file.stat().st_mode & 0o777 == 0o600
     for directory in (servers.records.parent, servers.records, file.parent):
         assert directory.stat().st_mode & 0o777 == 0o700
-    file.write_bytes(file.read_bytes()[:-20])
+    file.write_bytes(file.read_bytes()[:100])
     with servers.running() as client:
         refused = client.send(made.session, BASH)
         assert (refused.code, "cannot be read" in refused.refusal) == ("PERMISSION_DENIED", True)

@@ -157,27 +157,58 @@ def test_a_write_that_fails_leaves_the_old_record_and_nothing_else(
     assert len(list(tmp_path.glob("state/sessions/*/*"))) == 1
 
 
-def test_a_record_that_was_not_durable_when_the_machine_failed_is_that_of_before(
+@pytest.mark.parametrize("rest", [b'\n{"version":1,"revi', b"\n", bytes(5000), b"\n\xff\xfe", b"\n" + b"[" * 100_000])
+def test_what_was_not_written_whole_when_the_machine_failed_does_not_count(
+    records: SessionRecords, tmp_path: Path, rest: bytes
+) -> None:
+    kept = record()
+    for number in range(3):
+        records.write_at_once(kept.model_copy(update={"revision": number}))
+        assert records.read(kept.session_id) == kept.model_copy(update={"revision": number})
+    with file_of(tmp_path, kept.session_id).open("ab") as file:
+        file.write(rest)
+    expected = kept.model_copy(update={"revision": 2 if rest.startswith(b"\n") else 1})
+    assert records.read(kept.session_id) == expected
+    assert kept.session_id in records.summaries()
+    records.write_at_once(kept.model_copy(update={"revision": 3}))
+    assert records.read(kept.session_id) == kept.model_copy(update={"revision": 3})
+
+
+def test_a_newer_record_that_is_not_understood_does_not_bring_an_older_one_back(
     records: SessionRecords, tmp_path: Path
 ) -> None:
     kept = record()
     records.write(kept)
-    for number in (1, 2):
+    newer = {**json.loads(file_of(tmp_path, kept.session_id).read_text()), "forbids": ["Bash"]}
+    with file_of(tmp_path, kept.session_id).open("a") as file:
+        file.write("\n" + json.dumps(newer))
+    with pytest.raises(RecordUnreadable, match="1 of its fields"):
+        records.read(kept.session_id)
+
+
+def test_a_file_of_many_records_is_replaced_by_one_with_the_newest(records: SessionRecords, tmp_path: Path) -> None:
+    kept, largest = record(), 0
+    for number in range(400):
         records.write_at_once(kept.model_copy(update={"revision": number}))
-        assert records.read(kept.session_id) == kept.model_copy(update={"revision": number})
-    file_of(tmp_path, kept.session_id).write_bytes(b"")  # as some file systems leave it
-    assert records.read(kept.session_id) == kept
-
-
-def test_a_durable_record_leaves_nothing_of_the_one_before(records: SessionRecords, tmp_path: Path) -> None:
-    kept = record()
-    records.write_at_once(kept)
-    records.write_at_once(kept.model_copy(update={"revision": 1}))
+        largest = max(largest, file_of(tmp_path, kept.session_id).stat().st_size)
+    assert 32 << 10 < largest <= 64 << 10
+    assert records.read(kept.session_id) == kept.model_copy(update={"revision": 399})
     records.make_durable(kept.session_id)
     assert len(list(tmp_path.glob("state/sessions/*/*"))) == 1
-    file_of(tmp_path, kept.session_id).write_bytes(b"")
-    with pytest.raises(RecordUnreadable):
-        records.read(kept.session_id)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_record_leaves_the_one_before(
+    records: SessionRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, write = record(), os.write
+    records.write(kept)
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:100]))
+    with pytest.raises(OSError, match="No space"):
+        records.write_at_once(kept.model_copy(update={"revision": 1}))
+    monkeypatch.undo()
+    assert records.read(kept.session_id) == kept
+    records.write_at_once(kept.model_copy(update={"revision": 2}))
+    assert records.read(kept.session_id) == kept.model_copy(update={"revision": 2})
 
 
 def test_only_no_record_at_all_is_no_record(records: SessionRecords, tmp_path: Path) -> None:

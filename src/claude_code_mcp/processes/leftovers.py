@@ -10,6 +10,7 @@ killed together. Elsewhere it is the only one; see `spawn.py`.
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -23,6 +24,8 @@ import psutil
 
 from .environment import MARK
 
+log = logging.getLogger(__name__)
+
 _SWEEP_TIMEOUT = 5.0
 """Seconds after which processes that cannot be killed are given up."""
 _PAUSE = 0.01
@@ -30,6 +33,8 @@ _YOUNG = 2.0
 """Seconds after its start in which a process may still be in the middle of `exec`."""
 _KERNEL_THREADS = 2
 """The parent of all threads of the Linux kernel."""
+_SUPERVISOR = os.path.join("processes", "supervisor.py")
+"""How the script of a supervisor ends, in the command line of it and of its keepers, of whichever installation."""
 _START_TOLERANCE = 2
 """By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
@@ -76,6 +81,14 @@ async def sweep(mark: str) -> int:
 async def sweep_stale() -> int:
     """Ends whatever owners that no longer live have left behind, and removes their files."""
     return await asyncio.to_thread(_sweep_stale)
+
+
+async def sweep_quietly() -> None:
+    """The same for a server that starts: what it ended is in the log, and it never fails."""
+    with contextlib.suppress(OSError):
+        ended = await sweep_stale()
+        if ended:
+            log.warning("ended %d processes that a killed server had left behind", ended)
 
 
 def end_stale(pid: int) -> None:
@@ -128,9 +141,15 @@ def _mark_of(process: psutil.Process) -> str | None:
 
 def _unreadable_mark(process: psutil.Process) -> str | None:
     """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
-    thread of the kernel, or a process that has cleared it."""
+    thread of the kernel, a process that has cleared it, or a supervisor or keeper, which are started without one. What
+    a keeper has forked looks like it until its `exec`, and the kernel ends that one with the keeper."""
     young = time.time() - process.create_time() < _YOUNG
-    return "" if young and process.ppid() != _KERNEL_THREADS else None
+    awaited = young and process.ppid() != _KERNEL_THREADS and not _supervises(process)
+    return "" if awaited else None
+
+
+def _supervises(process: psutil.Process) -> bool:
+    return any(argument.endswith(_SUPERVISOR) for argument in process.cmdline()[:5])
 
 
 def _sweep_stale() -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import QuestionClosed
-from ..model.question import Answer, Closure, Question, Resolution, kind_of
+from ..model.question import Answer, Closure, Question, Resolution, kind_of, rules_of
 from ..model.text import count_of, cut
 from .cli_reply import reply
 from .presentation import describe
@@ -116,6 +116,7 @@ class Broker:
             description=describe(tool_name, self._redact(tool_input), cwd),
             tool_use_id=tool_use_id,
             suggestions=suggestions,
+            session_rules=tuple(rules_of(self._redact([*suggestions]))) if suggestions else (),
             reason=reason,
             blocked_path=blocked_path,
             modes=modes,

@@ -92,7 +92,7 @@ class Changes:
     def _push(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:
         """Tells of a change now, or as soon as the last time is long enough ago and has been taken."""
         if what not in self._pending:
-            self._service.start_task(self._notify_until_quiet(what, notify))
+            self._service.start_task(self._notify_until_quiet(what, notify), endless=True)
         self._pending[what] = True
 
     async def _notify_until_quiet(self, what: Hashable, notify: Callable[[], Awaitable[None]]) -> None:

@@ -66,7 +66,7 @@ class SessionChanges:
         followed = self._followed.setdefault(key, _Followed())
         followed.followers += 1
         if followed.watch is None:
-            followed.watch = self._service.start_task(self._watch(key))
+            followed.watch = self._service.start_task(self._watch(key), endless=True)
         self._learn_names()
         return key
 
@@ -118,7 +118,7 @@ class SessionChanges:
     def _watch_again(self, key: Key) -> None:
         followed = self._followed[key]
         if followed.watch is not None and followed.watch.done():
-            followed.watch = self._service.start_task(self._watch(key))
+            followed.watch = self._service.start_task(self._watch(key), endless=True)
 
     def act(self, act: AuditEvent) -> None:
         if act.kind in _LIST_CHANGES:

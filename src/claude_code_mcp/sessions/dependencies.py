@@ -34,21 +34,31 @@ class BackgroundTasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
+        self._endless: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def start(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
+        """`endless` is work that leaves nothing undone wherever it stops, such as a watch: nobody waits for its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        if endless:
+            self._endless.add(task)
         task.add_done_callback(self._done)
         return task
 
+    def cancel_endless(self) -> None:
+        for task in self._endless:
+            task.cancel()
+
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
+        self._endless.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a task of the service failed", exc_info=task.exception())
 
     async def close(self, timeout: float) -> None:
         """Lets tasks that are about to end do so, such as a note about a cost; cancels those that wait for something
         outside, such as a person who was sent to sign in, and waits up to `timeout` seconds for them to be gone."""
+        self.cancel_endless()
         if not self._tasks:
             return
         _, waiting = await asyncio.wait(self._tasks, timeout=_GRACE)

@@ -13,9 +13,10 @@ A lease (`Leases`) makes one server the only writer of a session id among all se
 of its own. It is an operating-system lock on a small file, so it ends with the process that holds it, however that
 ends. The empty files stay: to remove one could split two servers over an old and a new file of the same name.
 
-Records and pointers are replaced as a whole and durably, so that a reader has the old or the new content, after a
-crash too. All functions block on the disk; call them from a thread. Several threads and several servers may call at
-once.
+A record's file may have several lines, each a whole record, of which the last one counts: to add a line is many times
+cheaper than to replace a file, and a turn waits for it. Now and then the file is replaced, durably, by one with the
+newest alone. So a reader has the old or the new content, after a crash too. All functions block on the disk; call them
+from a thread. Several threads and several servers may call at once.
 """
 
 import contextlib
@@ -39,10 +40,9 @@ from ..model.usage import Usage
 from ..private_files import (
     FILE,
     TEMPORARY,
-    kept_content,
+    append_line,
     make_durable,
     private_directory,
-    replace_at_once,
     replace_file,
 )
 from .file_changes import File, FileTable
@@ -111,6 +111,8 @@ VERSION: Final = 1
 LONGEST_RESULT = 256 << 10
 """Characters of a result that a record keeps; a longer one is read from the transcript."""
 _LARGEST_FILE = 16 << 20
+_LONGEST_JOURNAL = 64 << 10
+"""Bytes of a file in which a new record is added to the older ones; in a longer one it replaces them."""
 _SUFFIX = ".json"
 _CHECKED_AT_ONCE = 100
 _LEFT_BY_CRASH_AFTER = 3600.0
@@ -191,16 +193,15 @@ class SessionRecords:
 
     def read(self, session_id: str) -> SessionRecord | None:
         """The record; None if there is none. RecordUnreadable if there is one that is damaged or of another session."""
-        path = self._path(session_id)
         try:
-            record = _read(path)
+            raw = _newest(self._path(session_id))
+            if not isinstance(raw, dict) or raw.get("version") != VERSION:
+                raise ValueError("it was written by another version")
+            record = SessionRecord.model_validate(raw)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
-            try:
-                record = _read(kept_content(path))  # the machine failed before the last write was durable
-            except (OSError, ValueError, RecursionError):
-                raise _unreadable(session_id, _reason(error)) from None
+            raise _unreadable(session_id, _reason(error)) from None
         if record.session_id != session_id.lower():
             raise _unreadable(session_id, "it is that of another session")
         return record
@@ -211,10 +212,12 @@ class SessionRecords:
         replace_file(self._path(record.session_id), _encoded(record))
 
     def write_at_once(self, record: SessionRecord) -> None:
-        """The same without waiting for the disk: a killed server has it written, a failing machine may go back to the
-        record of before until `make_durable` is called."""
-        private_directory(self._directory)
-        replace_at_once(self._path(record.session_id), _encoded(record))
+        """The same without waiting for the disk, as a rule: a killed server has it written, a failing machine may go
+        back to the record of before until `make_durable` is called."""
+        encoded = _encoded(record)
+        if not append_line(self._path(record.session_id), encoded, _LONGEST_JOURNAL):
+            private_directory(self._directory)
+            replace_file(self._path(record.session_id), encoded)
 
     def make_durable(self, session_id: str) -> None:
         """Waits until the record is on the disk. Harmless where there is none; OSError if it cannot be written."""
@@ -223,9 +226,7 @@ class SessionRecords:
 
     def remove(self, session_id: str) -> None:
         """Forgets a session. Harmless where there is nothing."""
-        path = self._path(session_id)
-        path.unlink(missing_ok=True)
-        kept_content(path).unlink(missing_ok=True)
+        self._path(session_id).unlink(missing_ok=True)
 
     def owned_by(self, caller: str, session_id: str) -> bool:
         """Whether this caller may use a session that is only on disk. One whose record cannot be read has no owner."""
@@ -342,15 +343,25 @@ def _encoded(record: SessionRecord) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _read(path: Path) -> SessionRecord:
-    with path.open("rb") as file:
+def _newest(path: str | Path) -> Any:
+    """The content of the last line that is whole: one that is not was being written when the machine failed, or is
+    being written just now. ValueError if there is none."""
+    with open(path, "rb") as file:
         content = file.read(_LARGEST_FILE + 1)
     if len(content) > _LARGEST_FILE:
         raise ValueError("it is too large")
-    raw = json.loads(content.decode("utf-8", "surrogatepass"))
-    if not isinstance(raw, dict) or raw.get("version") != VERSION:
-        raise ValueError("it was written by another version")
-    return SessionRecord.model_validate(raw)
+    *older, last = content.split(b"\n")
+    try:
+        return _decoded(last)
+    except (ValueError, RecursionError):
+        for line in reversed(older):
+            with contextlib.suppress(ValueError, RecursionError):
+                return _decoded(line)
+        raise
+
+
+def _decoded(line: bytes) -> Any:
+    return json.loads(line.decode("utf-8", "surrogatepass"))
 
 
 def _reason(error: Exception) -> str:
@@ -388,8 +399,7 @@ def _from_note(note: str) -> Summary | None:
 
 def _summary(path: str) -> Summary | None:
     try:
-        with open(path, "rb") as file:
-            raw = json.loads(file.read(_LARGEST_FILE).decode("utf-8", "surrogatepass"))
+        raw = _newest(path)
         if raw["version"] != VERSION or not isinstance(raw["owner"], str):
             return None
         ended = Outcome(OutcomeCode(raw["outcome"]["code"])).state if raw["outcome"] is not None else State.IDLE

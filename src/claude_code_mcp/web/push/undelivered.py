@@ -18,7 +18,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from ... import json_text
-from ...private_files import private_directory, read_regular, replace_at_once
+from ...private_files import private_directory, read_regular, replace_file
 from .news import Notice
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class WaitingFiles:
         return folder
 
     def add(self, waiting: Waiting) -> None:
-        """Outlives this process when this returns. Raises OSError."""
-        replace_at_once(self._folder / waiting.delivery_id, json_text.encode(asdict(waiting)))
+        """Is on the disk when this returns. Raises OSError."""
+        replace_file(self._folder / waiting.delivery_id, json_text.encode(asdict(waiting)))
 
     def remove(self, delivery_id: str) -> None:
         """A no-op for one that is not there."""
