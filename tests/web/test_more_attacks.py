@@ -36,7 +36,7 @@ async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.Monkey
 
     scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
     with pytest.raises(RequestRefused) as refused:
-        await body_of(Request(scope, receive))  # type: ignore[arg-type]
+        await body_of(Request(scope, receive))
     assert refused.value.status == 408
 
 
