@@ -54,7 +54,7 @@ soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at onc
 	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
-	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -q
+	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -m '' -q
 
 pictures: setup  ## renew the pictures of the terminal interface
 	$(BIN)/python -m claude_code_mcp.commands.tui_pictures docs/pictures

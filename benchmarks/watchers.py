@@ -24,11 +24,12 @@ from .common import Figure, Place, benchmark
 _WATCHERS = 50
 _EVENTS = 3000
 _RATE = 500
-_INTERVAL = 0.0015
 _LINE = "The quick brown fox jumps over the very lazy dog again.\n"
 _REPEAT = 300
 _TEXT = _LINE * _REPEAT
-_PROMPT = script("Write.", text(_LINE, repeat=_REPEAT, chunks=_EVENTS, interval=_INTERVAL))
+_FASTER = 1.02
+"""By so much the model offers more than is wanted: the last of the fragments may be a moment late."""
+_PROMPT = script("Write.", text(_LINE, repeat=_REPEAT, chunks=_EVENTS, interval=1 / (_RATE * _FASTER)))
 _COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
 _GOAL_CPU = 60.0
 _GOAL_LAG = 50.0
@@ -45,10 +46,18 @@ async def watchers(place: Place) -> Sequence[Figure]:
         Figure(
             f"{_WATCHERS} watchers, text whole",
             f"{alone.whole} of 1",
-            f"{_EVENTS / crowd.seconds:.0f} events/s",
+            f"{crowd.whole}",
             f"{crowd.whole}",
             f"all {_WATCHERS}",
             crowd.whole == _WATCHERS,
+        ),
+        Figure(
+            f"events a second at each of {_WATCHERS} watchers",
+            f"{_EVENTS / alone.seconds:.0f} with one",
+            f"{_EVENTS / crowd.seconds:.0f}",
+            f"{_EVENTS / crowd.seconds:.0f}",
+            f"≥ {_RATE}",
+            _EVENTS / crowd.seconds >= _RATE,
         ),
         Figure(
             f"server CPU for {_RATE} events/s",
@@ -178,7 +187,7 @@ async def _watch(address: tuple[str, int], headers: dict[str, str], session: str
     """Whether everything of the text has come, each fragment once, and no gap; and how long that took."""
     turns = await _ask(address, "GET", f"/api/sessions/{session}/turns", headers)
     got: list[str] = []
-    began = 0.0
+    began = latest = 0.0
     path = f"/api/events?session={session}&after={turns['cursor']}"
     async with _request(address, "GET", path, headers) as (reader, _):
         name = b""
@@ -188,7 +197,8 @@ async def _watch(address: tuple[str, int], headers: dict[str, str], session: str
                 name = line[7:].strip()
             elif line.startswith(b"data: ") and name == b"partial":
                 fragment = json.loads(line[6:])
-                began = began or time.perf_counter()
+                latest = time.perf_counter()
+                began = began or latest
                 got.append(fragment["text"] if fragment["kind"] == "text" else "")
             elif name in (b"ended", b"gap", b"reset") or not line:
-                return "".join(got) == _TEXT, time.perf_counter() - began
+                return "".join(got) == _TEXT, latest - began

@@ -62,7 +62,9 @@ def noted(tmp_path: Path) -> tuple[str, Path]:
     return str(program), log
 
 
-@pytest.mark.parametrize("scope", ["user", "local", "project"])
+@pytest.mark.parametrize(
+    "scope", ["user", *(pytest.param(scope, marks=pytest.mark.soak) for scope in ("local", "project"))]
+)
 async def test_a_registered_copy_is_not_even_started(
     scope: str,
     start_service: StartService,

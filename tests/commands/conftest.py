@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +17,7 @@ from ..hub.conftest import local, packages
 __all__ = ["packages"]  # a fixture for the tests here too
 
 TIMEOUT = 80.0
+Process = warm_commands.WarmProcess | subprocess.Popen[bytes]
 Mcp = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -52,16 +52,17 @@ def program(*faults: str) -> list[str]:
     return [entry["command"], *entry["args"]]
 
 
-async def start(environment: dict[str, str], *arguments: str, **pipes: Any) -> asyncio.subprocess.Process:
+def start(environment: dict[str, str], *arguments: str) -> Process:
     """The command, running; for tests that serve what it connects to in their own loop."""
-    usual = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    return await asyncio.create_subprocess_exec(*command(*arguments), env=environment, **{**usual, **pipes})
+    if is_posix():
+        return warm_commands.helper().open(["mcp", *arguments], environment)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(*arguments), env=environment, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-async def finish(process: asyncio.subprocess.Process, lines: str = "") -> tuple[int, str, str]:
+async def finish(process: Process, lines: str = "") -> tuple[int, str, str]:
     """Its exit code and what it said from now on."""
-    async with asyncio.timeout(TIMEOUT):
-        out, err = await process.communicate(lines.encode())
+    out, err = await asyncio.to_thread(process.communicate, lines.encode(), TIMEOUT)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
 
@@ -70,11 +71,10 @@ def is_posix() -> bool:
     return os.name == "posix"
 
 
-async def until(process: asyncio.subprocess.Process, wanted: str) -> str:
+async def until(process: Process, wanted: str) -> str:
     """The next line that begins like this."""
     assert process.stdout is not None
-    async with asyncio.timeout(TIMEOUT):
-        while line := (await process.stdout.readline()).decode():
-            if line.startswith(wanted):
-                return line
+    while line := (await asyncio.to_thread(process.stdout.readline)).decode():
+        if line.startswith(wanted):
+            return line
     raise AssertionError(f"{wanted!r} was never printed")

@@ -75,6 +75,7 @@ def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -
     answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config")
     assert all(f"{variable_of(name)}=" in answer.stdout for name in Settings.model_fields)
     assert "MAX_SESSIONS=7\n" in answer.stdout
+    assert "CLAUDE_CODE_MCP_TOOLSETS=sessions,code,query\n" in answer.stdout, "as the variable takes it"
     assert secret not in answer.stdout
 
 

@@ -126,10 +126,11 @@ Serve = Callable[[RemoteServer], AbstractAsyncContextManager[str]]
 @pytest.mark.parametrize(("kind", "serve"), [("http", http_server), ("sse", sse_server), ("ws", websocket_server)])
 async def test_remote_servers_of_every_kind(shell: dict[str, str], kind: str, serve: Serve) -> None:
     async with serve(RemoteServer()) as url:
-        process = await start(shell, "connect", kind, url)
+        process = start(shell, "connect", kind, url)
         await until(process, "Connected to remote 1")
         assert process.stdin is not None
         process.stdin.write(b"call echo a=1\ncall change\n")
+        process.stdin.flush()
         await until(process, "echo {'a': 1}")
         await until(process, "* notifications/tools/list_changed")
         code, out, err = await finish(process, "tools\n")
@@ -157,14 +158,14 @@ def test_the_server_is_gone_after_the_end_of_input(mcp: Mcp) -> None:
 @pytest.mark.skipif(not is_posix(), reason="Ctrl-C is a signal here")
 async def test_ctrl_c_on_a_pipe_ends_it_cleanly_in_mid_call(shell: dict[str, str], tmp_path: Path) -> None:
     note = tmp_path / "note"
-    process = await start(shell, "connect", "stdio", *program())
+    process = start(shell, "connect", "stdio", *program())
     assert process.stdin is not None
     process.stdin.write(f"call wait note={note}\n".encode())
+    process.stdin.flush()
     await until_file(note, "waiting")
     [server] = programs_below(process.pid)
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(TIMEOUT):  # with its input still open
-        assert await process.wait() == 130
+    assert await asyncio.to_thread(process.wait, TIMEOUT) == 130  # with its input still open
     assert note.read_text() == "cancelled"
     assert not server.is_running()
     await finish(process)

@@ -14,7 +14,7 @@ from ..conftest import programs_below
 from ..hub.conftest import local, until_file
 from ..hub.oauth import Authority, Person
 from ..hub.remote import RemoteServer, free_port, http_server
-from .conftest import Mcp, finish, is_posix, start, until
+from .conftest import Mcp, Process, finish, is_posix, start, until
 
 
 def configure(own_file: Path, **servers: Any) -> None:
@@ -124,7 +124,7 @@ async def test_ctrl_c_cancels_the_call_and_leaves_no_server(
 ) -> None:
     note = tmp_path / "note"
     configure(own_file, x=local())
-    process = await start(shell, "call", "x", "wait", f"note={note}")
+    process = start(shell, "call", "x", "wait", f"note={note}")
     await until_file(note, "waiting")
     [server] = programs_below(process.pid)
     process.send_signal(signal.SIGINT)
@@ -134,7 +134,7 @@ async def test_ctrl_c_cancels_the_call_and_leaves_no_server(
     assert not server.is_running()
 
 
-async def _until_address(process: asyncio.subprocess.Process) -> str:
+async def _until_address(process: Process) -> str:
     return (await until(process, "  http")).strip()
 
 
@@ -145,7 +145,7 @@ async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], m
         status = await asyncio.to_thread(mcp, "status")
         assert status.returncode == 1
         assert "needs-auth" in status.stdout
-        process = await start(shell, "login", "r")
+        process = start(shell, "login", "r")
         await Person()(await _until_address(process))
         code, out, err = await finish(process)
         assert (code, err) == (0, "")
@@ -164,7 +164,7 @@ async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url})
-        process = await start(shell, "login", "r")
+        process = start(shell, "login", "r")
         address = await _until_address(process)
         async with httpx2.AsyncClient() as browser:
             ended = (await browser.get(address)).headers["location"]

@@ -89,7 +89,7 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
     os.mkfifo(pipe)
     told = {"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]}
     configure(own_file, full=told)
-    process = await start(shell, "watch", "full", "full://note", "--json")
+    process = start(shell, "watch", "full", "full://note", "--json")
     with pipe.open("w") as say:  # opens when the server has subscribed
         say.write("now\n")
     line = json.loads(await until(process, "{"))
@@ -109,15 +109,18 @@ async def test_watching_ends_quietly_when_nobody_reads_any_more(
     pipe = tmp_path / "say"
     os.mkfifo(pipe)
     configure(own_file, full={"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]})
-    reading, writing = os.pipe()
-    process = await start(shell, "watch", "full", "full://note", stdout=writing)
-    os.close(writing)
-    os.close(reading)
+    process = start(shell, "watch", "full", "full://note")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdin.close()
+    process.stdout.close()
     with pipe.open("w") as say:
         say.write("now\n")
-    async with asyncio.timeout(TIMEOUT):
-        _, err = await process.communicate()
-    assert (process.returncode, err.decode()) == (0, "claude-code-mcp: watching full; Ctrl-C ends it.\n")
+    with process.stderr as stream:
+        err = await asyncio.to_thread(stream.read)
+    assert err.decode() == "claude-code-mcp: watching full; Ctrl-C ends it.\n"
+    assert await asyncio.to_thread(process.wait, TIMEOUT) == 0
 
 
 _TOLD = """

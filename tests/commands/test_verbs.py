@@ -5,7 +5,6 @@ import os
 import secrets
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import IO, Any
 
 import pytest
 
+from claude_code_mcp.client.connections import Target
+from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 
@@ -74,15 +75,12 @@ def started(place: SharedPlace, prompt: str, *options: str) -> tuple[Running, st
 
 def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
     """The question of a session, once it is asked."""
-    waited = json.loads(place.command("show", "--json", session_id).stdout)
-    deadline = time.monotonic() + PATIENCE
-    while waited["status"] in ("running", "waiting_for_input") and time.monotonic() < deadline:
-        waited = json.loads(place.command("show", "--json", session_id).stdout)
-        questions = json.loads(place.command("questions", "--json").stdout)
-        found = [entry for entry in questions if entry["sessionId"] == session_id]
-        if found:
-            return dict(found[0])
-    raise AssertionError(f"nothing was asked: {waited}")
+    with Target().join(place.environment) as client:
+        waiting = LiveSessions(client).status(session_id, waitSeconds=50)
+    assert waiting["status"] == "waiting_for_input", waiting
+    questions = json.loads(place.command("questions", "--json").stdout)
+    [entry] = [entry for entry in questions if entry["sessionId"] == session_id]
+    return dict(entry)
 
 
 def test_a_prompt_is_run_to_its_end(place: SharedPlace) -> None:
@@ -221,6 +219,7 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
         answer = place.command(*verb, **elsewhere)
         assert answer.returncode == 1
         assert "no shared server runs" in answer.stderr
+        assert "claude-code-mcp shared start" in answer.stderr
         assert "Traceback" not in answer.stderr
     answer = place.command("run", "--own", script("Say it.", "Alone."), **elsewhere)
     assert (answer.returncode, answer.stdout) == (0, "Alone.\n")

@@ -1,4 +1,4 @@
-"""Rows of the table of parity that every run checks; see `parity.py`."""
+"""Rows of the table of parity that tests check, those marked in `make soak` alone; see `parity.py`."""
 
 import json
 from pathlib import Path
@@ -49,6 +49,7 @@ async def test_a_prompt_is_a_command(both: Both) -> None:
     told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
 
 
+@pytest.mark.soak
 async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     seen = await both({"a b": full(), "a.b": full()})
     told(
@@ -80,6 +81,7 @@ def _answer(one: Seen, expected: object, place: int = 0) -> str:
     return "a person is asked, and the answer is typed" if given == expected else str(given)
 
 
+@pytest.mark.soak
 async def test_a_server_that_ends_at_the_probe(both: Both) -> None:
     seen = await both({"x": full("ends")}, tool("mcp__x__echo", word="hi"))
     told(seen, "a server that ends at the first unknown message", _works)
@@ -99,6 +101,7 @@ async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) ->
     )
 
 
+@pytest.mark.soak
 async def test_servers_that_claude_code_is_signed_in_to(both: Both, cli: Cli) -> None:  # noqa: F811
     seen = await both({"x": {"type": "http", "url": cli.url}}, tool("mcp__x__echo"))
     told(

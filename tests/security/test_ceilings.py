@@ -136,6 +136,22 @@ async def test_a_debug_log_is_never_added_to_a_file_that_exists(service: Service
     assert not (sandbox.project / "nowhere").exists()
 
 
+async def test_a_directory_that_was_replaced_by_a_link_gets_no_debug_log(service: Service, sandbox: Sandbox) -> None:
+    """Between the check and the start another session may put it there."""
+    elsewhere, logs = sandbox.root / "elsewhere", sandbox.project / "logs"
+    elsewhere.mkdir()
+    logs.mkdir()
+    session, _ = await run(service, script("one", "first"), options(sandbox, debug_file="logs/log"))
+    assert (logs / "log").read_text()
+    await parked(session)
+    logs.rename(sandbox.project / "kept")
+    logs.symlink_to(elsewhere)
+    outcome = await say(service, session, script("two", "second"))
+    assert outcome.code is OutcomeCode.START_FAILED
+    assert "debug_file" in outcome.detail
+    assert list(elsewhere.iterdir()) == []
+
+
 async def test_a_debug_log_stays_within_the_roots(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(policy=Policy(REMOTE_PROFILE), default_cwd=str(sandbox.project))
     (sandbox.project / "out").symlink_to(sandbox.root)

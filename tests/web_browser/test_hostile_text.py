@@ -1,5 +1,6 @@
 """Everything that Claude or a tool wrote is hostile text: no script runs from it, and it stays what it is."""
 
+import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
@@ -86,6 +87,7 @@ def test_no_script_runs_from_what_is_asked(person: Person, site: Site) -> None:
     _unharmed(person)
 
 
+@pytest.mark.soak
 def test_no_script_runs_from_a_plan(person: Person, site: Site) -> None:
     person.start("Plan", site.project(plan(ALL), "done"), mode="plan")
     asked = person.question("onerror=window.hit=1")

@@ -217,4 +217,4 @@ def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(person: Person
     pushed = {"origin": site.url, "registrationId": workers[-1], "data": json.dumps(message)}
     protocol.send("ServiceWorker.deliverPushMessage", pushed)
     (shown,) = person.page.evaluate(SHOWN)
-    assert shown == {"title": "Fix the login", "body": "wants to: Run: make", "url": f"{site.url}/"}
+    assert shown == {"title": "Fix the login", "body": "wants to: Run: make", "url": f"{site.url}/#/sessions/1"}

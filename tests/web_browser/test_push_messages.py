@@ -85,5 +85,6 @@ def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     assert len(context.pages) == 2
     person.question("touch otter").get_by_role("button", name="Deny", exact=True).click()
     person.says("done")
-    deliver(context, cdp, site, found[-1]["registrationId"], json.dumps({"title": "x", "url": "https://evil.example/"}))
-    assert worker.evaluate(_SHOWN)[0]["url"] == f"{site.url}/"
+    elsewhere = {"title": "x", "url": "https://evil.example/#/costs"}  # or this server under another name
+    deliver(context, cdp, site, found[-1]["registrationId"], json.dumps(elsewhere))
+    assert worker.evaluate(_SHOWN)[0]["url"] == f"{site.url}/#/costs"

@@ -3,6 +3,7 @@
 import signal
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
@@ -188,6 +189,7 @@ def test_a_turn_is_stopped_and_the_session_goes_on(person: Person, site: Site) -
     expect(page.locator(".prompt").last).to_have_text("And now?")
 
 
+@pytest.mark.soak
 def test_a_fork_goes_its_own_way(person: Person, site: Site) -> None:
     person.start("Say something", site.project("First.", "Second."))
     person.says("First.")
@@ -229,6 +231,7 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
     person.says("done")
 
 
+@pytest.mark.soak
 def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person, site: Site) -> None:
     person.start("Remember this", site.project("Remembered.", "Still here."))
     person.says("Remembered.")

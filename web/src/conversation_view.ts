@@ -7,11 +7,11 @@ import type { Live, Watcher } from "./live";
 import { statusWord, titleOf } from "./list_view";
 import { QuestionView } from "./question_view";
 import { SessionMenu } from "./session_menu";
-import { TurnView, type Ending } from "./turn_view";
-import type { Answer, Item, Question, SessionDetails, SessionRow, Turn, TurnsPage } from "./types";
+import type { Ending, TurnView } from "./turn_view";
+import { TurnWindow } from "./turn_window";
+import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
 import { dollars, place } from "./words";
 
-const PAGE = 8;
 const NEAR_END = 120;
 
 export interface Surroundings {
@@ -25,34 +25,33 @@ export class ConversationView implements Watcher {
   readonly element: HTMLElement;
   private readonly heading = h("h1", { tabindex: -1 }, "…");
   private readonly about = h("p", { class: "about" });
-  private readonly earlier = button("Show earlier turns", () => void this.loadEarlier(), { class: "more", hidden: true });
-  private readonly log = h("div", { class: "log" });
+  private readonly shown: TurnWindow;
+  private readonly newest = button("To the newest", () => void this.toNewest(), { class: "newest", hidden: true });
   private readonly asking = h("div", { class: "asking" });
   private readonly note = h("p", { class: "note", role: "status" });
   private readonly scroller: HTMLElement;
   private readonly composer: Composer;
   private readonly menu: SessionMenu;
-  private readonly turns: TurnView[] = [];
   private readonly questions = new Map<string, QuestionView>();
   private readonly unsubscribe: () => void;
-  private first = 1;
   private closed = false;
   /** There is no such session, or none that this person may see. */
   private missing = false;
   /** It could not be read; it is read again when the server can be reached. */
   private stale = false;
   private following = true;
-  private readonly whole = (item: Item): Promise<Item> => this.wholeItem(item);
 
   constructor(private id: string, private readonly around: Surroundings, private wanted: string | null) {
     this.composer = new Composer((text, images) => this.say(text, images), () => this.interrupt());
+    this.shown = new TurnWindow(() => this.id, () => this.row.directory ?? "", (item) => this.wholeItem(item),
+      () => this.scroller, () => this.readEnd());
     this.menu = new SessionMenu(() => this.row, around);
     this.scroller = h("div", { class: "scroller", tabindex: 0, role: "region", aria: { label: "Conversation" }, on: { scroll: () => this.scrolled() } },
-      this.earlier, this.log, this.asking, this.note);
+      this.shown.earlier, this.shown.element, this.shown.later, this.asking, this.note);
     this.element = h("div", { class: "conversation" },
       h("header", { class: "view-head" }, h("a", { class: "back", route: "/", aria: { label: "All sessions" } }, "‹"),
         h("div", { class: "heading" }, this.heading, this.about), this.menu.element),
-      this.scroller, this.composer.element);
+      this.scroller, h("div", { class: "newest-place" }, this.newest), this.composer.element);
     this.unsubscribe = around.live.onChange(() => {
       this.drawHead();
       if (this.stale && around.live.state === "live") void this.load();
@@ -69,6 +68,11 @@ export class ConversationView implements Watcher {
 
   async open(): Promise<void> {
     this.heading.focus({ preventScroll: true });
+    await this.readEnd();
+  }
+
+  /** Shows the end of the conversation, and what happens from there on. */
+  private async readEnd(): Promise<void> {
     const cursor = await this.load();
     if (this.closed) return;
     if (this.missing) this.around.live.follow(null, null, null);
@@ -87,19 +91,20 @@ export class ConversationView implements Watcher {
   private async load(): Promise<string | null> {
     try {
       const [page, details] = await Promise.all([
-        get<TurnsPage>(sessionPath(this.id, `turns?limit=${PAGE}`)),
+        this.shown.fetchEnd(),
         get<SessionDetails>(sessionPath(this.id)),
       ]);
       if (this.closed) return null;
       this.stale = false;
       this.around.live.learn([details.session]);
-      this.show(page);
+      this.shown.show(page);
+      this.setLive();
       this.showQuestions(details.questions);
       const { error } = details;
       this.note.textContent = details.runsElsewhere ? "This session is open in another program; here it can be read." : "";
       if (error && !this.busy) this.last?.ended({ code: error.code, detail: error.message });
       this.drawHead();
-      this.toEnd();
+      if (this.following) this.toEnd();
       return page.cursor ?? null;
     } catch (error) {
       this.note.textContent = messageOf(error);
@@ -109,29 +114,18 @@ export class ConversationView implements Watcher {
     }
   }
 
-  private show(page: TurnsPage): void {
-    for (const turn of page.turns) this.putTurn(turn);
-    const oldest = this.turns[0];
-    if (page.turns.length) this.first = Math.min(oldest ? oldest.turn.number : page.first, page.first);
-    this.earlier.hidden = this.first <= 1;
-    this.setLive();
-  }
-
-  private async loadEarlier(): Promise<void> {
-    const page = await get<TurnsPage>(sessionPath(this.id, `turns?limit=${PAGE}&before=${this.first}`));
-    const before = this.scroller.scrollHeight;
-    const views = page.turns.map((turn) => new TurnView(turn, false, this.row.directory ?? "", this.whole));
-    this.turns.unshift(...views);
-    this.log.prepend(...views.map((view) => view.element));
-    this.first = page.first;
-    this.earlier.hidden = this.first <= 1;
-    // What was being read stays where it was.
-    this.scroller.scrollTop += this.scroller.scrollHeight - before;
-    if (this.earlier.hidden) this.heading.focus({ preventScroll: true });
+  /** Whoever has read elsewhere goes on at the end. */
+  private async toNewest(): Promise<void> {
+    this.following = true;
+    if (this.shown.cutEnd) {
+      this.shown.clear();
+      await this.readEnd();
+    }
+    this.toEnd();
   }
 
   private async wholeItem(item: Item): Promise<Item> {
-    const view = this.turns.find((one) => one.has(item.id)) ?? this.last;
+    const view = this.shown.turns.find((one) => one.has(item.id)) ?? this.last;
     const path = sessionPath(this.id, "turns", String(view?.turn.number ?? 1), "items", encodeURIComponent(item.id));
     return (await get<{ item: Item }>(path)).item;
   }
@@ -139,34 +133,23 @@ export class ConversationView implements Watcher {
   // -- turns --------------------------------------------------------------------------------------------------------
 
   private get last(): TurnView | undefined {
-    return this.turns[this.turns.length - 1];
-  }
-
-  /** The view of a turn that may be here already: from the transcript, or from the events. */
-  private putTurn(turn: Turn): TurnView {
-    const known = this.turns.find((view) => sameTurn(view.turn, turn));
-    if (known !== undefined) {
-      known.update({ ...known.turn, ...turn });
-      return known;
-    }
-    const view = new TurnView(turn, false, this.row.directory ?? "", this.whole);
-    this.turns.push(view);
-    this.log.append(view.element);
-    return view;
+    return this.shown.last;
   }
 
   private setLive(): void {
-    this.turns.forEach((view, at) => view.setLive(this.busy && at === this.turns.length - 1));
+    for (const view of this.shown.turns) view.setLive(this.busy && view === this.last && !view.cutEnd);
   }
 
   private current(): TurnView {
-    return this.last ?? this.putTurn({ number: 1, items: [] });
+    return this.last ?? this.shown.put({ number: 1, items: [] });
   }
 
   // -- events -------------------------------------------------------------------------------------------------------
 
   event(name: string, data: Record<string, unknown>): void {
     const atEnd = this.following;
+    // While the end is not on the page, what is added to it is not either; it is read with the end.
+    if (this.shown.cutEnd && ["turn", "partial", "block", "items", "gap", "reset", "grown"].includes(name)) return;
     switch (name) {
       case "turn":
         this.beginTurn(data as unknown as Turn);
@@ -179,6 +162,8 @@ export class ConversationView implements Watcher {
         break;
       case "items":
         for (const item of (data["items"] as Item[] | undefined) ?? []) this.putItem(item, (data["parent"] as string | null) ?? null);
+        this.shown.grown(atEnd);
+        this.drawNewest();
         break;
       case "question":
         void this.fetchQuestion(String(data["questionId"]));
@@ -190,7 +175,7 @@ export class ConversationView implements Watcher {
         this.learnStatus(data["status"] as NonNullable<SessionRow["status"]>);
         break;
       case "ended":
-        this.last?.ended(data as unknown as Ending);
+        if (!this.shown.cutEnd) this.last?.ended(data as unknown as Ending);
         this.around.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
         break;
       case "moved":
@@ -208,8 +193,8 @@ export class ConversationView implements Watcher {
 
   /** Numbers in events count from the server's start, those of the transcript from the session's. */
   private beginTurn(turn: Turn): void {
-    const known = this.turns.some((view) => view.turn.messageId && view.turn.messageId === turn.messageId);
-    if (!known) this.putTurn({ ...turn, number: (this.last?.turn.number ?? 0) + 1, items: [] });
+    const known = this.shown.turns.some((view) => view.turn.messageId && view.turn.messageId === turn.messageId);
+    if (!known) this.shown.put({ ...turn, number: (this.last?.turn.number ?? 0) + 1, items: [] });
     this.setLive();
   }
 
@@ -221,7 +206,7 @@ export class ConversationView implements Watcher {
   }
 
   private putItem(item: Item, parent: string | null): void {
-    const view = this.turns.find((one) => one.has(item.id)) ?? (parent ? this.turns.find((one) => one.has(parent)) : undefined);
+    const view = this.shown.turns.find((one) => one.has(item.id)) ?? (parent ? this.shown.turns.find((one) => one.has(parent)) : undefined);
     if (!parent) this.last?.settle();
     (view ?? this.current()).put(item, parent);
   }
@@ -253,6 +238,7 @@ export class ConversationView implements Watcher {
     this.markAsked(question, true);
     this.around.announce(question.form ? `${question.form.server} asks: ${question.form.message}` : `Claude asks: ${question.description}`);
     this.composer.setAsking(true);
+    this.drawNewest();
     if (this.wanted === question.questionId) {
       this.wanted = null;
       view.focus();
@@ -264,7 +250,7 @@ export class ConversationView implements Watcher {
 
   private markAsked(question: Question, asked: boolean): void {
     const call = question.toolUseId;
-    if (call) this.turns.find((view) => view.has(call))?.setAsked(call, asked);
+    if (call) this.shown.turns.find((view) => view.has(call))?.setAsked(call, asked);
   }
 
   private async answer(question: Question, answer: Answer): Promise<void> {
@@ -304,6 +290,7 @@ export class ConversationView implements Watcher {
       setTimeout(() => view.element.remove(), 8000);
     }
     this.composer.setAsking(this.questions.size > 0);
+    this.drawNewest();
   }
 
   // -- acts ---------------------------------------------------------------------------------------------------------
@@ -312,6 +299,7 @@ export class ConversationView implements Watcher {
     const body = images.length ? { message, images } : { message };
     const answer = await post<{ sessionId: string }>(sessionPath(this.id, "messages"), body);
     this.following = true;
+    if (this.shown.cutEnd) await this.toNewest();
     const stored = !this.row.inMemory;
     if (answer.sessionId !== this.id) this.around.go(`/sessions/${answer.sessionId}`);
     else if (stored) await this.open();
@@ -338,16 +326,18 @@ export class ConversationView implements Watcher {
 
   private scrolled(): void {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.following = scrollHeight - scrollTop - clientHeight < NEAR_END;
+    this.following = scrollHeight - scrollTop - clientHeight < NEAR_END && !this.shown.cutEnd;
+    this.shown.scrolled();
+    this.drawNewest();
+  }
+
+  /** It never covers the answers to a question. */
+  private drawNewest(): void {
+    this.newest.hidden = this.following || this.questions.size > 0;
   }
 
   private toEnd(): void {
     if (this.questions.size) return;
     this.scroller.scrollTop = this.scroller.scrollHeight;
   }
-}
-
-function sameTurn(one: Turn, other: Turn): boolean {
-  if (one.messageId && other.messageId) return one.messageId === other.messageId;
-  return one.number === other.number && (one.prompt ?? "") === (other.prompt ?? "");
 }

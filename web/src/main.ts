@@ -148,6 +148,7 @@ async function start(problem = ""): Promise<void> {
   try {
     if (ticket !== null) await signIn({ ticket });
   } catch (error) {
+    if (error instanceof ApiError && error.code === "OTHER_PERSON") return showChoice(ticket as string, error.message);
     problem = error instanceof ApiError && error.code === "SIGN_IN_FAILED"
       ? "This link was used before or is too old. Ask for a new one." : messageOf(error);
   }
@@ -162,6 +163,16 @@ async function start(problem = ""): Promise<void> {
 function showSignIn(ways: SignInWays, problem: string): void {
   document.body.dataset["area"] = "sign-in";
   replace(document.body, signInView(ways, problem, () => void start()));
+  document.querySelector<HTMLElement>("h1")?.focus();
+}
+
+/** A link of somebody else was opened: whoever sent it may want this person to work in another name. */
+function showChoice(ticket: string, why: string): void {
+  document.body.dataset["area"] = "sign-in";
+  const change = (): void => void signIn({ ticket, replace: true }).then(() => start(), (error: unknown) => start(messageOf(error)));
+  replace(document.body, h("main", { class: "sign-in", id: "main" }, h("h1", { tabindex: -1 }, "Claude Code"),
+    h("p", { role: "alert" }, why), h("div", { class: "actions" },
+      button("Stay signed in", () => void start(), { class: "allow" }), button("Change to the other", change))));
   document.querySelector<HTMLElement>("h1")?.focus();
 }
 

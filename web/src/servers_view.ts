@@ -34,6 +34,8 @@ export class ServersView {
   readonly element: HTMLElement;
   private readonly body = h("div", { class: "page-body" });
   private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
+  /** What is under way: a server that fails is tried several times. */
+  private readonly note = h("p", { class: "hint", role: "status" });
   /** By server: what is shown of a sign-in that was begun here. */
   private readonly signingIn = new Map<string, HTMLElement>();
 
@@ -56,7 +58,7 @@ export class ServersView {
     try {
       const { servers, problems } = await get<Reports>("/api/mcp-servers");
       for (const server of servers) if (server.state === "connected") this.signingIn.delete(server.name);
-      replace(this.body, this.problem,
+      replace(this.body, this.problem, this.note,
         !servers.length && h("p", { class: "hint" }, "No MCP server is configured. Add one with ", h("code", null, "claude-code-mcp mcp add"), "."),
         h("ul", { class: "cards", role: "list" }, ...servers.map((server) => this.card(server))),
         ...(problems ?? []).map((text) => h("p", { class: "problem" }, visible(text))));
@@ -67,6 +69,7 @@ export class ServersView {
 
   private async act(name: string, action: string, more: { redirect?: string } = {}): Promise<Reports | null> {
     this.problem.hidden = true;
+    this.note.textContent = `Waiting for ${visible(name)}…`;
     let reports: Reports | null = null;
     try {
       reports = await post<Reports>(`/api/mcp-servers/${encodeURIComponent(name)}`, { action, ...more });
@@ -74,6 +77,7 @@ export class ServersView {
       this.problem.textContent = messageOf(error);
       this.problem.hidden = false;
     }
+    this.note.textContent = "";
     return reports;
   }
 

@@ -11,7 +11,7 @@ export function takeTicket(): string | null {
   return decodeURIComponent(found[1] as string);
 }
 
-export async function signIn(proof: { ticket?: string; token?: string }): Promise<void> {
+export async function signIn(proof: { ticket?: string; token?: string; replace?: boolean }): Promise<void> {
   const answer = await send<{ csrf: string }>("POST", "/api/sign-in", { ...proof, device: deviceName() });
   signedIn(answer.csrf);
 }

@@ -33,24 +33,98 @@ export class TurnView {
   private readonly title = h("h2", { class: "spoken" });
   private readonly items = h("div", { class: "items" });
   private readonly end = h("p", { class: "ending" });
-  private readonly views = new Map<string, { view: ItemView; item: Item }>();
+  private readonly leftOut = h("p", { class: "note", hidden: true }, "Earlier steps of this turn are left out here.");
+  private views = new Map<string, { view: ItemView; item: Item; parent: string | null }>();
+  /** Items that are not on the page: what is told of them again changes nothing. */
+  private readonly absent = new Set<string>();
+  /** Whether its first, or its last, items are not here. */
+  cutStart = false;
+  cutEnd = false;
   private writing: StreamingMarkdown | null = null;
   private thinking: HTMLElement | null = null;
   private unwritten = "";
   private frame = 0;
 
   constructor(public turn: Turn, private live: boolean, private readonly directory: string, private readonly whole: WholeItem) {
-    this.element = h("article", { class: "turn" }, this.title, this.prompt, this.items, this.end);
+    this.element = h("article", { class: "turn" }, this.title, this.prompt, this.leftOut, this.items, this.end);
     this.update(turn);
   }
 
   /** Takes a newer state of the same turn; what is there already stays in place. */
   update(turn: Turn): void {
-    this.turn = turn;
+    this.turn = { ...turn, items: [] }; // they have views of their own
     this.prompt.textContent = turn.prompt ?? "";
     this.prompt.hidden = !turn.prompt;
     this.title.textContent = turn.prompt ? `You: ${turn.prompt.slice(0, 80)}` : "Claude";
     for (const item of turn.items) this.put(item, null);
+  }
+
+  /** How many items are here. */
+  get size(): number {
+    return this.views.size;
+  }
+
+  /** These are its own, and are not on the page. */
+  leaveOut(items: readonly Item[]): void {
+    for (const item of items) this.absent.add(item.id);
+  }
+
+  setCut(start: boolean, end: boolean): void {
+    this.cutStart = start;
+    this.cutEnd = end;
+    this.leftOut.hidden = !start;
+    this.end.hidden = end;
+  }
+
+  /** Puts those of the turn's items before the others that come just before what is here, at most so many. */
+  prepend(all: readonly Item[], most: number): void {
+    const known = all.findIndex((item) => this.views.has(item.id));
+    const end = known < 0 ? all.length : known;
+    const begin = Math.max(0, end - most);
+    const later = this.views;
+    const first = this.items.firstChild;
+    this.views = new Map();
+    for (const item of all.slice(begin, end)) this.items.insertBefore(this.make(item, null).element, first);
+    for (const [id, entry] of later) this.views.set(id, entry);
+    this.setCut(begin > 0, this.cutEnd);
+  }
+
+  /** Puts those of the turn's items behind the others that come just after what is here, at most so many. */
+  append(all: readonly Item[], most: number): void {
+    const begin = all.length - [...all].reverse().findIndex((item) => this.views.has(item.id));
+    const from = begin > all.length ? 0 : begin;
+    for (const item of all.slice(from, from + most)) {
+      this.absent.delete(item.id);
+      this.put(item, null);
+    }
+    this.setCut(this.cutStart, from + most < all.length);
+  }
+
+  /** Takes the first items away, so many; a call that still runs stays. */
+  dropFirst(count: number): void {
+    this.drop([...this.views.keys()].slice(0, count).filter((id) => !this.runs(id)));
+    this.setCut(true, this.cutEnd);
+  }
+
+  dropLast(count: number): void {
+    this.settle();
+    this.drop([...this.views.keys()].slice(-count));
+    this.setCut(this.cutStart, true);
+  }
+
+  private runs(id: string): boolean {
+    const item = this.views.get(id)?.item;
+    return this.live && item?.kind === "tool" && !item.status;
+  }
+
+  private drop(ids: readonly string[]): void {
+    const gone = new Set(ids);
+    for (const [id, entry] of this.views) {
+      if (!gone.has(id) && !(entry.parent !== null && gone.has(entry.parent))) continue;
+      entry.view.element.remove();
+      this.views.delete(id);
+      this.absent.add(id);
+    }
   }
 
   /** Adds an item, or replaces the one with its id. */
@@ -61,12 +135,19 @@ export class TurnView {
       known.view.update(known.item, this.live);
       return;
     }
+    if (this.absent.has(item.id) || (parent !== null && this.absent.has(parent))) return;
     if (parent === null) this.settle();
-    const view = itemView(item, this.directory, this.whole);
-    view.update(item, this.live);
-    this.views.set(item.id, { view, item });
+    const view = this.make(item, parent);
     const place = parent === null ? this.items : (this.views.get(parent)?.view.steps ?? this.items);
     place.append(view.element);
+  }
+
+  private make(item: Item, parent: string | null): ItemView {
+    const view = itemView(item, this.directory, this.whole);
+    view.update(item, this.live);
+    this.views.set(item.id, { view, item, parent });
+    this.absent.delete(item.id);
+    return view;
   }
 
   /** Whether somebody has to decide on a call of this turn. */
@@ -74,8 +155,9 @@ export class TurnView {
     this.views.get(id)?.view.setAsked?.(asked);
   }
 
+  /** Whether an item is of this turn, as far as is known here. */
   has(id: string): boolean {
-    return this.views.has(id);
+    return this.views.has(id) || this.absent.has(id);
   }
 
   /** A fragment of what is being written; drawn once for each picture of the screen. */

@@ -37,7 +37,8 @@ class Target:
                 return HttpSession(self.url, self.token or environment.get(_TOKEN))
             return join(environment, arguments=self._arguments)
         except NotRunning as error:
-            raise ClaudeCodeError(f"No server: {error}.") from None
+            hint = "" if self.url else " `claude-code-mcp shared start` starts one, as does a client with --shared."
+            raise ClaudeCodeError(f"No server: {error}.{hint}") from None
 
     def open(self, environment: Mapping[str, str] = os.environ) -> McpClient:
         """A client of a server that runs or is started now: the shared one where there can be one, else one that ends

@@ -77,9 +77,14 @@ def _run(arguments: argparse.Namespace) -> int:
         print_json(values)
         return 0
     for variable, value in values.items():
-        print(f"{variable}={'' if value is None else value}")
+        print(f"{variable}={_as_variable(value)}")
     print(f"\nTo register this server: claude-code-mcp config {{{','.join(sorted(HOSTS))}}}")
     return 0
+
+
+def _as_variable(value: object) -> str:
+    """A value as its variable takes it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def settings_page() -> str:

@@ -57,8 +57,10 @@ def _failures_as_code(work: Callable[[], int]) -> int:
     """What is refused, not there or not running is 1 with a line on stderr. A mistake in the call stays one, 2."""
     try:
         return work()
-    except (CallFailed, NotRunning) as error:
+    except CallFailed as error:
         return failed(str(error))
+    except NotRunning as error:
+        return failed(f"{error}; sessions are kept, and the next message to one resumes it")
     except ClaudeCodeError as error:
         if error.code == "INVALID_ARGUMENT":
             raise

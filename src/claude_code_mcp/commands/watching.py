@@ -13,6 +13,7 @@ from .flags import positive, print_json, seconds
 from .printing import print_question, table
 from .verbs import add_session, add_verb, at_running_server, at_server
 
+_NONE = "No sessions in this server; `claude-code-mcp sessions` lists those on disk."
 _CLEAR = "\x1b[H\x1b[J"
 
 
@@ -68,7 +69,7 @@ def _print_sessions(listed: list[dict[str, Any]], arguments: argparse.Namespace)
         print("".join(f"{session['sessionId']}\n" for session in listed), end="")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        lines = table(listed) if listed else ["No sessions."]
+        lines = table(listed) if listed else [_NONE]
         print("\n".join(line if width is None else clip(line, width) for line in lines))
 
 

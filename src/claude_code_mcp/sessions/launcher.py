@@ -6,6 +6,7 @@ the directory that a session works in by default.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -26,6 +27,7 @@ from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
+from ..private_files import opened_directory
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..store.session_records import LOCAL
@@ -277,15 +279,16 @@ def check_debug_file(options: SessionOptions, cwd: str) -> None:
 def _new_file(path: str) -> str:
     """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
     where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
-    for number in range(1, _MOST_DEBUG_FILES):
-        name = path if number == 1 else f"{path}.{number}"
-        try:
-            os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise InvalidArgument(f"debug_file: {path!r} cannot be made: {error}.", field="debug_file") from None
-        return name
+    try:
+        with opened_directory(os.path.dirname(path)) as directory:
+            for number in range(1, _MOST_DEBUG_FILES):
+                name = path if number == 1 else f"{path}.{number}"
+                with contextlib.suppress(FileExistsError):
+                    place = name if directory is None else os.path.basename(name)
+                    os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory))
+                    return name
+    except OSError as error:
+        raise InvalidArgument(f"debug_file: {path!r} cannot be made: {error}.", field="debug_file") from None
     raise InvalidArgument(f"debug_file: there are too many files of the name {path!r}.", field="debug_file")
 
 

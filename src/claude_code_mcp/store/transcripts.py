@@ -79,7 +79,8 @@ class Transcripts:
         return Path(found) if found is not None else None
 
     def _expected_path(self, session_id: str, cwd: str) -> Path:
-        return self._projects / folder_of(cwd) / (session_id + EXTENSION)
+        """Where Claude Code writes it: a process is where links lead to."""
+        return self._projects / folder_of(os.path.realpath(cwd)) / (session_id + EXTENSION)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
@@ -104,7 +105,7 @@ class Transcripts:
         It is one small read of bytes that were just written: this one may be called on the event loop.
         """
         path = self._expected_path(session_id, cwd)
-        line = _line_with(path, _uuid_in_line(message_id), _LAST_BYTES)
+        line = _line_with(path, message_id, _LAST_BYTES)
         return line is not None and line.endswith(b"\n") and parse(line) is not None
 
     def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
@@ -113,10 +114,13 @@ class Transcripts:
         Claude Code writes before it reports, and says nothing if it cannot. `size` is about how long the message is.
         """
         path = self.path_of(session_id, cwd)
-        line = None if path is None else _line_with(path, _uuid_in_line(message_id), LONGEST_LINE)
+        near = _LAST_BYTES + 4 * size
+        line = None
+        if path is not None:
+            line = _line_with(path, message_id, near) or _line_with(path, message_id, LONGEST_LINE)
         if line is not None and line.endswith(b"\n"):
             return None if parse(line) is not None else "a line was cut off"
-        return self.flaw(cwd, _LAST_BYTES + 4 * size)
+        return self.flaw(cwd, near)
 
     def flaw(self, cwd: str, size: int = _LAST_BYTES) -> str | None:
         """Why no transcript of this size can be written for a directory; None if one can."""
@@ -155,13 +159,9 @@ class Transcripts:
         return Usage() if path is None else _last_usage(path)
 
 
-def _uuid_in_line(message_id: str) -> bytes:
-    """What the line of a message has; lines behind it have its id as `parentUuid`."""
-    return f'"uuid":"{message_id}"'.encode()
-
-
-def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
-    """The last line with a text in it, and the line break if it has one, as far as it lies in the last bytes."""
+def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
+    """The line of a message, with the line break if it has one; None if the last bytes do not have all of it."""
+    own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
             begin = max(0, file.seek(0, os.SEEK_END) - last_bytes)
@@ -169,7 +169,7 @@ def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
             content = file.read(last_bytes)
     except OSError:
         return None
-    at = content.rfind(text)
+    at = content.rfind(own)
     start = content.rfind(b"\n", 0, max(at, 0)) + 1
     if at < 0 or (begin and not start):
         return None

@@ -253,13 +253,16 @@ async def _write_answer(
 
 
 async def _write_stream(writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None) -> None:
-    head = stream_head()
+    """A piece is due when the pauses before it are over, however late the last one was: the rate holds."""
+    head, loop = stream_head(), asyncio.get_running_loop()
+    due = loop.time()
     for piece in pieces_of(answer, model, fault):
         writer.write(head + chunk(piece.data))
         head = b""
         await writer.drain()
         if piece.pause:
-            await asyncio.sleep(piece.pause)
+            due += piece.pause
+            await asyncio.sleep(max(0.0, due - loop.time()))
     if fault is None:
         writer.write(chunk(b""))
         await writer.drain()

@@ -119,6 +119,14 @@ class NewSessionRequest:
     options: dict[str, Any]
 
 
+class SignedCheckbox(Checkbox):
+    """Its sign says whether it is set, and not its colour alone."""
+
+    @property
+    def BUTTON_INNER(self) -> str:  # type: ignore[override]  # noqa: N802 - Textual has one sign for both
+        return "X" if self.value else " "
+
+
 class NewSession(Dialog):
     """Everything that a new session needs; None if there is to be none."""
 
@@ -142,7 +150,7 @@ class NewSession(Dialog):
             yield Label(f"Permission mode: {', '.join(MODES)} (empty: Claude Code's own choice)")
             yield Input(id="mode", compact=True)
             if self._has_worktrees:
-                yield Checkbox("in a git worktree of its own", id="worktree", compact=True)
+                yield SignedCheckbox("in a git worktree of its own", id="worktree", compact=True)
             yield Button("Start", id="start", compact=True)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -5,7 +5,7 @@ Every answer has the headers of `page.py`, and nothing of it is to be kept by an
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -31,6 +31,8 @@ from .page import HEADERS, OTHER_POLICY
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 24 << 20
+_LONGEST_SILENCE = 30.0
+"""Seconds within which a part of a body must come."""
 _LONGEST_MESSAGE = 2000
 _STATUS: tuple[tuple[type[ClaudeCodeError], int], ...] = (
     (QuestionClosed, 409),
@@ -106,19 +108,20 @@ async def guarded(work: Awaitable[Response], clean: Callable[[str], str]) -> Res
         return refusal(RequestRefused(500, "INTERNAL", "Something went wrong in the server; its log says what."))
 
 
-async def body_of(request: Request) -> dict[str, Any]:
-    """The JSON object in a request."""
+async def body_of(request: Request, largest: int = LARGEST_BODY) -> dict[str, Any]:
+    """The JSON object in a request. RequestRefused for one that is none, is too large, or does not come."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise RequestRefused(415, "INVALID_ARGUMENT", "The content type must be application/json.")
-    too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have {LARGEST_BODY >> 20} MiB at most.")
+    too_large = RequestRefused(413, "INVALID_ARGUMENT", f"A request may have {largest:,} bytes at most.")
     announced = request.headers.get("content-length", "0")
-    if not announced.isascii() or not announced.isdigit() or int(announced[:15]) > LARGEST_BODY:
+    if not announced.isascii() or not announced.isdigit() or int(announced[:15]) > largest:
         raise too_large
     parts, size = [], 0
-    async for part in request.stream():
+    stream = request.stream()
+    while (part := await _next_part(stream)) is not None:
         size += len(part)
-        if size > LARGEST_BODY:
+        if size > largest:
             raise too_large
         parts.append(part)
     try:
@@ -130,12 +133,22 @@ async def body_of(request: Request) -> dict[str, Any]:
     return value
 
 
+async def _next_part(stream: AsyncIterator[bytes]) -> bytes | None:
+    """None at the end. A sender that falls silent is given up: it would hold what it has sent for ever."""
+    try:
+        async with asyncio.timeout(_LONGEST_SILENCE):
+            return await anext(stream, None)
+    except TimeoutError:
+        headers = {"Connection": "close"}
+        raise RequestRefused(408, "INVALID_ARGUMENT", "The rest of the request did not come.", headers) from None
+
+
 ArgumentsT = TypeVar("ArgumentsT", bound=Arguments)
 
 
-async def arguments_of(request: Request, model: type[ArgumentsT]) -> ArgumentsT:
+async def arguments_of(request: Request, model: type[ArgumentsT], largest: int = LARGEST_BODY) -> ArgumentsT:
     """The JSON object in a request, checked; InvalidArgument names the field that does not fit."""
-    return checked_arguments(model, await body_of(request))
+    return checked_arguments(model, await body_of(request, largest))
 
 
 def number_of(request: Request, name: str, default: int | None, least: int, most: int) -> int | None:

@@ -118,11 +118,15 @@ class Guard:
                 return WebCaller(identity, None)
             self._note_failure(request)
             raise await self._signed_out()
-        cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
-        found = await asyncio.to_thread(self._find, cookie, csrf) if cookie and csrf else None
+        found = await self._signed_in(request)
         if found is None:
             raise await self._signed_out()
         return WebCaller(found.identity, found)
+
+    async def _signed_in(self, request: Request) -> SignIn | None:
+        """The sign-in that the browser has."""
+        cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
+        return await asyncio.to_thread(self._find, cookie, csrf) if cookie and csrf else None
 
     def _find(self, cookie: str, csrf: str) -> SignIn | None:
         if len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
@@ -146,6 +150,20 @@ class Guard:
         return RequestRefused(
             401, "SIGNED_OUT", "You are not signed in.", more={"signIn": {"token": takes_tokens, "open": is_open}}
         )
+
+    async def refuse_ticket_of_another(self, request: Request, ticket: str) -> None:
+        """RequestRefused for the ticket of one person in the browser of another, which is not used up by this: with a
+        link of their own somebody could have others work in their name, and read what they write."""
+        current = await self._signed_in(request)
+        if current is None:
+            return
+        other = await asyncio.to_thread(self._sign_ins.look_at_ticket, ticket)
+        if other is not None and other.principal != current.identity.principal:
+            raise RequestRefused(
+                409,
+                "OTHER_PERSON",
+                f"You are signed in as {current.identity.principal}. This link signs you in as {other.principal}.",
+            )
 
     async def sign_in(self, request: Request, ticket: str | None, token: str | None, device: str) -> NewSignIn:
         """A new sign-in by a ticket, a token, or nothing where anybody may. RequestRefused if that is not good."""

@@ -21,12 +21,16 @@ from .sign_ins import SignIns
 from .stream import Streams
 
 _LONGEST_DEVICE = 60
+_LARGEST_SIGN_IN = 16 << 10
+"""Bytes of a request that anybody may send."""
 
 
 class SignInArguments(Arguments):
     ticket: str | None = None
     token: str | None = None
     device: str | None = None
+    replace: bool | None = None
+    """Whether a ticket of somebody else may end the sign-in that the browser has."""
 
 
 class SignOutArguments(Arguments):
@@ -55,10 +59,12 @@ class SignInRoutes:
 
     async def sign_in(self, request: Request) -> Response:
         """The one route that needs no sign-in."""
-        arguments = await arguments_of(request, SignInArguments)
+        arguments = await arguments_of(request, SignInArguments, _LARGEST_SIGN_IN)
         if arguments.ticket is not None and arguments.token is not None:
             raise InvalidArgument("token: give a ticket or a token, not both.", field="token")
         device = one_line(visible(arguments.device or ""), _LONGEST_DEVICE)
+        if arguments.ticket is not None and not arguments.replace:
+            await self._guard.refuse_ticket_of_another(request, arguments.ticket)
         made = await self._guard.sign_in(request, arguments.ticket, arguments.token, device)
         principal, by = made.sign_in.identity.principal, "ticket" if arguments.ticket is not None else "token"
         self._audit(AuditKind.SIGNED_IN, principal, device=device, by=by)

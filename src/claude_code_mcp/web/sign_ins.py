@@ -99,6 +99,13 @@ class SignIns:
         for _, path in sorted(kept)[: max(0, len(kept) + 1 - self._most)]:
             _remove(path)
 
+    def look_at_ticket(self, ticket: str) -> Identity | None:
+        """Whom a ticket is for that can still be used."""
+        fields = _read(self._tickets / _hash(ticket))
+        if fields is None or not _number(fields, "expires_at") > self._clock():
+            return None
+        return _identity(fields)
+
     def use_ticket(self, ticket: str) -> Identity | None:
         """Whom the ticket is for; None if it was never given, has been used or has expired. It is used up by this."""
         path = self._tickets / _hash(ticket)

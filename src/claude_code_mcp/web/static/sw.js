@@ -28,11 +28,12 @@ self.addEventListener("notificationclick", (event) => {
   event.waitUntil(show(ownAddress(event.notification.data && event.notification.data.url)));
 });
 
-/** An address of this server; anything else becomes its first page. */
+/** The place in the page that an address names, at this very server: the one that people else reach it by may have
+ * another name. Anything else becomes the first page. */
 function ownAddress(address) {
   try {
-    const url = new URL(address, self.location.origin);
-    if (url.origin === self.location.origin) return url.href;
+    const { hash } = new URL(address, self.location.origin);
+    if (hash.startsWith("#/")) return `${self.location.origin}/${hash}`;
   } catch {
     // Not an address at all.
   }

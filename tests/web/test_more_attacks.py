@@ -1,0 +1,53 @@
+"""More of what an attacker tries: bodies that never end, links that sign others in under a foreign name."""
+
+import asyncio
+import http.client
+import json
+
+import pytest
+from starlette.requests import Request
+
+from claude_code_mcp.web import answers
+from claude_code_mcp.web.answers import RequestRefused, body_of
+
+from .browser import Browser
+from .conftest import Console
+
+
+def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console) -> None:
+    refused = Browser(console.base).post("/api/sign-in", {"token": "x" * 20_000})
+    assert (refused.status, refused.code) == (413, "INVALID_ARGUMENT")
+    connection = http.client.HTTPConnection(Browser(console.base).netloc)
+    connection.putrequest("POST", "/api/sign-in")
+    for name, value in {"Content-Type": "application/json", "Content-Length": str(1 << 20)}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == 413  # before anything of it was read
+    connection.close()
+
+
+async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "_LONGEST_SILENCE", 0.05)
+    parts = iter([{"type": "http.request", "body": b'{"ticket": "', "more_body": True}])
+
+    async def receive() -> dict[str, object]:
+        found = next(parts, None)
+        return found if found is not None else await asyncio.get_running_loop().create_future()
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}
+    with pytest.raises(RequestRefused) as refused:
+        await body_of(Request(scope, receive))
+    assert refused.value.status == 408
+
+
+def test_a_link_of_somebody_else_changes_nobodys_name_unasked(console: Console, alice: Browser) -> None:
+    ticket = console.ticket("bob")
+    refused = alice.post("/api/sign-in", {"ticket": ticket})
+    assert (refused.status, refused.code) == (409, "OTHER_PERSON")
+    assert refused.json["error"]["message"] == "You are signed in as alice. This link signs you in as bob."
+    assert "set-cookie" not in refused.headers
+    assert json.loads(alice.get("/api/me").body)["principal"] == "alice"
+    assert alice.sign_in(ticket=console.ticket("alice")).status == 200  # her own needs no question
+    changed = alice.post("/api/sign-in", {"ticket": ticket, "replace": True})  # it was not used up
+    assert changed.json["principal"] == "bob"
+    assert alice.post("/api/sign-in", {"ticket": ticket, "replace": True}).status == 401
