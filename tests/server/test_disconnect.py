@@ -220,7 +220,8 @@ STATUS_AFTER = {"keep": "running", "interrupt": "interrupted", "stop": "interrup
 @pytest.mark.promise("leave.keep", "leave.interrupt", "leave.stop", "leave.others")
 @pytest.mark.parametrize(
     "setting",
-    [pytest.param("keep", marks=pytest.mark.soak), "interrupt", "stop", ""],  # keeping is the default
+    # Keeping is the default, and on stdio a client that interrupts is tested too.
+    [*(pytest.param(setting, marks=pytest.mark.soak) for setting in ("keep", "interrupt")), "stop", ""],
     ids=["keep", "interrupt", "stop", "default"],
 )
 def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(
