@@ -42,7 +42,7 @@ conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
 soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands, more versions of the CLI
-	$(BIN)/python -m pytest -m soak -q -n 2
+	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/versions
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	$(BIN)/python -m benchmarks.shared_soak

@@ -19,6 +19,8 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
+from . import warm_commands
+
 RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
 os.environ.setdefault(RUN, uuid.uuid4().hex)
 for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
@@ -29,6 +31,12 @@ for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAU
 def model() -> Iterator[ScriptedModelThread]:
     with ScriptedModelThread(keep_bodies=True) as running:
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _helper_of_commands() -> Iterator[None]:
+    yield
+    warm_commands.close()
 
 
 @pytest.fixture

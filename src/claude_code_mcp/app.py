@@ -127,7 +127,7 @@ async def run_http(settings: Settings, address: str) -> None:
             def make_app(at: "Address") -> "ASGIApp":
                 return http_app(mcp_server, settings, at, tokens, metrics.render, consoles.routes(at, accounts))
 
-            server = HttpServer(bind, make_app, without_token=not tokens)
+            server = HttpServer(bind, make_app, proxies=settings.http_proxies, without_token=not tokens)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
                 service.start_task(metrics.watch_the_loop()),
@@ -295,7 +295,7 @@ async def _http_beside(
     def make_app(at: "Address") -> "ASGIApp":
         return http_app(mcp_server, settings, at, tokens, metrics.render, console.routes(settings, at))
 
-    server = HttpServer(read_address(http), make_app)
+    server = HttpServer(read_address(http), make_app, proxies=settings.http_proxies)
     service = mcp_server.service
     service.own_addresses.extend(server.own_addresses)
     watching, serving = service.start_task(metrics.watch_the_loop()), service.start_task(server.serve())

@@ -6,6 +6,7 @@ The file may use the name of a variable or that of a field.
 
 import ast
 import inspect
+import ipaddress
 import os
 import re
 import textwrap
@@ -162,6 +163,9 @@ class Settings(BaseModel):
     """Host headers that HTTP clients may send beside the address that is served, separated by commas."""
     http_allowed_origins: tuple[str, ...] = Field((), validation_alias=f"{_OWN}ALLOWED_ORIGINS")
     """Origins that browsers may call from, separated by commas."""
+    http_proxies: tuple[str, ...] = Field((), validation_alias=f"{_OWN}TRUSTED_PROXIES")
+    """Addresses or networks of the proxies in front of the HTTP server, separated by commas. Only they are believed
+    about where a request is from (`X-Forwarded-For`, `X-Forwarded-Proto`); of all others the peer's address counts."""
 
     web: bool = Field(True, validation_alias=f"{_OWN}WEB")
     """Whether the console is served at `/` where HTTP is served, and on loopback where `claude-code-mcp web` asks the
@@ -267,12 +271,23 @@ class Settings(BaseModel):
         "query_allowed_tools",
         "http_allowed_hosts",
         "http_allowed_origins",
+        "http_proxies",
         "push_private",
         mode="before",
     )
     @classmethod
     def _split(cls, value: object) -> object:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("http_proxies")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for part in value:
+            try:
+                ipaddress.ip_network(part)
+            except ValueError:
+                raise ValueError(f"{part!r} is no address or network, such as 127.0.0.1 or 10.0.0.0/8") from None
+        return value
 
     @field_validator("web_url")
     @classmethod

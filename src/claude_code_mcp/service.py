@@ -29,7 +29,7 @@ from .model.origin import ClientOrigin
 from .model.question import Answer, Question
 from .model.states import State
 from .policy.policy import Policy
-from .processes.leftovers import sweep_stale
+from .processes.leftovers import sweep_quietly
 from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
@@ -155,7 +155,7 @@ class Service:
     async def _sweep_later(self) -> None:
         """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
         await asyncio.sleep(_SWEEP_DELAY)
-        self.start_task(_sweep_quietly())
+        self.start_task(sweep_quietly())
 
     def start_task(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]":
         """A task of the service: kept until it is done, its failure logged, never a caller's to cancel. An `endless`
@@ -583,13 +583,6 @@ def _refuse_elsewhere(session: Session) -> None:
 
 def _elsewhere(session_id: str) -> SessionBusy:
     return SessionBusy(f"Session {session_id} is run by another server on this machine.", session_id=session_id)
-
-
-async def _sweep_quietly() -> None:
-    with contextlib.suppress(OSError):
-        ended = await sweep_stale()
-        if ended:
-            log.warning("ended %d processes that a killed server had left behind", ended)
 
 
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:

@@ -41,6 +41,32 @@ async def turn(start: Start, **ways: Any) -> Listener:
     return started.listener
 
 
+class Holder(Listener):
+    """Has something to finish about each result before it hears more."""
+
+    process: ClaudeProcess
+
+    def frame_received(self, frame: Frame) -> None:
+        super().frame_received(frame)
+        if isinstance(frame, Result):
+            self.process.hold()
+
+
+async def test_what_follows_a_frame_waits_for_an_owner_that_holds_it(start: Start) -> None:
+    listener = Holder()
+    started = await start(listener, duplicate_result=True, crash=5, crash_at="eof")
+    listener.process = started.process
+    started.process.send("go", "m1")
+    await listener.result()
+    await started.process.stop(PATIENCE)
+    assert (len(listener.of(Result)), listener.exit) == (1, None)
+    started.process.release()
+    assert (len(listener.of(Result)), listener.exit) == (2, None), "it is held again"
+    started.process.release()
+    assert listener.exit is not None
+    assert listener.exit.code == 5
+
+
 # -- what it says -----------------------------------------------------------------------------------------------
 
 

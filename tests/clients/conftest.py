@@ -17,13 +17,29 @@ from .sdk_client import Kind, SdkClient, sdk_client
 from .serving import Served, serve_http
 
 INSTALLING = pytest.mark.timeout(300)
+QUICK = {("legacy", "stdio"), ("modern", "http"), ("auto", "stdio")}
+"""The eras and transports that `make test` has clients of other people for; `make soak` has every pair."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The first test of a run may have to wait for the packages."""
     for item in items:
         if __package__ in item.nodeid.replace("/", "."):
             item.add_marker(INSTALLING)
+            if _is_soak(getattr(item, "callspec", None)):
+                item.add_marker(pytest.mark.soak)
+
+
+def _is_soak(case: Any) -> bool:
+    """Whether a case is one more pair of an era and a transport. The second SDK speaks for the new era alone."""
+    if case is None or not {"kind", "inspector"} & case.params.keys():
+        return False
+    kind = case.params.get("kind")
+    if kind == Kind("v2", "legacy"):
+        return True
+    era = case.params["inspector"] if kind is None else kind.era
+    return (era, case.params["served"]) not in QUICK
 
 
 @pytest.fixture(scope="session")

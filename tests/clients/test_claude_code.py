@@ -16,6 +16,8 @@ from .serving import Served
 from .test_typescript_sdk import write_a_note
 
 _GONE_SECONDS = 20
+ON_STDIO = pytest.mark.parametrize("served", ["stdio", pytest.param("http", marks=pytest.mark.soak)], indirect=True)
+ON_HTTP = pytest.mark.parametrize("served", [pytest.param("stdio", marks=pytest.mark.soak), "http"], indirect=True)
 
 
 @pytest.fixture
@@ -39,6 +41,7 @@ def home_of(process: psutil.Process) -> str | None:
         return None
 
 
+@ON_STDIO
 def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environment: dict[str, str]) -> None:
     inner = script("Count.", tool("Bash", command="echo $((6*7)) > answer"), text("The inner session has it."))
     outer = script(
@@ -67,6 +70,7 @@ def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environm
     assert (sandbox.project / "answer").read_text() == "42\n"
 
 
+@ON_HTTP
 def test_a_question_that_its_host_dismisses_is_answered_by_the_model(
     claude: list[str], sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
@@ -85,6 +89,7 @@ def test_a_question_that_its_host_dismisses_is_answered_by_the_model(
     assert (sandbox.project / "note").read_text() == "hello"
 
 
+@ON_STDIO
 def test_its_host_answers_the_form(claude: list[str], sandbox: Sandbox, environment: dict[str, str]) -> None:
     answer = {"action": "accept", "content": {"decision": "Allow once"}}
     with conversation(claude, sandbox.project, environment, answer) as outer:

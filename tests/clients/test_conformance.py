@@ -25,7 +25,7 @@ def open_address(common: Sandbox) -> Iterator[Served]:
         yield served
 
 
-@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("era", [pytest.param(ERAS[0], marks=pytest.mark.soak), *ERAS[1:]])
 def test_every_scenario_that_applies_passes(packages: Packages, open_address: Served, tmp_path: Path, era: str) -> None:
     assert open_address.url is not None
     verdict = run_suite(packages, open_address.url, era, tmp_path)
@@ -37,6 +37,7 @@ REPOSITORY = Path(__file__).parents[2]
 TASK_TOOLS = (sys.executable, "-m", "conformance.task_tools")
 
 
+@pytest.mark.soak  # a program for each scenario; tests/server/test_tasks.py shows the same
 def test_every_scenario_of_tasks_passes(packages: Packages, common: Sandbox, tmp_path: Path) -> None:
     environment = common.environment(**{RUN: os.environ[RUN], "PYTHONPATH": str(REPOSITORY)})
     with serve_http(tmp_path, environment, program=TASK_TOOLS) as served:

@@ -12,6 +12,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 
+from .. import warm_commands
 from ..hub.conftest import local, packages
 
 __all__ = ["packages"]  # a fixture for the tests here too
@@ -36,16 +37,7 @@ def mcp(shell: dict[str, str], sandbox: Sandbox) -> Mcp:
     """Runs `claude-code-mcp mcp …` to its end; `lines` is what it is given on standard input."""
 
     def run(*arguments: str, lines: str = "", **extra: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            command(*arguments),
-            env={**shell, **extra},
-            cwd=sandbox.project,
-            input=lines,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
-            check=False,
-        )
+        return warm_commands.run(["mcp", *arguments], {**shell, **extra}, sandbox.project, lines)
 
     return run
 

@@ -1,17 +1,15 @@
 """A command on a terminal of its own: what is typed, what it shows, how it ends."""
 
-import fcntl
 import os
 import pty
 import re
 import select
-import subprocess
-import termios
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..shared.support import PATIENCE, SCRIPT
+from .. import warm_commands
+from ..shared.support import PATIENCE
 
 
 class Terminal:
@@ -19,15 +17,8 @@ class Terminal:
 
     def __init__(self, environment: Mapping[str, str], directory: Path, *arguments: str) -> None:
         self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [SCRIPT, *arguments],
-            env={**environment, "TERM": "xterm"},
-            cwd=directory,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C reaches it
+        self.process = warm_commands.helper().start(
+            arguments, {**environment, "TERM": "xterm"}, directory, (slave, slave, slave), terminal=True
         )
         os.close(slave)
         self.shown = ""
@@ -37,9 +28,7 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.process.kill()
         os.close(self._master)
 
     def type(self, text: str) -> None:

@@ -13,10 +13,11 @@ from claude_code_mcp import __version__
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.bearer import load_tokens
 
+from .. import warm_commands
 
-def run(environment: dict[str, str], *arguments: str, timeout: float = 80) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "claude_code_mcp", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
+
+def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return warm_commands.run(arguments, environment)
 
 
 def test_the_version_is_told(environment: dict[str, str]) -> None:

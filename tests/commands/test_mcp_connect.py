@@ -5,7 +5,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,11 +17,12 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 
+from .. import warm_commands
 from ..conftest import programs_below
 from ..hub.conftest import until_file
 from ..hub.oauth import Authority, Person
 from ..hub.remote import RemoteServer, free_port, http_server, sse_server, websocket_server
-from .conftest import TIMEOUT, Mcp, command, finish, is_posix, program, start, until
+from .conftest import TIMEOUT, Mcp, finish, is_posix, program, start, until
 from .terminal_support import Display
 
 
@@ -137,11 +137,11 @@ async def test_remote_servers_of_every_kind(shell: dict[str, str], kind: str, se
     assert out.endswith("extra()\n")
 
 
-async def test_headers_and_variables_reach_the_server(shell: dict[str, str], mcp: Mcp) -> None:
+async def test_headers_and_variables_reach_the_server(mcp: Mcp) -> None:
     seen: list[Any] = []
     async with sse_server(RemoteServer(), headers=seen) as url:
-        process = await start(shell, "connect", "sse", url, "--header", "X-Team: blue")
-        assert (await finish(process))[0] == 0
+        answer = await asyncio.to_thread(mcp, "connect", "sse", url, "--header", "X-Team: blue")
+        assert answer.returncode == 0
     assert seen[0]["x-team"] == "blue"
     code = "import os, sys; sys.exit(os.environ['NOTE'])"
     answer = await asyncio.to_thread(mcp, "connect", "stdio", "--env", "NOTE=seen", sys.executable, "-c", code)
@@ -170,13 +170,6 @@ async def test_ctrl_c_on_a_pipe_ends_it_cleanly_in_mid_call(shell: dict[str, str
     await finish(process)
 
 
-_IN_THIS_TERMINAL = """
-import fcntl, os, sys, termios
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
-
-
 class Terminal:
     """A command in a terminal of its own, with somebody who types and reads."""
 
@@ -186,14 +179,9 @@ class Terminal:
         self._edits = term != "dumb"
         self._display, self._raw = Display(), ""
         self._seen = 0
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", "-c", _IN_THIS_TERMINAL, *command(*arguments)],
-            env={**environment, "TERM": term, "PROMPT_TOOLKIT_NO_CPR": "1"},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
+        variables = {**environment, "TERM": term, "PROMPT_TOOLKIT_NO_CPR": "1"}
+        streams = (theirs, theirs, theirs)
+        self.process = warm_commands.helper().start(["mcp", *arguments], variables, None, streams, terminal=True)
         os.close(theirs)
 
     def type(self, keys: str) -> None:
@@ -217,9 +205,7 @@ class Terminal:
         return self._display.text if self._edits else self._raw
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.process.kill()
         os.close(self._end)
 
 
@@ -369,15 +355,15 @@ def test_what_the_server_tells_goes_above_the_line_that_is_edited(editing: Calla
     terminal.until("Good bye.")
 
 
-async def test_a_person_signs_in_on_the_way(shell: dict[str, str], own_file: Path) -> None:
+async def test_a_person_signs_in_on_the_way(shell: dict[str, str], mcp: Mcp, own_file: Path) -> None:
     if not is_posix():
         pytest.skip("there are no such terminals here")
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url})
-        code, out, err = await finish(await start(shell, "connect", "r"))
-        assert (code, out) == (1, "")
-        assert err.endswith("run `claude-code-mcp mcp login r`\n")
+        answer = await asyncio.to_thread(mcp, "connect", "r")
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert answer.stderr.endswith("run `claude-code-mcp mcp login r`\n")
         terminal = Terminal(shell, "connect", "r")
         try:
             await asyncio.to_thread(terminal.until, "Open this address to sign in to r:\r\n\r\n  ")
@@ -387,8 +373,9 @@ async def test_a_person_signs_in_on_the_way(shell: dict[str, str], own_file: Pat
             await asyncio.to_thread(terminal.until, "echo {'a': 1}")
         finally:
             terminal.close()
-        code, out, _ = await finish(await start(shell, "connect", "r"), "call echo b=2\n")
-        assert (code, out.splitlines()[-1]) == (0, "echo {'b': 2}"), "from now on no person is needed"
+        answer = await asyncio.to_thread(mcp, "connect", "r", lines="call echo b=2\n")
+        assert answer.returncode == 0
+        assert answer.stdout.splitlines()[-1] == "echo {'b': 2}", "from now on no person is needed"
 
 
 def test_the_kind_may_be_left_out_before_a_name_or_an_address(mcp: Mcp, own_file: Path) -> None:

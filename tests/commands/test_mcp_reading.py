@@ -1,5 +1,6 @@
 """`claude-code-mcp mcp resources`, `read`, `prompts`, `prompt`, `complete` and `watch`, as typed in a shell."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from ..hub.conftest import local
-from .conftest import Mcp, finish, is_posix, start, until
+from .conftest import TIMEOUT, Mcp, finish, is_posix, start, until
 from .test_mcp_live import configure
 
 FULL: dict[str, Any] = {
@@ -97,6 +98,26 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
     code, _, err = await finish(process)
     assert code == 130
     assert err in ("", "claude-code-mcp: watching full; Ctrl-C ends it.\n")  # it may have been told before that
+
+
+@pytest.mark.usefixtures("full")
+async def test_watching_ends_quietly_when_nobody_reads_any_more(
+    shell: dict[str, str], own_file: Path, tmp_path: Path
+) -> None:
+    if not is_posix():
+        pytest.skip("a pipe by name")
+    pipe = tmp_path / "say"
+    os.mkfifo(pipe)
+    configure(own_file, full={"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]})
+    reading, writing = os.pipe()
+    process = await start(shell, "watch", "full", "full://note", stdout=writing)
+    os.close(writing)
+    os.close(reading)
+    with pipe.open("w") as say:
+        say.write("now\n")
+    async with asyncio.timeout(TIMEOUT):
+        _, err = await process.communicate()
+    assert (process.returncode, err.decode()) == (0, "claude-code-mcp: watching full; Ctrl-C ends it.\n")
 
 
 _TOLD = """

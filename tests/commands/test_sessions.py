@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 
@@ -17,6 +18,18 @@ from .test_commands import run
 
 def sessions(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     return run(environment, "sessions", *arguments)
+
+
+def on_terminal(environment: dict[str, str], *arguments: str) -> str:
+    """What a command that prints little prints on a terminal."""
+    reader, terminal = os.openpty()
+    try:
+        command = [sys.executable, "-m", "claude_code_mcp", *arguments]
+        subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=terminal, check=True)
+        return os.read(reader, 1 << 16).decode()
+    finally:
+        os.close(terminal)
+        os.close(reader)
 
 
 async def a_session(service: Service, sandbox: Sandbox) -> str:
@@ -108,18 +121,21 @@ async def test_a_worktree_is_seen_merged_and_discarded_from_the_shell(
 ) -> None:
     repo = repository(sandbox.project)
     state = {**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state")}
-    prompt = script("Work", tool("Bash", command="echo two > a.txt; echo kept > x.log"), "done")
+    # What is in files, and their names, must not steer a terminal.
+    command = r"printf 'two\033[2J\n' > a.txt; echo kept > x.log; touch $(printf 'red\033[31m')"
+    prompt = script("Work", tool("Bash", command=command), "done")
     options = SessionOptions(cwd=str(repo), allowed_tools=("Bash",), worktree=True)
     turn = await service.create(prompt, options)
     await turn.outcome()
     short = turn.session.id[:8]
     assert "in use" in (await asyncio.to_thread(sessions, state, "diff", short)).stderr
     await parked(turn.session)
-    assert "+two" in (await asyncio.to_thread(sessions, state, "diff", short)).stdout
+    assert "+two\x1b[2J\n" in (await asyncio.to_thread(sessions, state, "diff", short)).stdout
+    assert r"+two\u001b[2J" in await asyncio.to_thread(on_terminal, state, "sessions", "diff", short)
     refused = await asyncio.to_thread(sessions, state, "merge", short)
-    assert (refused.returncode, "not committed: a.txt" in refused.stderr) == (2, True)
+    assert (refused.returncode, r"not committed: a.txt, red\u001b[31m" in refused.stderr) == (2, True)
     assert (await asyncio.to_thread(sessions, state, "merge", short, "-m", "Work")).returncode == 0
-    assert (repo / "a.txt").read_text() == "two\n"
+    assert (repo / "a.txt").read_text() == "two\x1b[2J\n"
     refused = await asyncio.to_thread(sessions, state, "discard", short)
     assert (refused.returncode, "1 ignored path" in refused.stderr) == (2, True)
     assert (await asyncio.to_thread(sessions, state, "discard", short, "--yes")).returncode == 0

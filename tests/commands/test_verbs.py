@@ -7,14 +7,16 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 
+from .. import warm_commands
 from ..conftest import RUN
 from ..engine.support import ENDLESS
 from ..shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
@@ -40,28 +42,34 @@ def place(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) 
         yield shared
 
 
-def started(place: SharedPlace, prompt: str, *options: str) -> tuple["subprocess.Popen[str]", str]:
+class Running:
+    """`run` as another process, and the session that it has made."""
+
+    def __init__(self, place: SharedPlace, *arguments: str, stdin: IO[bytes] | None = None) -> None:
+        (output, their_output), (errors, their_errors) = os.pipe(), os.pipe()
+        with open(os.devnull, "rb") as nothing:
+            streams = ((stdin or nothing).fileno(), their_output, their_errors)
+            self.process = warm_commands.helper().start(arguments, place.environment, place.sandbox.project, streams)
+        os.close(their_output)
+        os.close(their_errors)
+        self.stdout = os.fdopen(output, encoding="utf-8")
+        self.stderr = os.fdopen(errors, encoding="utf-8")
+
+    def finished(self) -> tuple[int, str, str]:
+        """Its exit code, and all that it has said since it was last read."""
+        with self.stdout, self.stderr, ThreadPoolExecutor(1) as reading:
+            output = reading.submit(self.stdout.read)
+            errors = self.stderr.read()
+            return self.process.wait(PATIENCE), output.result(), errors
+
+
+def started(place: SharedPlace, prompt: str, *options: str) -> tuple[Running, str]:
     """`run` as another process, and the session that it has made."""
     file = place.sandbox.root / f"prompt-{secrets.token_hex(4)}"  # one may be longer than an argument can be
     file.write_text(prompt, encoding="utf-8")
     with file.open("rb") as source:
-        process = subprocess.Popen(
-            [SCRIPT, "run", *options, "-"],
-            env=place.environment,
-            cwd=place.sandbox.project,
-            stdin=source,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=heed_interrupts,  # noqa: PLW1509 - nothing else runs in this process then
-        )
-    assert process.stderr is not None
-    return process, process.stderr.readline().removeprefix("session ").strip()
-
-
-def heed_interrupts() -> None:
-    """Whoever runs the tests in the background has them ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+        running = Running(place, "run", *options, "-", stdin=source)
+    return running, running.stderr.readline().removeprefix("session ").strip()
 
 
 def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
@@ -75,11 +83,6 @@ def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
         if found:
             return dict(found[0])
     raise AssertionError(f"nothing was asked: {waited}")
-
-
-def finished(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=PATIENCE)
-    return process.returncode, out, err
 
 
 def test_a_prompt_is_run_to_its_end(place: SharedPlace) -> None:
@@ -115,7 +118,7 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     answer = place.command("answer", entry["inputId"][:8], "allow")
     assert answer.returncode == 0
     assert answer.stdout.index("Run: touch answered") < answer.stdout.index("Answered: allow.")
-    code, out, err = finished(process)
+    code, out, err = process.finished()
     assert code == 0, err
     assert "It is done." in out
     assert f"answer {entry['inputId']}" in err
@@ -128,7 +131,7 @@ def test_a_denial_has_its_reason(place: SharedPlace, model: ScriptedModelThread)
     process, session_id = started(place, script("Try.", tool("Bash", command="touch never"), "Then not."))
     asked(place, session_id)
     assert place.command("answer", session_id[:8], "deny", "not", "on", "Sundays").returncode == 0
-    assert finished(process)[0] == 0
+    assert process.finished()[0] == 0
     assert not (place.sandbox.project / "never").exists()
     results = [result.text for request in model.requests for result in request.tool_results]
     assert any("not on Sundays" in result for result in results)
@@ -141,7 +144,7 @@ def test_what_is_hidden_in_a_command_is_shown(place: SharedPlace) -> None:
     answer = place.command("answer", entry["inputId"], "deny")
     assert "\\u202e" in answer.stdout
     assert "\x1b" not in answer.stdout
-    assert finished(process)[0] == 0
+    assert process.finished()[0] == 0
 
 
 def test_all_of_a_large_input_is_shown_before_it_is_answered(place: SharedPlace) -> None:
@@ -154,7 +157,7 @@ def test_all_of_a_large_input_is_shown_before_it_is_answered(place: SharedPlace)
     assert [line for line in answer.stdout.splitlines() if line.startswith("+ ")] == [
         f"+ {line}" for line in content.splitlines()
     ]
-    assert finished(process)[0] == 0
+    assert process.finished()[0] == 0
 
 
 def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: ScriptedModelThread) -> None:
@@ -164,7 +167,7 @@ def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: Script
     assert place.command("answer", entry["inputId"], "say", "red").returncode == 2
     assert place.command("answer", entry["inputId"], "allow").returncode == 2
     assert place.command("answer", entry["inputId"], "say", "blue", "as many as there are").returncode == 0
-    assert finished(process)[0] == 0
+    assert process.finished()[0] == 0
     results = [result.text for request in model.requests for result in request.tool_results]
     assert any("blue" in result and "as many as there are" in result for result in results)
 
@@ -178,7 +181,7 @@ def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(pla
     )
     answer = place.command("interrupt", title)
     assert answer.returncode == 0, answer.stderr
-    assert finished(process)[0] == 130
+    assert process.finished()[0] == 130
     sent = place.command("send", session_id[:10], script("And now?", "Going on."))
     assert (sent.returncode, sent.stdout) == (0, "Going on.\n")
     assert place.command("cancel", session_id).returncode == 0
@@ -189,8 +192,8 @@ def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(pla
 
 def test_ctrl_c_interrupts_the_turn(place: SharedPlace) -> None:
     process, session_id = started(place, script("Wait.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
-    process.send_signal(signal.SIGINT)
-    code, _, err = finished(process)
+    process.process.send_signal(signal.SIGINT)
+    code, _, err = process.finished()
     assert code == 130
     assert "Traceback" not in err
     assert json.loads(place.command("show", session_id, "--json").stdout)["status"] == "interrupted"
@@ -344,26 +347,17 @@ def test_answer_without_a_decision_asks(place: SharedPlace) -> None:
         terminal.type("session\n")
         terminal.until("Answered: allow.")
         assert terminal.end() == 0
-    assert finished(process)[0] == 0
+    assert process.finished()[0] == 0
 
 
 def test_the_list_is_watched_until_ctrl_c(place: SharedPlace) -> None:
-    command = [SCRIPT, "ps", "--watch", "--json", "--all", "--interval", "0.1"]
-    with subprocess.Popen(
-        command,
-        env=place.environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=heed_interrupts,  # noqa: PLW1509 - as above
-    ) as watching:
-        assert watching.stdout is not None
-        before = json.loads(watching.stdout.readline())
-        report = json.loads(place.command("run", "--json", script("Something new.", "New.")).stdout)
-        for line in watching.stdout:
-            if report["sessionId"] in {session["sessionId"] for session in json.loads(line)}:
-                break
-        assert report["sessionId"] not in {session["sessionId"] for session in before}
-        watching.send_signal(signal.SIGINT)
-        assert watching.wait(PATIENCE) == 130
-        assert watching.stderr is not None
-        assert watching.stderr.read() == b""
+    watching = Running(place, "ps", "--watch", "--json", "--all", "--interval", "0.1")
+    before = json.loads(watching.stdout.readline())
+    report = json.loads(place.command("run", "--json", script("Something new.", "New.")).stdout)
+    for line in watching.stdout:
+        if report["sessionId"] in {session["sessionId"] for session in json.loads(line)}:
+            break
+    assert report["sessionId"] not in {session["sessionId"] for session in before}
+    watching.process.send_signal(signal.SIGINT)
+    code, _, err = watching.finished()
+    assert (code, err) == (130, "")

@@ -151,6 +151,28 @@ async def test_no_hook_runs_and_no_variable_of_git_counts(
     assert [name for name in os.listdir(tmp_path) if name.startswith("ran-")] == []
 
 
+async def test_what_the_configuration_would_fetch_a_missing_commit_with_does_not_run(
+    tmp_path: Path, repo: Path, made: Make
+) -> None:
+    """The repository is looked at outside of the sandbox, in which a session may have written its configuration."""
+    fetching = {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "protocol.file.allow": "always",
+        "remote.origin.url": str(repo),
+        "remote.origin.promisor": "true",
+        "remote.origin.uploadPack": f"touch {tmp_path}/ran; git-upload-pack",
+    }
+    for name, value in fetching.items():
+        git(repo, "config", name, value)
+    (repo / ".git" / "refs" / "heads" / "main").write_text(f"{'1' * 40}\n")
+    with pytest.raises(InvalidArgument, match="no commit"):
+        await made()
+    assert not (tmp_path / "ran").exists()
+    git(repo, "rev-parse", "--verify", "HEAD^{commit}", fails=True)
+    assert (tmp_path / "ran").exists(), "any other git runs it"
+
+
 async def test_one_asked_for_inside_of_another_lies_beside_it(repo: Path, made: Make) -> None:
     first, first_changes = await made()
     commit(first.path, c="c\n")

@@ -1,6 +1,7 @@
 """A client that writes and reads lines itself, so that a test decides what is sent when."""
 
 import json
+import os
 import subprocess
 import sys
 from contextlib import suppress
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
+
+from ..warm_commands import WarmProcess, helper
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY = HANDSHAKE_PROTOCOL_VERSIONS
@@ -53,12 +56,19 @@ def lines(*messages: Message) -> bytes:
 
 
 class Client:
-    """The server as a child of the test, on two pipes."""
+    """The server as a child of the test, on two pipes. With `warm` it is a process that need not load."""
 
-    def __init__(self, environment: dict[str, str], *arguments: str, command: tuple[str, ...] = (SCRIPT,)) -> None:
+    def __init__(
+        self, environment: dict[str, str], *arguments: str, command: tuple[str, ...] = (SCRIPT,), warm: bool = False
+    ) -> None:
+        variables = {"LOG_LEVEL": "error", **environment}
+        self.process: subprocess.Popen[bytes] | WarmProcess
+        if warm and os.name == "posix":
+            self.process = helper().open(arguments, variables)
+            return
         self.process = subprocess.Popen(
             [*command, *arguments],
-            env={"LOG_LEVEL": "error", **environment},
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -106,4 +116,5 @@ class Client:
     def end(self) -> tuple[int, list[Message], str]:
         """Closes the input; the exit code, what else was said, and stderr."""
         said, errors = self.process.communicate(timeout=60)
+        assert self.process.returncode is not None
         return self.process.returncode, [json.loads(line) for line in said.splitlines()], errors.decode()

@@ -163,17 +163,16 @@ GARBAGE = {
 }
 
 
-@pytest.mark.parametrize(("garbage", "code"), GARBAGE.items())
-def test_what_is_no_request_is_left_to_the_server(
-    environment: dict[str, str], garbage: bytes, code: int | None
-) -> None:
+def test_what_is_no_request_is_left_to_the_server(environment: dict[str, str]) -> None:
+    garbage = b"".join(line + b"\n" for line in GARBAGE)
+    refused = [code for code in GARBAGE.values() if code] * 2
     with Client(environment) as client:
-        client.write(lines(initialize(), INITIALIZED) + garbage + b"\n" + lines(request("ping", 1)) + garbage + b"\n")
+        client.write(lines(initialize(), INITIALIZED) + garbage + lines(request("ping", 1)) + garbage)
         client.send(request("tools/list", 2))
-        answers = [client.read() for _ in range(5 if code else 3)]
+        answers = [client.read() for _ in range(3 + len(refused))]
         assert client.end() == (0, [], "")
     assert {answer["id"] for answer in answers if "result" in answer} == {0, 1, 2}
-    assert [answer["error"]["code"] for answer in answers if "error" in answer] == [code] * (len(answers) - 3)
+    assert [answer["error"]["code"] for answer in answers if "error" in answer] == refused
 
 
 def test_a_request_called_off_after_its_answer_does_no_harm(environment: dict[str, str]) -> None:
@@ -193,8 +192,14 @@ def test_a_request_called_off_after_its_answer_does_no_harm(environment: dict[st
 CONVERSATION = [initialize(), INITIALIZED, request("tools/list", 1), request("ping", 2)]
 
 
-@pytest.mark.parametrize("partial", [b"", b'{"jsonrpc": "2.0", "id": 9, "meth'])
-@pytest.mark.parametrize("count", range(len(CONVERSATION) + 1))
+PARTIAL = b'{"jsonrpc": "2.0", "id": 9, "meth'
+ENDS = [(count, partial) for count in range(len(CONVERSATION) + 1) for partial in (b"", PARTIAL)]
+QUICK_ENDS = [(0, b""), (0, PARTIAL), (2, b""), (3, PARTIAL)]
+
+
+@pytest.mark.parametrize(
+    ("count", "partial"), [end if end in QUICK_ENDS else pytest.param(*end, marks=pytest.mark.soak) for end in ENDS]
+)
 def test_input_may_end_at_any_point(environment: dict[str, str], count: int, partial: bytes) -> None:
     with Client(environment) as client:
         client.write(lines(*CONVERSATION[:count]) + partial)
@@ -220,8 +225,19 @@ def told_to_a_caller(answer: Message) -> str:
     return str(result["content"][0]["text"])
 
 
-@pytest.mark.parametrize("greeting", [{}, PLAIN], ids=["greeted", "plain"])
-@pytest.mark.parametrize("arguments", [[], ["serve", "--on-disconnect", "keep"]])
+SERVE = ["serve", "--on-disconnect", "keep"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "greeting"),
+    [
+        ([], {}),
+        (SERVE, PLAIN),
+        pytest.param(SERVE, {}, marks=pytest.mark.soak),
+        pytest.param([], PLAIN, marks=pytest.mark.soak),
+    ],
+    ids=["greeted", "plain with flags", "greeted with flags", "plain"],
+)
 def test_settings_that_do_not_parse_are_told_with_every_call(
     environment: dict[str, str], arguments: list[str], greeting: dict[str, str]
 ) -> None:
@@ -287,13 +303,13 @@ def test_settings_that_change_the_answers_are_greeted_from_the_second_start(envi
     assert not is_greeted({**environment, "CLAUDE_CODE_MCP_TOOLSETS": "query"})
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"garbage\n" * 100, b'{"crc32": 0}\n{}\n'])
-def test_a_damaged_cache_is_passed_over_and_renewed(environment: dict[str, str], damage: bytes) -> None:
+def test_a_damaged_cache_is_passed_over_and_renewed(environment: dict[str, str]) -> None:
     chosen = {**environment, **TOOLSET}
     manifest = wait_for_a_manifest(chosen)
     whole = manifest.read_bytes()
-    manifest.write_bytes(damage)
-    assert not is_greeted(chosen)
+    for damage in (b"", b"{}", b"garbage\n" * 100, b'{"crc32": 0}\n{}\n'):
+        manifest.write_bytes(damage)
+        assert not is_greeted(chosen)
     assert wait_for_a_manifest(chosen).read_bytes() == whole
 
 
@@ -306,7 +322,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_greeting(environment: dic
     assert occupied.read_text() == "a file where the directory should be"
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto", MODERN])
+@pytest.mark.parametrize("mode", ["legacy", "auto", pytest.param(MODERN, marks=pytest.mark.soak)])
 async def test_the_client_of_the_sdk_lists_and_calls(environment: dict[str, str], mode: str) -> None:
     transport = stdio_client(StdioServerParameters(command=SCRIPT, env=environment))
     async with SdkClient(transport, mode=mode) as client:
@@ -325,7 +341,7 @@ def test_a_signal_during_the_greeting_ends_it(environment: dict[str, str], numbe
         assert client.end()[1:] == ([], "")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 def test_after_the_greeting_signals_end_the_server_in_order(environment: dict[str, str], number: int) -> None:
     """They reach the server only if it runs in the main thread."""
     with Client(environment) as client:

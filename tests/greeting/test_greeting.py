@@ -168,7 +168,7 @@ CLIENTS = st.fixed_dictionaries(
 METAS = st.dictionaries(st.sampled_from(["progressToken", "progress_token", "x"]), ANYTHING, max_size=2)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=200)
 @given(st.just({}) | CAPABILITIES, CLIENTS, st.just({}) | METAS, st.sampled_from(LEGACY))
 def test_a_handshake_that_is_greeted_is_one_that_the_server_takes(
     capabilities: Any, client: Any, meta: Any, version: str
@@ -179,7 +179,7 @@ def test_a_handshake_that_is_greeted_is_one_that_the_server_takes(
         types.InitializeRequestParams.model_validate(message["params"], by_name=False)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=200)
 @given(st.just({}) | CAPABILITIES, CLIENTS, st.just({}) | METAS, st.sampled_from(["tools/list", "server/discover"]))
 def test_a_modern_request_that_is_greeted_is_one_that_the_server_takes(
     capabilities: Any, client: Any, meta: Any, method: str

@@ -3,6 +3,9 @@
 import json
 import subprocess
 import sys
+from typing import Any
+
+import pytest
 
 NOT_NEEDED = (
     "mcp.client.session",
@@ -17,38 +20,15 @@ NOT_NEEDED = (
 LOAD = "from claude_code_mcp.cli import _load; _load()\n"
 
 
-def said_by(code: str) -> object:
-    """What an interpreter of its own prints as JSON."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
-
-
-def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need() -> None:
-    loaded = said_by(f"{LOAD}import json, sys; print(json.dumps(sorted(sys.modules)))")
-    assert isinstance(loaded, list)
-    assert "claude_code_mcp.server.server" in loaded
-    assert [name for name in NOT_NEEDED if name in loaded] == []
-
-
-def test_the_packages_of_the_sdk_have_all_their_names_when_somebody_asks() -> None:
-    names = (
-        "import json, mcp, mcp.server; print(json.dumps([sorted(n for n in dir(m) if n[0] != '_') for m in MODULES]))"
-    )
-    names = names.replace("MODULES", "(mcp, mcp.server)")
-    ask = "import mcp, mcp.server; mcp.Client, mcp.server.MCPServer\n"
-    assert said_by(LOAD + ask + names) == said_by(f"import claude_code_mcp.app\n{ask}{names}")
-
-
-def test_a_name_that_the_sdk_does_not_have_is_missing_as_usual() -> None:
-    code = (
-        "import json, mcp\ntry:\n  from mcp import Nonsense\nexcept ImportError as e:\n  print(json.dumps(str(e)[:20]))"
-    )
-    assert said_by(LOAD + code) == said_by(code) == "cannot import name '"
-
-
-def test_threads_that_ask_for_a_name_at_the_same_time_all_get_it() -> None:
-    code = """
-import json, threading, mcp
+NAMES = "[sorted(n for n in dir(m) if n[0] != '_') for m in (mcp, mcp.server)]"
+LOOK = f"""
+import json, sys, threading
+said = {{"modules": sorted(sys.modules)}}
+import mcp
+try:
+    from mcp import Nonsense
+except ImportError as error:
+    said["missing"] = str(error)[:20]
 found, ready = [], threading.Barrier(4)
 def look():
     ready.wait()
@@ -56,6 +36,46 @@ def look():
 threads = [threading.Thread(target=look) for _ in range(4)]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
-print(json.dumps(found))
+import mcp.server
+mcp.server.MCPServer
+said |= {{"found": found, "names": {NAMES}}}
+print(json.dumps(said))
 """
-    assert said_by(LOAD + code) == ["Client"] * 4
+
+
+def said_by(code: str) -> dict[str, Any]:
+    """What an interpreter of its own prints as JSON."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+@pytest.fixture(scope="module")
+def light() -> dict[str, Any]:
+    """What is seen where the server has been loaded."""
+    return said_by(LOAD + LOOK)
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[str, Any]:
+    """What is seen where the SDK has been imported as it is."""
+    return said_by("import claude_code_mcp.app\n" + LOOK)
+
+
+def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need(light: dict[str, Any]) -> None:
+    assert "claude_code_mcp.server.server" in light["modules"]
+    assert [name for name in NOT_NEEDED if name in light["modules"]] == []
+
+
+def test_the_packages_of_the_sdk_have_all_their_names_when_somebody_asks(
+    light: dict[str, Any], usual: dict[str, Any]
+) -> None:
+    assert light["names"] == usual["names"]
+
+
+def test_a_name_that_the_sdk_does_not_have_is_missing_as_usual(light: dict[str, Any], usual: dict[str, Any]) -> None:
+    assert light["missing"] == usual["missing"] == "cannot import name '"
+
+
+def test_threads_that_ask_for_a_name_at_the_same_time_all_get_it(light: dict[str, Any]) -> None:
+    assert light["found"] == ["Client"] * 4

@@ -21,7 +21,7 @@ from .client import INITIALIZED, PLAIN, SCRIPT, Client, Message, initialize, lin
 @pytest.fixture
 def client(environment: dict[str, str]) -> Iterator[Client]:
     """A client that has shaken hands with the server itself."""
-    with Client({**environment, **PLAIN}) as connected:
+    with Client({**environment, **PLAIN}, warm=True) as connected:
         connected.ask(initialize())
         connected.send(INITIALIZED)
         yield connected
@@ -219,7 +219,7 @@ def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: tuple[int, "subproce
     assert process.wait(60) in (0, 130)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], number: int) -> None:
     here, there = socket.socketpair()
     with here, here.makefile("rb") as incoming:
@@ -236,7 +236,7 @@ def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], num
         process.stderr.close()
 
 
-@pytest.mark.parametrize("redirection", ["</dev/null", "<&-", "<&- >&-"])
+@pytest.mark.parametrize("redirection", ["</dev/null", pytest.param("<&-", marks=pytest.mark.soak), "<&- >&-"])
 def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
     ended = subprocess.run(
         f'exec "{SCRIPT}" {redirection}', shell=True, env=environment, capture_output=True, timeout=60, check=False

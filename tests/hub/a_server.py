@@ -83,9 +83,9 @@ class Server:
                 Path(arguments["note"]).write_text("waiting")
                 return None
             case "ask":
-                self.asking[f"q{message['id']}"] = message["id"]
+                self.asking[f"q{message['id']}"] = (message["id"], arguments.get("note"))
                 schema = {"type": "object", "properties": {"name": {"type": "string"}}}
-                params = {"message": "Your name?", "requestedSchema": schema}
+                params = arguments.get("params") or {"message": "Your name?", "requestedSchema": schema}
                 send({"id": f"q{message['id']}", "method": "elicitation/create", "params": params})
                 return None
             case "raw":
@@ -115,9 +115,12 @@ class Server:
         return text(name)
 
     def answered(self, message: Message) -> None:
-        call = self.asking.pop(message["id"], None)
+        call, note = self.asking.pop(message["id"], (None, None))
+        told = json.dumps(message.get("result") or message.get("error"))
+        if note is not None:
+            Path(note).write_text(told)
         if call is not None:
-            send({"id": call, **text(json.dumps(message.get("result") or message.get("error")))})
+            send({"id": call, **text(told)})
 
 
 def text(value: str) -> Message:

@@ -161,3 +161,10 @@ def test_a_malformed_field_never_keeps_a_result_from_ending_its_turn(base: dict[
 def test_any_result_at_all_has_an_outcome(raw: dict[str, Any], wants_structure: bool, interrupted: bool) -> None:
     outcome = read(raw, wants_structure=wants_structure, interrupted=interrupted)
     assert outcome.state in (State.IDLE, State.INTERRUPTED, State.ERROR)
+
+
+def test_who_is_not_logged_in_is_told_what_to_do_about_it_here() -> None:
+    told = {**API_ERROR, "api_error_status": None, "result": "Not logged in · Please run /login"}
+    outcome = read_outcome(told, wants_structure=False, interrupted=False)
+    assert outcome.detail.startswith("Not logged in · Please run /login (For the server: `claude-code-mcp claude auth")
+    assert read_outcome(API_ERROR, wants_structure=False, interrupted=False).detail == "Busy"

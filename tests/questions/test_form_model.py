@@ -8,14 +8,14 @@ from claude_code_mcp.questions.form_model import FieldKind, FormField, form_sche
 
 FIELDS = [
     FormField("name", "Name", "How you are called"),
-    FormField("color", "Color", options=options_of("red", "green")),
+    FormField("color", "Color", options=options_of("red", "green"), required=True),
     FormField("sizes", "Sizes", "Any of them", FieldKind.ARRAY, options_of("S", "M")),
     FormField("age", "Age", kind=FieldKind.INTEGER),
 ]
 
 
 def test_a_form_reads_back_as_the_fields_it_was_made_of() -> None:
-    schema = form_schema(*FIELDS, required=(FIELDS[1],))
+    schema = form_schema(*FIELDS)
     assert read_fields(schema) == FIELDS
     assert schema["required"] == ["color"]
 

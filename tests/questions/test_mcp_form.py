@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, QuestionKind
 from claude_code_mcp.questions.cli_reply import reply
-from claude_code_mcp.questions.form_model import TOOL, filled_in, questions_of
+from claude_code_mcp.questions.form_model import TOOL, check_answers, filled_in, questions_of
 
 
 def form(**properties: Any) -> dict[str, Any]:
@@ -23,7 +24,6 @@ FIELDS = [
     ({"type": "boolean"}, "true", True),
     ({"type": "integer"}, "7", 7),
     ({"type": "number"}, "7.5", 7.5),
-    ({"type": "number"}, "many", "many"),
     ({"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}, ["a", "b"], ["a", "b"]),
     ({"type": "array", "items": {"enum": ["a, b", "a", "b"]}}, ["a, b", "a"], ["a, b", "a"]),
     ({"type": "array", "items": {"anyOf": [{"const": "r", "title": "Red, dark"}]}}, ["Red, dark"], ["r"]),
@@ -75,3 +75,53 @@ def test_an_address_is_shown_and_its_answer_has_no_content(label: str, action: s
     text = questions_of("x", asked)["questions"][0]["question"]
     assert "https://example.com/a" in text
     assert filled_in("x", asked, {text: label}) == {"action": action}
+
+
+MISFITS = [
+    ({"type": "number"}, "many", "must be a number"),
+    ({"type": "number"}, "nan", "must be a number"),
+    ({"type": "number"}, "9" * 5000, "must be a number"),
+    ({"type": "integer"}, "7.5", "must be a whole number"),
+    ({"type": "integer", "minimum": 3}, "2", "must be at least 3"),
+    ({"type": "number", "maximum": 3}, "3.5", "must be at most 3"),
+    ({"type": "string", "minLength": 2}, "x", "must be at least 2 characters"),
+    ({"type": "string", "format": "date"}, "soon", "must be a date"),
+    ({"type": "string", "enum": ["a", "b"]}, "c", "must be among a, b"),
+    ({"type": "boolean"}, "perhaps", "must be Yes or No"),
+    ({"type": "array", "items": {"enum": ["a", "b"]}}, ["a", "c"], "must be among a, b"),
+    ({"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 1}, ["a", "b"], "must be at most 1 chosen"),
+    ({"type": "string", "title": "Name"}, "", "is required"),
+]
+
+
+@pytest.mark.parametrize(("field", "given", "why"), MISFITS)
+def test_an_answer_that_the_form_does_not_take_is_refused_by_the_name_of_its_field(
+    field: dict[str, Any], given: Any, why: str
+) -> None:
+    asked = form(it=field)
+    asked["requestedSchema"]["required"] = ["it"]
+    text = questions_of("x", asked)["questions"][0]["question"]
+    with pytest.raises(InvalidArgument) as refused:
+        check_answers("x", asked, {text: given})
+    assert refused.value.message == f"{field.get('title', 'it')}: {why}."
+
+
+def test_several_labels_are_not_mistaken_for_one_that_has_a_comma_in_it() -> None:
+    asked = form(it={"type": "array", "items": {"enum": ["a, b", "a", "b"]}})
+    text = questions_of("x", asked)["questions"][0]["question"]
+    assert filled_in("x", asked, {text: ["a", "b"]})["content"] == {"it": ["a", "b"]}
+
+
+def test_what_a_field_is_goes_with_its_question() -> None:
+    field = {"type": "integer", "title": "Age", "minimum": 0, "default": 7, "format": "x", "pattern": "(a+)+$"}
+    (question,) = questions_of("x", form(it=field))["questions"]
+    assert question["field"] == {
+        "title": "Age",
+        "type": "integer",
+        "required": False,
+        "format": "x",
+        "default": "7",
+        "minimum": 0,
+    }
+    color = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}], "default": "r"}
+    assert questions_of("x", form(it=color))["questions"][0]["field"]["default"] == "Red"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
-from claude_code_mcp.model.question import Answer, Question, QuestionKind, kind_of
+from claude_code_mcp.model.question import Answer, Question, QuestionKind, kind_of, rules_of
 from claude_code_mcp.model.text import has_mark
 from claude_code_mcp.questions.cli_reply import put_back, reply
 from claude_code_mcp.questions.presentation import (
@@ -198,3 +198,18 @@ def test_of_a_server_s_form_what_people_read_is_redacted_and_what_the_server_com
         "oneOf": [{"const": FIRST, "title": f"is {MARK}"}],
     }
     assert clean["properties"]["b"]["items"] == {"enum": [SECOND], "enumNames": [MARK]}
+
+
+def test_what_an_allowance_for_the_session_would_allow_is_part_of_the_question() -> None:
+    suggestions: list[dict[str, Any]] = [
+        {"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "git push:*"}, {"toolName": "Read"}, None]},
+        {"type": "setMode", "mode": "acceptEdits"},
+        {"type": "addDirectories", "directories": ["/srv/\x1b[2Jother"]},
+        {"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "echo " + "x" * 10**6}]},
+    ]
+    *short, long = rules = tuple(rules_of(suggestions))
+    assert short[:3] == ["Bash(git push:*)", "Read", "mode acceptEdits"]
+    assert "1000011 characters in all" in long
+    _, line, *_ = full_text(replace(asking("Bash", command="git push"), session_rules=rules)).split("\n")
+    assert line.startswith("For this session it would allow: Bash(git push:*), Read, mode acceptEdits, directory /srv/")
+    assert "\x1b" not in line

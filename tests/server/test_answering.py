@@ -53,6 +53,7 @@ def test_what_is_allowed_for_the_session_is_not_asked_again(client: Connection, 
     edits = [tool("Write", file_path=str(place.project / f"s{number}.txt"), content="x") for number in range(3)]
     asked = client.create(script("go", *edits, "done"), waitSeconds=30)
     assert asked.question["canAllowForSession"] is True
+    assert asked.question["sessionRules"] == ["mode acceptEdits"], "what that means is said before"
     ended = client.respond(asked, "allow", scope="session", waitSeconds=30)
     assert (ended.status, ended.data["result"]) == ("completed", "done")
     for number in range(3):

@@ -16,6 +16,7 @@ import psutil
 from claude_code_mcp.shared import place
 from claude_code_mcp.testing import Sandbox
 
+from .. import warm_commands
 from ..greeting.client import INITIALIZED, Client, Message, initialize, request
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
@@ -35,16 +36,7 @@ class SharedPlace:
         return Client({**self.environment, **variables}, "--shared", *arguments)
 
     def command(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [SCRIPT, *arguments],
-            env={**self.environment, **variables},
-            cwd=self.sandbox.project,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return warm_commands.run(arguments, {**self.environment, **variables}, self.sandbox.project)
 
     def status(self, **variables: str) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = json.loads(self.command("shared", "status", "--json", **variables).stdout)

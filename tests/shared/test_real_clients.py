@@ -32,7 +32,7 @@ class Work:
         return {"prompt": prompt, "workingDirectory": str(self.sandbox.project), "waitSeconds": 50}
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto"])
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "auto"])
 async def test_the_python_sdk_goes_on_after_the_server_is_killed(
     shared: SharedPlace, sandbox: Sandbox, mode: str
 ) -> None:
@@ -49,7 +49,9 @@ async def test_the_python_sdk_goes_on_after_the_server_is_killed(
         assert again.structured_content["result"] == "Two."
 
 
-@pytest.mark.parametrize("kind", [Kind("v1", "legacy"), Kind("v2", "modern")], ids=str)
+@pytest.mark.parametrize(
+    "kind", [Kind("v1", "legacy"), pytest.param(Kind("v2", "modern"), marks=pytest.mark.soak)], ids=str
+)
 def test_the_typescript_sdk_goes_on_after_the_server_is_killed(
     packages: Packages, shared: SharedPlace, sandbox: Sandbox, kind: Kind
 ) -> None:

@@ -197,7 +197,15 @@ def test_the_tools_that_are_repeated_are_those_that_only_read() -> None:
 
 def test_what_is_no_id_is_never_written_as_one() -> None:
     relay = Relay()
-    wrong_ids: list[Any] = [True, False, None, 1.5, [], {}]
+    wrong_ids: list[Any] = [True, False, None, 1.5, [], {}, "half of a pair: \ud83d"]
     for wrong in wrong_ids:
         relay.from_client(line(id=wrong, method="tools/call", params={"name": "claude_create_session"}))
+    assert not relay.waiting, "the server answers such a request without an id"
     assert messages(relay.lost()) == []
+
+
+def test_a_client_gives_the_server_no_orders() -> None:
+    """Lines that begin with `!` are what a front itself says to a server."""
+    passed = Relay().from_client(b"!handover 99.0\n")
+    assert not passed.startswith(b"!")
+    assert passed.endswith(b"!handover 99.0\n"), "the server says that it cannot be read"

@@ -194,6 +194,23 @@ def test_a_message_counts_as_lost_only_if_that_is_certain(tmp_path: Path, conten
     assert [path.name for path in (tmp_path / "projects" / "-code").iterdir()] == [f"{ID}.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        (LINE, True),
+        (LINE + b'{"type":"attachment","uuid":"b2","parentUuid":"a1"}\n', True),
+        (b'{"type":"user","cut' + LINE, False),
+        (LINE.rstrip(b"\n"), False),
+        (LINE + b"x" * (1 << 20) + b"\n", False),
+    ],
+    ids=["written", "more behind it", "glued to another", "being written", "far back"],
+)
+def test_a_first_look_finds_only_what_is_whole_and_near_the_end(tmp_path: Path, content: bytes, seen: bool) -> None:
+    transcripts = written(tmp_path, content)
+    assert transcripts.is_written(ID, "/code", "a1") is seen
+    assert not transcripts.is_written(ID, "/elsewhere", "a1")
+
+
 @pytest.mark.parametrize(("before", "after"), [(LINE, LINE), (b'{"cut', b'{"cut\n'), (b"", b"")])
 def test_a_line_that_was_cut_off_is_ended(tmp_path: Path, before: bytes, after: bytes) -> None:
     written(tmp_path, before).end_last_line(ID)

@@ -11,6 +11,7 @@ from claude_code_mcp.model.events import PartialRun
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.server.session_feed import _fragment
 from claude_code_mcp.testing.script import script, thinking, tool
+from claude_code_mcp.tui.blocks import ShownConversation
 
 from ..greeting.client import request
 from ..shared.support import SharedPlace, opened
@@ -58,6 +59,26 @@ async def test_history_and_feed_know_everything_by_the_same_ids(place: SharedPla
     assert [item["id"] for item in items][3:] == of_feed
     nothing = await asyncio.to_thread(lambda: sessions.feed(made["sessionId"], page["nextCursor"]))
     assert (nothing["events"], nothing["nextCursor"]) == ([], page["nextCursor"])
+
+
+async def test_a_message_of_another_client_into_a_turn_stands_where_it_was_taken_up(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    waits = "until [ -e go ]; do sleep 0.1; done"
+    options = {**at(place), "allowedTools": ["Bash"]}
+    prompt = script("Work.", tool("Bash", command=waits), "Last.")
+    session_id = (await asyncio.to_thread(lambda: sessions.create(prompt, **options)))["sessionId"]
+    watching = ShownConversation(session_id)
+    while not any(block.kind == "tool" for block in watching.blocks):
+        watching.fold(await asyncio.to_thread(lambda: sessions.feed(session_id, watching.cursor, 50)))
+    await asyncio.to_thread(lambda: sessions.send(session_id, "By the way."))
+    (place.sandbox.project / "go").touch()
+    await asyncio.to_thread(lambda: sessions.status(session_id, waitSeconds=50))
+    watching.fold(await asyncio.to_thread(lambda: sessions.feed(session_id, watching.cursor)))
+    told = [(block.kind, block.id) for block in watching.blocks]
+    assert [kind for kind, _ in told] == ["prompt", "tool", "message", "text"]
+    items = (await asyncio.to_thread(lambda: sessions.items(session_id)))["items"]
+    assert [(item["kind"], item["id"]) for item in items] == told
 
 
 def test_only_a_client_that_has_a_person_before_it_may_call_what_the_toolsets_leave_out(place: SharedPlace) -> None:

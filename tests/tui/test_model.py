@@ -72,6 +72,15 @@ def test_what_history_and_feed_both_tell_is_there_once_and_in_order() -> None:
     assert len(conversation.blocks) == 7
 
 
+def test_a_message_that_was_sent_from_here_is_shown_once() -> None:
+    conversation = ShownConversation("s")
+    conversation.sent("mine")
+    conversation.fold(
+        page(*({"type": "message_joined", "messageId": each, "text": each} for each in ("theirs", "mine", "mine")))
+    )
+    assert shown(conversation) == [("message", "mine"), ("message", "theirs")]
+
+
 def test_a_result_is_put_to_its_call_and_a_subagent_is_told_apart() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))

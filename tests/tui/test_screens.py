@@ -21,7 +21,7 @@ from .conftest import Screen
 from .recorded import NOW, SHOP, RecordedServer
 
 SCREENS = Path(__file__).parent / "screens"
-SIZES = [(80, 24), (120, 40)]
+SIZES = [(80, 24), pytest.param((120, 40), marks=pytest.mark.soak)]
 
 
 async def nothing(_: Screen) -> None:

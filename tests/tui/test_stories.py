@@ -61,9 +61,11 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: Shared
         await screen.pilot.press("ctrl+n", "d")
         await screen.type("add a date")
         await screen.pilot.press("enter")
-        await screen.shows("2. With a date")
+        await screen.until(lambda: screen.panel.asked and "With a date" in str(screen.panel.asked.question.tool_input))
         await screen.pilot.press("ctrl+n", "a")
-        await screen.shows("Both done.")
+        await screen.until(lambda: screen.panel.asked is None, "approved")
+        ended = await elsewhere(lambda: sessions.result(sessions.status(made["sessionId"], waitSeconds=30)))
+        assert ended == "Both done."
 
 
 async def test_a_question_of_claude_is_answered_part_by_part(place: SharedPlace, sessions: LiveSessions) -> None:

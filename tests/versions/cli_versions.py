@@ -16,9 +16,10 @@ BUNDLED = "bundled"
 WIDER = "TEST_CLI_VERSIONS"
 """More versions to run the contract on, separated by commas."""
 
-_ALWAYS = ("2.1.0", "2.1.290", BUNDLED)
-"""The oldest, which counts costs from each start of a process; one that tells only totals of the whole session, and
-would begin in mode `auto`; the newest. `make soak` has more."""
+TOTALS_ONLY = "2.1.290"
+"""One that tells only totals of the whole session, and would begin in mode `auto`."""
+_ALWAYS = ("2.1.0", TOTALS_ONLY, BUNDLED)
+"""The oldest, which counts costs from each start of a process, and the newest are among them. `make soak` has more."""
 
 _PACKAGE = "@anthropic-ai/claude-code"
 _ARCHITECTURES = {"x86_64": "x64", "AMD64": "x64", "aarch64": "arm64", "arm64": "arm64"}

@@ -20,13 +20,22 @@ from claude_code_mcp.testing.script import question as asking
 from ..conftest import StartService
 from ..engine.support import ENDLESS, end_of, events, options, parked, question, run, say, until
 from ..npm import Unavailable
-from .cli_versions import BUNDLED, chosen_versions, executable_of
+from .cli_versions import BUNDLED, TOTALS_ONLY, chosen_versions, executable_of
 
 UNIT = 10_000
 """Tokens that are told apart from the few that some versions use beside the conversation, for instance for a title."""
 
 
-@pytest.fixture(scope="module", params=chosen_versions())
+OLDEST = ".".join(map(str, MINIMUM_VERSION))
+
+
+def on(*quick: str) -> pytest.MarkDecorator:
+    """Every version, of which `make test` has these: what the newest does, the other tests show too."""
+    cases = [pytest.param(version, marks=() if version in quick else pytest.mark.soak) for version in chosen_versions()]
+    return pytest.mark.parametrize("executable", cases, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def executable(request: pytest.FixtureRequest) -> str:
     try:
         return executable_of(str(request.param))
@@ -54,6 +63,7 @@ def init_of(session: Session) -> dict[str, object]:
     return frames[0]
 
 
+@on(OLDEST, TOTALS_ONLY)
 async def test_turns_and_their_costs_over_several_processes(service: Service, sandbox: Sandbox) -> None:
     session, first = await run(service, spend(1), options(sandbox))
     assert (first.ok, first.result) == (True, "x")
@@ -71,6 +81,7 @@ async def test_turns_and_their_costs_over_several_processes(service: Service, sa
     assert session.usage.cost_usd == pytest.approx(sum(one.usage.cost_usd for one in outcomes))
 
 
+@on(OLDEST)
 async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandbox) -> None:
     choice = ask_user(asking("Which colour?", "red", "blue"))
     steps: list[Step] = [
@@ -93,6 +104,7 @@ async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandb
     assert not (sandbox.project / "denied").exists()
 
 
+@on(OLDEST)
 async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: Sandbox) -> None:
     target = str(sandbox.project / "swept")
     steps: list[Step] = [plan("# Tidy up\n1. sweep"), tool("Write", file_path=target, content="clean"), "swept"]
@@ -106,6 +118,7 @@ async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: San
     assert (sandbox.project / "swept").read_text() == "clean"
 
 
+@on(OLDEST)
 async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": {"input_tokens": UNIT, "output_tokens": 10}})
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
@@ -118,6 +131,7 @@ async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service:
     assert (await say(service, session, script("go", "on"))).result == "on"
 
 
+@on(OLDEST)
 async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, model="claude-haiku-4-5", max_budget_usd=0.016)
     limited, first = await run(service, spend(1), given)
@@ -129,6 +143,7 @@ async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox
         await service.send(limited.id, spend(1))
 
 
+@on(OLDEST, BUNDLED)
 def test_the_range_is_what_is_tested(executable: str, environment: dict[str, str]) -> None:
     told = subprocess.run([executable, "--version"], capture_output=True, text=True, env=environment, check=True)
     version = read_version(told.stdout)
@@ -137,5 +152,5 @@ def test_the_range_is_what_is_tested(executable: str, environment: dict[str, str
 
 
 def test_the_oldest_and_the_newest_are_among_the_tested() -> None:
-    assert {".".join(map(str, MINIMUM_VERSION)), BUNDLED} <= set(chosen_versions())
+    assert {OLDEST, BUNDLED} <= set(chosen_versions())
     assert json.dumps(read_version("no version")) == "null"

@@ -44,6 +44,8 @@ class Browser:
     csrf: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     """Beside, or in place of, what a browser sends."""
+    address: str = "127.0.0.1"
+    """Where it connects from; Linux has the whole network 127.0.0.0/8."""
 
     @property
     def netloc(self) -> str:
@@ -61,7 +63,7 @@ class Browser:
 
     def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
         """One request; `headers` with underscores for dashes replace the usual ones, an empty one removes it."""
-        connection = http.client.HTTPConnection(self.netloc, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(self.netloc, timeout=PATIENCE, source_address=(self.address, 0))
         try:
             self._send(connection, method, path, body, headers)
             response = connection.getresponse()

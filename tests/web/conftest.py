@@ -18,6 +18,8 @@ from ..server.conftest import HttpServer, http_server
 from .browser import Browser
 
 PEOPLE = ("alice", "bob", "carol", "dave")
+PROXY = "127.0.0.9"
+"""An address of this machine from which a proxy may speak for others."""
 
 
 @dataclass
@@ -96,7 +98,9 @@ def console(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread
     root = tmp_path_factory.mktemp("console")
     hub_file = root / "mcp.json"
     hub_file.write_text(json.dumps({"mcpServers": {"notes": {"command": "notes-server", "disabled": True}}}))
-    with running_console(root, model.url, CLAUDE_CODE_MCP_HUB_FILE=str(hub_file)) as running:
+    with running_console(
+        root, model.url, CLAUDE_CODE_MCP_HUB_FILE=str(hub_file), CLAUDE_CODE_MCP_TRUSTED_PROXIES=PROXY
+    ) as running:
         yield running
 
 

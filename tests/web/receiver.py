@@ -93,6 +93,10 @@ class BrowserKeys:
         return {"endpoint": endpoint, "expirationTime": None, "keys": keys}
 
     def decrypt(self, body: bytes) -> Any:
+        """The message of this server."""
+        return json.loads(self.plaintext(body))
+
+    def plaintext(self, body: bytes) -> bytes:
         salt, size, length = body[:16], int.from_bytes(body[16:20], "big"), body[20]
         sender, sealed = body[21 : 21 + length], body[21 + length :]
         assert len(sealed) <= size
@@ -105,7 +109,7 @@ class BrowserKeys:
         padded = AESGCM(key).decrypt(nonce, sealed, None)
         text, delimiter, _ = padded.rpartition(b"\x02")
         assert delimiter
-        return json.loads(text)
+        return text
 
 
 def _derive(material: bytes, salt: bytes, info: bytes, length: int) -> bytes:

@@ -7,16 +7,14 @@ from pathlib import Path
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
+from .. import warm_commands
 from ..conftest import RUN
-from ..server.conftest import COMMAND
 from .browser import Browser
 from .conftest import Console
 
 
 def run(environment: dict[str, str], cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [COMMAND, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=60, check=False
-    )
+    return warm_commands.run(arguments, environment, cwd)
 
 
 def ticket_in(text: str) -> str:

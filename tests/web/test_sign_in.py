@@ -10,7 +10,7 @@ from claude_code_mcp.web.guard import FailureLimit
 from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 
 from .browser import Browser, until
-from .conftest import Console, write_tokens
+from .conftest import PROXY, Console, write_tokens
 
 ALICE = Identity("alice", "token:x")
 
@@ -219,11 +219,24 @@ def until_status(browser: Browser, wanted: int) -> None:
 
 
 def test_guessing_is_slowed_down_and_a_sign_in_that_stands_is_not(console: Console, alice: Browser) -> None:
-    from_there = {"X-Forwarded-For": "203.0.113.7"}  # a proxy on this machine says so
-    guesser = Browser(console.base, headers=from_there)
+    guesser = Browser(console.base, address="127.0.0.7")
     statuses = [guesser.sign_in(token=f"guess-{number}").status for number in range(12)]
     assert statuses == [401] * 10 + [429] * 2
     slowed = guesser.sign_in(token=console.tokens["bob"])
     assert (slowed.code, int(slowed.headers["retry-after"]) <= 61) == ("RATE_LIMITED", True)
-    assert alice.get("/api/me", X_Forwarded_For="203.0.113.7").status == 200
+    alice.address = guesser.address
+    assert alice.get("/api/me").status == 200
     assert console.browser("bob").get("/api/me").status == 200
+
+
+def test_only_a_proxy_of_the_settings_says_where_a_request_is_from(console: Console) -> None:
+    def tries(address: str, *claimed: str) -> list[int]:
+        guesser = Browser(console.base, address=address)
+        return [guesser.post("/api/sign-in", {"token": "guess"}, X_Forwarded_For=one).status for one in claimed]
+
+    everywhere = [f"203.0.113.{number}" for number in range(11)]
+    assert tries("127.0.0.8", *everywhere) == [401] * 10 + [429]
+    assert tries(PROXY, *everywhere) == [401] * 11
+    # What a client has written itself stands before what the proxy adds.
+    forged = [f"198.51.100.{number}, 203.0.113.50" for number in range(11)]
+    assert tries(PROXY, *forged) == [401] * 10 + [429]

@@ -31,7 +31,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> Iterator[Site]:
     sandbox = Sandbox(tmp_path_factory.mktemp("console"), model.url)
-    with running(Site(sandbox, sandbox.environment(**{RUN: os.environ[RUN]}))) as started:
+    settings = {RUN: os.environ[RUN], "CLAUDE_CODE_MCP_PUSH_PRIVATE": "default"}
+    with running(Site(sandbox, sandbox.environment(**settings))) as started:
         yield started
 
 

@@ -178,8 +178,11 @@ class Caller:
     def get(self, path: str) -> Any:
         return self._send(path, None)
 
-    def _send(self, path: str, body: bytes | None) -> Any:
+    def delete(self, path: str) -> Any:
+        return self._send(path, None, "DELETE")
+
+    def _send(self, path: str, body: bytes | None, method: str | None = None) -> Any:
         headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-        request = urllib.request.Request(f"{self._site.url}{path}", body, headers)
+        request = urllib.request.Request(f"{self._site.url}{path}", body, headers, method=method)
         with urllib.request.urlopen(request, timeout=PATIENCE / 1000) as response:
             return json.loads(response.read())

@@ -97,7 +97,7 @@ def _violations(page: Page, axe: str) -> Any:
     return page.evaluate(AXE)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
 def test_every_screen_passes_the_accessibility_checks(
     open_browser: OpenBrowser, site: Site, signed_in: Any, axe: str, scheme: str
 ) -> None:

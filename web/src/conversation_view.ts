@@ -251,7 +251,7 @@ export class ConversationView implements Watcher {
     this.questions.set(question.questionId, view);
     this.asking.append(view.element);
     this.markAsked(question, true);
-    this.around.announce(`Claude asks: ${question.description}`);
+    this.around.announce(question.form ? `${question.form.server} asks: ${question.form.message}` : `Claude asks: ${question.description}`);
     this.composer.setAsking(true);
     if (this.wanted === question.questionId) {
       this.wanted = null;

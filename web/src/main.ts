@@ -7,7 +7,7 @@ import { button, h, replace } from "./dom";
 import { ListView } from "./list_view";
 import { Live } from "./live";
 import { newView } from "./new_view";
-import { serversView } from "./servers_view";
+import { ServersView } from "./servers_view";
 import { settingsView } from "./settings_view";
 import { signIn, signInView, takeTicket } from "./sign_in_view";
 import type { Me } from "./types";
@@ -23,6 +23,7 @@ class Console {
   private readonly list: ListView;
   private readonly links: HTMLAnchorElement[];
   private conversation: ConversationView | null = null;
+  private servers: ServersView | null = null;
   private left: string | null = null;
 
   constructor(private readonly me: Me, private readonly signedOut: () => void) {
@@ -74,8 +75,7 @@ class Console {
     if (location.hash.startsWith("#ticket=")) return;
     const route = location.hash.replace(/^#/, "") || "/";
     const [, area, id, , question] = route.split("/");
-    this.conversation?.close();
-    this.conversation = null;
+    this.closeView();
     document.body.dataset["area"] = area || "list";
     for (const link of this.links) {
       if (link.hash === `#/${area}`) link.setAttribute("aria-current", "page");
@@ -108,7 +108,8 @@ class Console {
       case "costs":
         return costsView();
       case "servers":
-        return serversView();
+        this.servers = new ServersView();
+        return this.servers.element;
       case "settings":
         return settingsView(this.me, this.signedOut);
       default:
@@ -117,10 +118,17 @@ class Console {
     }
   }
 
+  private closeView(): void {
+    this.conversation?.close();
+    this.conversation = null;
+    this.servers?.close();
+    this.servers = null;
+  }
+
   close(): void {
     removeEventListener("hashchange", this.route);
     document.removeEventListener("keydown", this.key);
-    this.conversation?.close();
+    this.closeView();
     this.list.close();
     this.live.stop();
   }

@@ -1,9 +1,10 @@
 // An open question with all that is decided on, and the answers to it. Used by the console and inside MCP clients.
 
 import { button, freshId, h, replace, type Child } from "./dom";
+import { addressView, FieldView } from "./form_view";
 import { inline } from "./inline_markdown";
 import { COMMANDS, inputView, toolTitle } from "./tool_view";
-import type { Answer, Choice, Question } from "./types";
+import type { Answer, Choice, Form, Question } from "./types";
 import { duration, visible } from "./words";
 
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
@@ -65,7 +66,7 @@ export class QuestionView {
       case "plan_review":
         return this.plan();
       case "user_question":
-        return this.choices();
+        return this.question.form ? this.form(this.question.form) : this.choices();
       default:
         return this.permission();
     }
@@ -143,7 +144,7 @@ export class QuestionView {
   private choices(): Child[] {
     const parts = (this.question.choices ?? []).map((choice) => new ChoiceView(choice));
     const submit = (): void => {
-      const open = parts.find((part) => part.value === null);
+      const open = parts.find((part) => part.value === null && !part.optional);
       if (open === undefined) return void this.answer({ decision: "allow", answers: parts.map((part) => part.value ?? "") });
       this.complain(parts.length > 1 ? "Please answer every question." : "Please choose an answer or write one.");
       open.focus();
@@ -153,6 +154,26 @@ export class QuestionView {
       h("div", { class: "actions" },
         button(parts.length > 1 ? "Send answers" : "Send answer", submit, { class: "allow" }),
         button("Decline to answer", () => void this.answer({ decision: "deny" }), { class: "deny" })),
+    ];
+  }
+
+  private form(form: Form): Child[] {
+    const choices = this.question.choices ?? [];
+    const fields = choices.flatMap((choice) => (choice.field ? [new FieldView(choice, choice.field)] : []));
+    const submit = (): void => {
+      const wrong = fields.find((field) => field.problem);
+      if (wrong === undefined) return void this.answer({ decision: "allow", answers: fields.length ? fields.map((field) => field.value) : ["Yes"] });
+      this.complain(wrong.problem);
+      wrong.focus();
+    };
+    const yes = fields.length ? "Send" : form.url === undefined ? "Yes" : "I have opened it";
+    return [
+      form.message && h("p", { class: "why" }, visible(form.message)),
+      ...fields.map((field) => field.element),
+      form.url === undefined ? null : addressView(form),
+      h("div", { class: "actions" },
+        button(yes, submit, { class: "allow" }),
+        button("Decline", () => void this.answer({ decision: "deny" }), { class: "deny" })),
     ];
   }
 }
@@ -174,7 +195,7 @@ function title(question: Question): string {
     case "plan_review":
       return "Claude has a plan";
     case "user_question":
-      return "Claude has a question";
+      return question.form ? `${visible(question.form.server)} asks` : "Claude has a question";
     default:
       // A command is shown whole below; its description would only repeat it.
       return COMMANDS.has(question.toolName) ? "Run a command" : visible(question.description);
@@ -182,6 +203,7 @@ function title(question: Question): string {
 }
 
 function eyebrow(question: Question): string {
+  if (question.form) return "Form · MCP server";
   return question.kind === "permission" ? `Permission · ${toolTitle(visible(question.toolName))}` : "Your turn";
 }
 
@@ -239,6 +261,10 @@ class ChoiceView {
 
   focus(): void {
     (this.boxes[0] ?? this.other).focus();
+  }
+
+  get optional(): boolean {
+    return this.choice.field?.required === false;
   }
 
   /** What was chosen, in the order of the options; null if nothing was. */

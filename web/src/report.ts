@@ -1,6 +1,6 @@
 // The report of a session as the tools give it, and the questions in it. Pure.
 
-import type { Choice, Question, QuestionKind } from "./types";
+import type { Choice, Field, Question, QuestionKind } from "./types";
 import { isRecord } from "./tool_view";
 
 export interface PendingInput {
@@ -53,6 +53,7 @@ function choicesOf(input: Record<string, unknown>): Choice[] {
     question: String(part["question"] ?? ""),
     header: String(part["header"] ?? ""),
     several: Boolean(part["multiSelect"]),
+    field: isRecord(part["field"]) ? (part["field"] as unknown as Field) : null,
     options: (Array.isArray(part["options"]) ? part["options"] : []).map((option: unknown) =>
       isRecord(option) ? { label: String(option["label"] ?? ""), description: String(option["description"] ?? "") } : { label: String(option), description: "" }),
   }));

@@ -1,9 +1,9 @@
-// The MCP servers that all sessions share, and how they are.
+// The MCP servers that all sessions share: how they are, what is wrong with them, and signing in where one needs that.
 
 import { get, messageOf, post } from "./api";
-import { button, h, replace } from "./dom";
+import { button, freshId, h, outsideLink, replace, type Child } from "./dom";
 import { viewHead } from "./new_view";
-import { count } from "./words";
+import { count, visible } from "./words";
 
 interface Server {
   name: string;
@@ -15,43 +15,111 @@ interface Server {
   tools?: number | string[] | null;
 }
 
-export function serversView(): HTMLElement {
-  const body = h("div", { class: "page-body" });
-  const problem = h("p", { class: "problem", role: "alert", hidden: true });
-  const act = async (name: string, action: string): Promise<void> => {
-    problem.hidden = true;
-    try {
-      await post(`/api/mcp-servers/${encodeURIComponent(name)}`, { action });
-    } catch (error) {
-      problem.textContent = messageOf(error);
-      problem.hidden = false;
-    }
-    await load();
-  };
-  const load = async (): Promise<void> => {
-    try {
-      const { servers, problems } = await get<{ servers: Server[]; problems?: string[] }>("/api/mcp-servers");
-      replace(body, problem,
-        !servers.length && h("p", { class: "hint" }, "No MCP server is configured. Add one with ", h("code", null, "claude-code-mcp mcp add"), "."),
-        h("ul", { class: "cards", role: "list" }, ...servers.map((server) => card(server, act))),
-        ...(problems ?? []).map((text) => h("p", { class: "problem" }, text)));
-    } catch (error) {
-      replace(body, h("p", { class: "problem" }, messageOf(error)));
-    }
-  };
-  void load();
-  return h("div", { class: "page" }, viewHead("MCP servers"), body);
+interface Reports {
+  servers: Server[];
+  problems?: string[] | null;
+  /** Where to sign in. */
+  url?: string | null;
 }
 
-function card(server: Server, act: (name: string, action: string) => Promise<void>): HTMLElement {
-  const tools = Array.isArray(server.tools) ? server.tools.length : server.tools;
-  const facts = [server.type, server.scope, server.version, tools ? count(tools, "tool") : ""].filter(Boolean).join(" · ");
-  const off = server.state === "disabled";
-  return h("li", { class: "card", data: { state: server.state } },
-    h("h2", null, server.name, " ", h("span", { class: "badge" }, server.state)),
-    h("p", { class: "about" }, facts),
-    server.reason && h("p", { class: "why" }, server.reason),
-    h("div", { class: "actions" },
-      !off && button("Reconnect", () => void act(server.name, "reconnect"), { aria: { label: `Reconnect ${server.name}` } }),
-      button(off ? "Enable" : "Disable", () => void act(server.name, off ? "enable" : "disable"), { aria: { label: `${off ? "Enable" : "Disable"} ${server.name}` } })));
+const STATES: Record<string, string> = {
+  pending: "not connected",
+  connected: "connected",
+  failed: "failed",
+  "needs-auth": "sign-in needed",
+  disabled: "off",
+};
+
+export class ServersView {
+  readonly element: HTMLElement;
+  private readonly body = h("div", { class: "page-body" });
+  private readonly problem = h("p", { class: "problem", role: "alert", hidden: true });
+  /** By server: what is shown of a sign-in that was begun here. */
+  private readonly signingIn = new Map<string, HTMLElement>();
+
+  constructor() {
+    this.element = h("div", { class: "page" }, viewHead("MCP servers"), this.body);
+    addEventListener("focus", this.comeBack);
+    void this.load();
+  }
+
+  close(): void {
+    removeEventListener("focus", this.comeBack);
+  }
+
+  /** Whoever comes back from the page of a sign-in wants to see what became of it. */
+  private readonly comeBack = (): void => {
+    if (this.signingIn.size) void this.load();
+  };
+
+  private async load(): Promise<void> {
+    try {
+      const { servers, problems } = await get<Reports>("/api/mcp-servers");
+      for (const server of servers) if (server.state === "connected") this.signingIn.delete(server.name);
+      replace(this.body, this.problem,
+        !servers.length && h("p", { class: "hint" }, "No MCP server is configured. Add one with ", h("code", null, "claude-code-mcp mcp add"), "."),
+        h("ul", { class: "cards", role: "list" }, ...servers.map((server) => this.card(server))),
+        ...(problems ?? []).map((text) => h("p", { class: "problem" }, visible(text))));
+    } catch (error) {
+      replace(this.body, h("p", { class: "problem", role: "alert" }, messageOf(error)));
+    }
+  }
+
+  private async act(name: string, action: string, more: { redirect?: string } = {}): Promise<Reports | null> {
+    this.problem.hidden = true;
+    let reports: Reports | null = null;
+    try {
+      reports = await post<Reports>(`/api/mcp-servers/${encodeURIComponent(name)}`, { action, ...more });
+    } catch (error) {
+      this.problem.textContent = messageOf(error);
+      this.problem.hidden = false;
+    }
+    return reports;
+  }
+
+  private async steer(name: string, action: string): Promise<void> {
+    await this.act(name, action);
+    await this.load();
+  }
+
+  private async signIn(name: string): Promise<void> {
+    const reports = await this.act(name, "authenticate");
+    if (reports?.url) this.signingIn.set(name, this.signInPart(name, reports.url));
+    await this.load();
+  }
+
+  private signInPart(name: string, address: string): HTMLElement {
+    const id = freshId("redirect");
+    const redirect = h("input", { id, type: "url", autocomplete: "off" });
+    const finish = async (): Promise<void> => {
+      if (await this.act(name, "authenticate", { redirect: redirect.value.trim() })) this.signingIn.delete(name);
+      await this.load();
+    };
+    const link = outsideLink(address, "Open the sign-in page");
+    link?.classList.add("button");
+    return h("div", { class: "field" }, link ?? h("code", { class: "address" }, visible(address)),
+      h("label", { for: id }, "Did it end on a page that cannot be opened? Paste its address:"), redirect,
+      h("div", { class: "actions" }, button("Finish the sign-in", () => void finish())));
+  }
+
+  private card(server: Server): HTMLElement {
+    const name = visible(server.name);
+    const tools = Array.isArray(server.tools) ? server.tools.length : server.tools;
+    const facts = [server.type, server.scope, server.version && `version ${server.version}`, tools ? count(tools, "tool") : ""].filter(Boolean).join(" · ");
+    return h("li", { class: "card", data: { state: server.state } },
+      h("h2", null, name, " ", h("span", { class: "badge" }, STATES[server.state] ?? visible(server.state))),
+      h("p", { class: "about" }, visible(facts)),
+      server.reason && h("p", { class: "why" }, visible(server.reason)),
+      this.signingIn.get(server.name),
+      h("div", { class: "actions" }, ...this.buttons(server, name)));
+  }
+
+  private buttons(server: Server, name: string): Child[] {
+    const act = (label: string, action: string): HTMLElement =>
+      button(label, () => void this.steer(server.name, action), { aria: { label: `${label} ${name}` } });
+    if (server.state === "disabled") return [act("Enable", "enable")];
+    const signIn = server.state === "needs-auth" &&
+      button("Sign in", () => void this.signIn(server.name), { class: "allow", aria: { label: `Sign in to ${name}` } });
+    return [signIn, act(server.state === "pending" ? "Connect" : "Reconnect", "reconnect"), act("Disable", "disable")];
+  }
 }

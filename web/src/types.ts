@@ -31,6 +31,32 @@ export interface Choice {
   header: string;
   options: { label: string; description: string }[];
   several: boolean;
+  /** Of a form of an MCP server. */
+  field?: Field | null;
+}
+
+/** A field of a form; what is chosen from is in the options of its choice. */
+export interface Field {
+  title: string;
+  description?: string;
+  type: "string" | "boolean" | "integer" | "number" | "array";
+  required: boolean;
+  default?: string | string[];
+  format?: string;
+  minimum?: number;
+  maximum?: number;
+  minLength?: number;
+  maxLength?: number;
+  minItems?: number;
+  maxItems?: number;
+}
+
+/** What an MCP server asks, and not Claude. */
+export interface Form {
+  server: string;
+  message: string;
+  /** What it wants to have opened, in place of fields. */
+  url?: string;
 }
 
 /** An open question, whole. */
@@ -51,6 +77,7 @@ export interface Question {
   modes?: string[] | null;
   modeAfter?: string | null;
   choices?: Choice[] | null;
+  form?: Form | null;
 }
 
 export interface Answer {

@@ -1,13 +1,15 @@
 """One Claude Code process: the control protocol on the pipes of a child.
 
 Frames reach the owner by a plain call from the reader, in order and at once: no queue stands between the pipe and
-the owner, so a slow consumer further up can neither block the process nor delay a control frame.
+the owner, so a slow consumer further up can neither block the process nor delay a control frame. Only the owner itself
+can have what follows a frame wait, with `hold`.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,7 @@ class ClaudeProcess:
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
         self._settled: asyncio.Event = asyncio.Event()
+        self._held: deque[Callable[[], None]] | None = None
         self.exited = self._child.exited
         """Done once the process is gone and everything it said was handed over."""
         self.cleaned = self._child.cleaned
@@ -146,10 +149,38 @@ class ClaudeProcess:
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of its stdout."""
-        for frame in self._protocol.receive(data):
+        if not self._keep(partial(self.output_received, data)):
+            self._deliver_all(self._protocol.receive(data))
+
+    def _deliver_all(self, frames: Iterator[Frame]) -> None:
+        for frame in frames:
             self._deliver(frame)
+            if self._held is not None:
+                self._held.append(partial(self._deliver_all, frames))
+                return
         if not self._protocol.unfinished:
             self._settled.set()
+
+    def hold(self) -> None:
+        """Keeps back what the process says behind the frame that is being delivered, and its end, until `release`: the
+        owner has something to finish first."""
+        if self._held is None:
+            self._held = deque()
+
+    def release(self) -> None:
+        """Delivers what was kept back, as if it came now. Nothing happens if nothing is held."""
+        waiting, self._held = self._held or deque(), None
+        while waiting:
+            waiting.popleft()()
+            if self._keep(*waiting):  # the owner has called `hold` again
+                return
+
+    def _keep(self, *calls: Callable[[], None]) -> bool:
+        """Keeps calls back for `release`; False if nothing is held."""
+        if self._held is None:
+            return False
+        self._held.extend(calls)
+        return True
 
     def _deliver(self, frame: Frame) -> None:
         if self._traced:
@@ -175,8 +206,8 @@ class ClaudeProcess:
 
     def output_ended(self) -> None:
         """Nothing more will come; what it left without a newline is a line too."""
-        for frame in self._protocol.end():
-            self._deliver(frame)
+        if not self._keep(self.output_ended):
+            self._deliver_all(self._protocol.end())
 
     def input_closed(self) -> None:
         """The process has closed its stdin. As a rule it is ending; if not it is ended: nothing can reach it."""
@@ -188,6 +219,8 @@ class ClaudeProcess:
         """The process is gone: what it wrote last is delivered first, then all open requests fail, then the owner is
         told of the end."""
         self.output_ended()
+        if self._keep(partial(self.child_ended, exit_)):
+            return
         self._settled.set()
         for reply in self._replies.values():
             if not reply.done():

@@ -289,5 +289,6 @@ def _open_question(entry: Mapping[str, Any], tool_input: Mapping[str, Any], sess
         reason=entry.get("reason"),
         blocked_path=entry.get("blockedPath"),
         modes=tuple(entry.get("modes") or ()),
+        session_rules=tuple(entry.get("sessionRules") or ()),
     )
     return OpenQuestion(question, session, bool(entry.get("canAllowForSession")), entry.get("expiresAt"))

@@ -78,7 +78,9 @@ def _run(argv: Sequence[str], greeted: GreetedInput | None) -> int:
         on_http = any(argument.startswith("--ht") for argument in argv)
         return int(_module("serve").refuse(error, None if on_http else greeted))
     except ClaudeCodeError as error:
-        print(f"claude-code-mcp: {error.message}", file=sys.stderr)
+        from ..model.text import visible  # noqa: PLC0415 - only here, and it takes its time
+
+        print(f"claude-code-mcp: {visible(error.message)}", file=sys.stderr)  # names of files may be in it
         return 2
     except KeyboardInterrupt:
         return 130

@@ -14,7 +14,7 @@ from typing import Any
 from ..claude_home import config_directory
 from ..config import load_settings
 from ..errors import InvalidArgument, SessionNotFound
-from ..model.text import clip_line
+from ..model.text import clip_line, visible
 from ..redaction import Redactor
 from ..sessions.homes import Home
 from ..sessions.session_library import SessionLibrary
@@ -252,8 +252,10 @@ def _changes(arguments: argparse.Namespace) -> Iterator[WorktreeChanges]:
 
 
 def _diff(arguments: argparse.Namespace) -> int:
+    """As it is for a program, which may apply it; a terminal must not be steered by what is in files."""
     with _changes(arguments) as changes:
-        sys.stdout.write(asyncio.run(changes.diff()).encode("utf-8", "replace").decode())
+        diff = asyncio.run(changes.diff())
+    sys.stdout.write(visible(diff) if sys.stdout.isatty() else diff)
     return 0
 
 

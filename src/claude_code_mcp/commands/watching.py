@@ -88,6 +88,7 @@ def _questions(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
                     "toolInput": entry.question.tool_input,
                     "description": entry.question.description,
                     "canAllowForSession": entry.for_session,
+                    "sessionRules": entry.question.session_rules,
                     "expiresAt": entry.expires_at,
                 }
                 for entry in asked

@@ -150,6 +150,20 @@ class TurnStarted(Event):
 
 
 @dataclass(slots=True)
+class MessageJoined(Event):
+    """A message that was sent while a turn ran was taken up by it, at this place in the conversation."""
+
+    message_id: str
+    text: str
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text)
+
+    def shortened(self) -> "MessageJoined":
+        return MessageJoined(self.message_id, cut(self.text, _LONGEST_TEXT), seq=self.seq, at=self.at)
+
+
+@dataclass(slots=True)
 class TurnEnded(Event):
     """A turn came to its outcome."""
 

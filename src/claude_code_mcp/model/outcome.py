@@ -35,6 +35,11 @@ _STATE_AFTER = {
     OutcomeCode.CANCELLED: State.CANCELLED,
     OutcomeCode.DROPPED: State.INTERRUPTED,
 }
+_LOG_IN = (
+    "(For the server: `claude-code-mcp claude auth login` on its machine, or ANTHROPIC_API_KEY in its environment, "
+    "which many clients take from the `env` of its entry. `claude-code-mcp doctor` says what is missing.)"
+)
+"""What is to be done where Claude Code advises a command of its own terminal."""
 _SUBTYPE_CODES = {
     "error_max_turns": OutcomeCode.MAX_TURNS,
     "error_max_budget_usd": OutcomeCode.MAX_BUDGET,
@@ -126,7 +131,8 @@ def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:
         return "The turn was interrupted."
     if code is OutcomeCode.STRUCTURED_OUTPUT_MISSING:
         return "The model finished without giving the structured output that was asked for."
-    return _text(result, "result") or "Claude Code reported an error without saying which."
+    reason = _text(result, "result") or "Claude Code reported an error without saying which."
+    return f"{reason} {_LOG_IN}" if code is OutcomeCode.API_ERROR and "/login" in reason else reason
 
 
 def _text(result: Mapping[str, Any], key: str) -> str | None:

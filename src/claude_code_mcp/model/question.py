@@ -1,9 +1,11 @@
 """Questions a session asks and the answers it takes: permission, plan review and user question as one model."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
+
+from .text import one_line
 
 AskPerson = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 """Puts the form of an MCP server to a person: from the params of `elicitation/create` to its result, such as
@@ -25,6 +27,7 @@ class Scope(StrEnum):
     SESSION = "session"
 
 
+_LONGEST_RULE = 500
 _KINDS = {"ExitPlanMode": QuestionKind.PLAN_REVIEW, "AskUserQuestion": QuestionKind.USER_QUESTION}
 
 
@@ -41,6 +44,8 @@ class Choice:
     header: str = ""
     options: tuple[tuple[str, str], ...] = ()
     several: bool = False
+    field: Mapping[str, Any] | None = None
+    """What is known of a form's field: its title, type, whether it is required, default and limits."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -59,12 +64,16 @@ class Question:
     description: str
     tool_use_id: str | None = None
     suggestions: Sequence[Mapping[str, Any]] = ()
+    session_rules: Sequence[str] = ()
+    """What an allowance for the session allows, as in `rules_of`."""
     reason: str | None = None
     blocked_path: str | None = None
     modes: Sequence[str] = ()
     """The permission modes that may be chosen for what comes after a plan."""
     mode_after: str | None = None
     """The mode after an approved plan if none is chosen; None leaves it to Claude Code, which asks for each tool."""
+    form: Mapping[str, str] | None = None
+    """Where an MCP server asks, and not Claude: its name, what it says, and the address that it wants to be opened."""
     opened_at: float = 0.0
     deadline: float | None = None
 
@@ -74,20 +83,41 @@ class Question:
         if self.kind is not QuestionKind.USER_QUESTION:
             return ()
         raw = self.tool_input.get("questions")
-        return tuple(_choice(part) for part in raw if isinstance(part, Mapping)) if isinstance(raw, list) else ()
+        parts = [part for part in raw if isinstance(part, Mapping)] if isinstance(raw, list) else []
+        return tuple(_choice(part, of_form=self.form is not None) for part in parts)
 
     def brief(self) -> "Question":
         """What a log keeps of it: which question it was, without the tool's input."""
-        return replace(self, tool_input={}, suggestions=(), reason=None)
+        return replace(self, tool_input={}, suggestions=(), session_rules=(), reason=None)
 
 
-def _choice(raw: Mapping[str, Any]) -> Choice:
-    options = raw.get("options")
+def rules_of(suggestions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What an allowance for the session allows, such as `Bash(git push:*)` or `mode acceptEdits`. A long rule, which
+    repeats the command that is asked about, is shortened in its middle."""
+    for suggestion in suggestions:
+        for rule in _listed(suggestion.get("rules")):
+            if isinstance(rule, Mapping):
+                content = rule.get("ruleContent")
+                name = str(rule.get("toolName"))
+                yield one_line(f"{name}({content})" if content else name, _LONGEST_RULE)
+        if suggestion.get("mode"):
+            yield one_line(f"mode {suggestion['mode']}", _LONGEST_RULE)
+        for directory in _listed(suggestion.get("directories")):
+            yield one_line(f"directory {directory}", _LONGEST_RULE)
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _choice(raw: Mapping[str, Any], *, of_form: bool) -> Choice:
+    options, field_facts = raw.get("options"), raw.get("field") if of_form else None
     return Choice(
         question=str(raw.get("question", "")),
         header=str(raw.get("header", "")),
         options=tuple(_option(option) for option in options) if isinstance(options, list) else (),
         several=bool(raw.get("multiSelect")),
+        field=field_facts if isinstance(field_facts, Mapping) else None,
     )
 
 

@@ -10,6 +10,7 @@ killed together. Elsewhere it is the only one; see `spawn.py`.
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -22,6 +23,8 @@ from pathlib import Path
 import psutil
 
 from .environment import MARK
+
+log = logging.getLogger(__name__)
 
 _SWEEP_TIMEOUT = 5.0
 """Seconds after which processes that cannot be killed are given up."""
@@ -78,6 +81,14 @@ async def sweep(mark: str) -> int:
 async def sweep_stale() -> int:
     """Ends whatever owners that no longer live have left behind, and removes their files."""
     return await asyncio.to_thread(_sweep_stale)
+
+
+async def sweep_quietly() -> None:
+    """The same for a server that starts: what it ended is in the log, and it never fails."""
+    with contextlib.suppress(OSError):
+        ended = await sweep_stale()
+        if ended:
+            log.warning("ended %d processes that a killed server had left behind", ended)
 
 
 def end_stale(pid: int) -> None:

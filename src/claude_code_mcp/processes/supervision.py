@@ -29,6 +29,9 @@ from .lines import LineSplitter
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
 _KILLED = -9
 _START_TIMEOUT = 60.0
+_ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
+"""All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
+without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
 NICENESS = 10
 """How far a child's priority is below ours: what the command `nice` uses when it is told nothing."""
 
@@ -96,8 +99,7 @@ class _Supervisor:
                 try:
                     os.set_inheritable(theirs.fileno(), True)
                     argv = [sys.executable, "-I", "-S", _SCRIPT, str(theirs.fileno()), str(NICENESS)]
-                    # No environment: the supervisor outlives us for a moment, and must hold no secret.
-                    self._pid = os.posix_spawn(sys.executable, argv, {}, file_actions=_null_streams())
+                    self._pid = os.posix_spawn(sys.executable, argv, _ENVIRONMENT, file_actions=_null_streams())
                 except OSError as error:
                     ours.close()
                     raise SupervisorFailed(error.errno, f"it cannot be started: {error.strerror}") from None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from ..errors import QuestionClosed
-from ..model.question import Answer, Closure, Question, Resolution, kind_of
+from ..model.question import Answer, Closure, Question, Resolution, kind_of, rules_of
 from ..model.text import count_of, cut
 from .cli_reply import reply
 from .presentation import describe
@@ -51,12 +51,16 @@ class Follower(Protocol):
 Settle = Callable[[Question, Resolution, dict[str, Any] | None], None]
 """Called once when a question closes; the last argument is the reply for the CLI, None if it wants none."""
 
+Check = Callable[[Question, Answer, dict[str, Any]], None]
+"""Called with an answer and the reply that it would be; InvalidArgument if the asker cannot take it."""
+
 
 @dataclass(slots=True)
 class _Pending:
     question: Question
     settle: Settle
     timer: asyncio.TimerHandle
+    check: Check | None
     offered: bool = False
 
 
@@ -97,8 +101,11 @@ class Broker:
         blocked_path: str | None = None,
         modes: Sequence[str] = (),
         mode_after: str | None = None,
+        form: Mapping[str, str] | None = None,
+        check: Check | None = None,
     ) -> Question:
-        """Opens a question, to be offered to every channel; `settle` is called once, when it closes."""
+        """Opens a question, to be offered to every channel; `settle` is called once, when it closes. An answer that
+        `check` refuses leaves it open."""
         now = time.time()
         question = Question(
             id=f"q-{secrets.token_hex(8)}",
@@ -109,16 +116,18 @@ class Broker:
             description=describe(tool_name, self._redact(tool_input), cwd),
             tool_use_id=tool_use_id,
             suggestions=suggestions,
+            session_rules=tuple(rules_of(self._redact([*suggestions]))) if suggestions else (),
             reason=reason,
             blocked_path=blocked_path,
             modes=modes,
             mode_after=mode_after,
+            form=form,
             opened_at=now,
             deadline=now + self._timeout,
         )
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._timeout, self._expire, question.id)
-        self._open[question.id] = _Pending(question, settle, timer)
+        self._open[question.id] = _Pending(question, settle, timer, check)
         loop.call_soon(self._offer, question.id)
         return question
 
@@ -151,6 +160,8 @@ class Broker:
         if found is None or found.question.session_id != session_id:
             raise self.why_closed(session_id, question_id)
         body = reply(found.question, answer)
+        if found.check is not None and answer.allow:
+            found.check(found.question, answer, body)
         self._close(question_id, Resolution(Closure.ANSWERED, by, answer, at=time.time(), client=client), body)
         return found.question
 

@@ -83,6 +83,11 @@ def answers_by_text(question: Question, answers: object) -> dict[str, str]:
     A mapping goes by the text of a question, its header or its number from 1. A text alone answers a question
     that is the only one.
     """
+    return {text: _joined(value) for text, value in labels_by_text(question, answers).items()}
+
+
+def labels_by_text(question: Question, answers: object) -> dict[str, str | Sequence[str]]:
+    """The same, with several labels still apart from one another."""
     if question.kind is not QuestionKind.USER_QUESTION:
         raise _misfit(f"Answers fit a user question; this is a {question.kind}.")
     if isinstance(answers, Mapping):
@@ -93,16 +98,16 @@ def answers_by_text(question: Question, answers: object) -> dict[str, str]:
         raise _misfit("Answers are a mapping from question to answer, or a list in the order of the questions.")
     if len(answers) > len(question.choices):
         raise _misfit(f"{len(answers)} answers for {len(question.choices)} question(s).")
-    return {choice.question: _joined(value) for choice, value in zip(question.choices, answers, strict=False)}
+    return {choice.question: _labels(value) for choice, value in zip(question.choices, answers, strict=False)}
 
 
-def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str, str]:
-    by_text: dict[str, str] = {}
+def _from_mapping(question: Question, answers: Mapping[Any, object]) -> dict[str, str | Sequence[str]]:
+    by_text: dict[str, str | Sequence[str]] = {}
     for key, value in answers.items():
         text = _question_text(question, str(key))
         if text in by_text:
             raise _misfit(f"{text!r} is answered twice.")
-        by_text[text] = _joined(value)
+        by_text[text] = _labels(value)
     return by_text
 
 
@@ -118,12 +123,18 @@ def _question_text(question: Question, key: str) -> str:
     raise _misfit(f"There is no question {key!r}; there is {', '.join(map(repr, texts))}.")
 
 
-def _joined(value: object) -> str:
-    """An answer as the CLI takes it: a label or free text, several labels separated by commas."""
-    labels = [value] if isinstance(value, str) else value
-    if not isinstance(labels, Sequence) or not all(isinstance(label, str) for label in labels):
+def _labels(value: object) -> str | Sequence[str]:
+    """A label or free text, or several labels."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence) or not all(isinstance(label, str) for label in value):
         raise _misfit(f"An answer is a text or a list of labels, not {value!r}.")
-    return ", ".join(labels)
+    return value
+
+
+def _joined(value: str | Sequence[str]) -> str:
+    """An answer as the CLI takes it: several labels separated by commas."""
+    return value if isinstance(value, str) else ", ".join(value)
 
 
 def _misfit(why: str) -> InvalidArgument:

@@ -1,19 +1,30 @@
 """The fields of a form in the restricted JSON Schema of MCP's elicitation. Pure.
 
 One model for both directions: a question of a session that is put to a client as a form (`FormField.schema`, `entered`
-and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels` and
-`value_of`). `questions_of` and `filled_in` put a server's whole form as a user question, and its answers back into the
-form. How a question of a session reads as a form is decided in `server/elicitation/forms.py`.
+and `entered_text`), and a form of an MCP server that is put to a person as a question (`read_fields`, `labels`,
+`value_of` and `misfit`). `questions_of`, `check_answers` and `filled_in` put a server's whole form as a user question,
+and its answers back into the form. How a question of a session reads as a form is decided in
+`server/elicitation/forms.py`.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from enum import StrEnum
 from typing import Any
 
+from ..errors import InvalidArgument
+
 YES, NO = "Yes", "No"
 _TRUE_WORDS = ("true", "yes", "y", "1")
+_FALSE_WORDS = ("false", "no", "n", "0")
+_LIMITS = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems")
+_FORMATS: Mapping[str, Callable[[str], object]] = {"date": date.fromisoformat, "date-time": datetime.fromisoformat}
+"""Formats that a text can be read in; ValueError if it cannot."""
+
+GivenAnswer = str | Sequence[str]
 
 
 class FieldKind(StrEnum):
@@ -35,6 +46,11 @@ class FormField:
     description: str = ""
     kind: FieldKind = FieldKind.STRING
     options: Mapping[str, Any] = field(default_factory=dict)
+    required: bool = False
+    default: Any = None
+    format: str = ""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """The smallest and largest number, length or count, by their names in JSON Schema."""
 
     @property
     def labels(self) -> list[str]:
@@ -60,21 +76,37 @@ class FormField:
         """The same as one text."""
         return str(content.get(self.name) or "") or None
 
-    def value_of(self, answer: str) -> Any:
-        """The value that an answer stands for: a label, several separated by commas, or free text.
+    def facts(self) -> dict[str, Any]:
+        """What whoever shows the field needs to know beside its options; the default as a person would answer it."""
+        facts: dict[str, Any] = {"title": self.title or self.name, "type": str(self.kind), "required": self.required}
+        more = {"description": self.description, "format": self.format, "default": self._default(), **self.limits}
+        return {**facts, **{name: value for name, value in more.items() if value not in ("", None)}}
 
-        An answer that fits neither a label nor the type stays the text that it is; the server may refuse it.
+    def _default(self) -> str | list[str] | None:
+        """The labels of the default value, or the value as a text."""
+        if self.options:
+            values = self.default if isinstance(self.default, list) else [self.default]
+            labels = [label for label, value in self.options.items() if value in values]
+            return labels if self.kind is FieldKind.ARRAY else next(iter(labels), None)
+        return str(self.default) if isinstance(self.default, str | int | float) else None
+
+    def value_of(self, answer: GivenAnswer) -> Any:
+        """The value that an answer stands for: a label, several in a list or separated by commas, or free text.
+
+        An answer that fits neither a label nor the type stays the text that it is; `misfit` tells.
         """
+        if self.kind is FieldKind.ARRAY:
+            labels = self._chosen(answer) if isinstance(answer, str) else answer
+            return [self.options.get(label, label) for label in labels]
+        text = answer if isinstance(answer, str) else ", ".join(answer)
         match self.kind:
-            case FieldKind.ARRAY:
-                return [self.options.get(label, label) for label in self._chosen(answer)]
             case FieldKind.BOOLEAN:
-                return self.options.get(answer, answer.strip().lower() in _TRUE_WORDS)
+                return self.options.get(text, text.strip().lower() in _TRUE_WORDS)
             case FieldKind.INTEGER | FieldKind.NUMBER:
-                number = self.options.get(answer, _number(answer))
+                number = self.options.get(text, _number(text))
                 whole = isinstance(number, float) and number.is_integer() and self.kind is FieldKind.INTEGER
                 return int(number) if whole else number
-        return self.options.get(answer, answer)
+        return self.options.get(text, text)
 
     def _chosen(self, answer: str) -> list[str]:
         """The labels in an answer that joins several with commas; a label may have commas in it itself. What is no
@@ -89,11 +121,46 @@ class FormField:
             rest = rest[len(label) :].removeprefix(", ").strip()
         return chosen
 
+    def misfit(self, answer: GivenAnswer | None) -> str | None:
+        """Why an answer cannot be put into this field; None if it can, or if there is none and none is needed."""
+        if not answer:
+            return "is required" if self.required else None
+        value = self.value_of(answer)
+        match self.kind:
+            case FieldKind.ARRAY:
+                return self._misfit_option(value) or self._out_of_range(len(value), "Items", "chosen")
+            case FieldKind.BOOLEAN:
+                known = answer in self.options or str(answer).strip().lower() in (*_TRUE_WORDS, *_FALSE_WORDS)
+                return None if known else f"must be {YES} or {NO}"
+            case FieldKind.INTEGER | FieldKind.NUMBER:
+                wanted = int if self.kind is FieldKind.INTEGER else int | float
+                if not isinstance(value, wanted) or isinstance(value, bool) or not math.isfinite(value):
+                    return f"must be {'a whole number' if wanted is int else 'a number'}"
+                return self._misfit_option([value]) or self._out_of_range(value, "imum", "")
+        return self._misfit_option([value]) or self._misfit_text(str(value))
 
-def form_schema(*fields: FormField, required: tuple[FormField, ...] = ()) -> dict[str, Any]:
+    def _misfit_option(self, values: list[Any]) -> str | None:
+        unknown = [value for value in values if value not in self.options.values()] if self.options else []
+        return f"must be among {', '.join(self.options)}" if unknown else None
+
+    def _misfit_text(self, text: str) -> str | None:
+        try:
+            _FORMATS.get(self.format, str)(text)
+        except ValueError:
+            return f"must be a {self.format}"
+        return self._out_of_range(len(text), "Length", "characters")
+
+    def _out_of_range(self, number: float, name: str, unit: str) -> str | None:
+        least, most = self.limits.get(f"min{name}", -math.inf), self.limits.get(f"max{name}", math.inf)
+        if least <= number <= most:
+            return None
+        return f"must be {f'at least {least:g}' if number < least else f'at most {most:g}'} {unit}".rstrip()
+
+
+def form_schema(*fields: FormField) -> dict[str, Any]:
     """The schema of a form with these fields."""
     properties = {each.name: each.schema() for each in fields}
-    return {"type": "object", "properties": properties, "required": [each.name for each in required]}
+    return {"type": "object", "properties": properties, "required": [each.name for each in fields if each.required]}
 
 
 def options_of(*labels: str) -> dict[str, str]:
@@ -103,14 +170,27 @@ def options_of(*labels: str) -> dict[str, str]:
 
 def read_fields(schema: object) -> list[FormField]:
     """The fields of a form by its schema, whoever wrote it; what is not of the expected shape is passed over."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return [_read_field(name, raw) for name, raw in (properties or {}).items() if isinstance(raw, Mapping)]
+    shape: Mapping[str, Any] = schema if isinstance(schema, Mapping) else {}
+    properties, required = shape.get("properties"), shape.get("required")
+    needed = required if isinstance(required, list) else []
+    found = properties.items() if isinstance(properties, Mapping) else ()
+    return [_read_field(name, raw, name in needed) for name, raw in found if isinstance(raw, Mapping)]
 
 
-def _read_field(name: str, raw: Mapping[str, Any]) -> FormField:
+def _read_field(name: str, raw: Mapping[str, Any], required: bool) -> FormField:
     kind = next((kind for kind in FieldKind if kind == raw.get("type")), FieldKind.STRING)
-    title, description = str(raw.get("title") or ""), str(raw.get("description") or "")
-    return FormField(name, title, description, kind, _read_options(kind, raw))
+    numbers = {limit: raw.get(limit) for limit in _LIMITS}
+    return FormField(
+        name,
+        str(raw.get("title") or ""),
+        str(raw.get("description") or ""),
+        kind,
+        _read_options(kind, raw),
+        required,
+        raw.get("default"),
+        str(raw.get("format") or ""),
+        {name: value for name, value in numbers.items() if isinstance(value, int | float)},
+    )
 
 
 def _read_options(kind: FieldKind, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,27 +242,43 @@ def questions_of(server: str, form: Mapping[str, Any]) -> dict[str, Any]:
         return {"questions": [_question(message, server, [YES, NO])]}
     return {
         "questions": [
-            _question(text, field.name, field.labels, several=field.kind is FieldKind.ARRAY)
+            _question(text, field.name, field.labels, several=field.kind is FieldKind.ARRAY) | {"field": field.facts()}
             for text, field in zip(_texts(message, fields), fields, strict=True)
         ]
     }
 
 
-def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, str]) -> dict[str, Any]:
+def heading_of(server: str, form: Mapping[str, Any]) -> dict[str, str]:
+    """What stands above the fields: which server asks, what it says, and the address that it wants to be opened."""
+    heading = {"server": server, "message": str(form.get("message") or "")}
+    return {**heading, "url": str(form.get("url") or "")} if form.get("mode") == "url" else heading
+
+
+def check_answers(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenAnswer]) -> None:
+    """InvalidArgument for answers, by the text of their question, that the form does not take: it names the field."""
+    for text, asked in _asked_fields(server, form):
+        problem = asked.misfit(answers.get(text))
+        if problem is not None:
+            raise InvalidArgument(f"{asked.title or asked.name}: {problem}.", field="answers")
+
+
+def filled_in(server: str, form: Mapping[str, Any], answers: Mapping[str, GivenAnswer]) -> dict[str, Any]:
     """The result of `elicitation/create` for answers by the text of their question; fields without one are left out."""
-    fields = read_fields(form.get("requestedSchema")) if form.get("mode") != "url" else []
+    fields = _asked_fields(server, form)
     if not fields:
         agreed = next(iter(answers.values()), NO) == YES
         if form.get("mode") == "url":
             return {"action": "accept" if agreed else "decline"}
         return {"action": "accept", "content": {}} if agreed else {"action": "decline"}
-    texts = [question["question"] for question in questions_of(server, form)["questions"]]
-    content = {
-        field.name: field.value_of(answers[text])
-        for text, field in zip(texts, fields, strict=True)
-        if answers.get(text)
-    }
+    content = {field.name: field.value_of(answers[text]) for text, field in fields if answers.get(text)}
     return {"action": "accept", "content": content}
+
+
+def _asked_fields(server: str, form: Mapping[str, Any]) -> list[tuple[str, FormField]]:
+    """The fields of a form by the text of the question that is asked for each."""
+    fields = read_fields(form.get("requestedSchema")) if form.get("mode") != "url" else []
+    questions = questions_of(server, form)["questions"] if fields else []
+    return [(question["question"], field) for question, field in zip(questions, fields, strict=True)]
 
 
 def _texts(message: str, fields: list[FormField]) -> list[str]:

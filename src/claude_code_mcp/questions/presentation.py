@@ -221,6 +221,8 @@ def _permission_lines(question: Question) -> Iterator[str]:
         yield visible(question.reason)
     if question.blocked_path:
         yield f"Path: {visible(question.blocked_path)}"
+    if question.session_rules:
+        yield f"For this session it would allow: {visible(', '.join(question.session_rules))}"
     for name, value in question.tool_input.items():
         if not is_described(question.tool_name, name, value, question.description):
             yield from _field_lines(name, value, question.id)
@@ -277,8 +279,10 @@ def without_secrets(question: Question, redactor: Redacts) -> Question:
         question,
         tool_input=tool_input,
         description=redactor.text(question.description),
+        session_rules=tuple(map(redactor.text, question.session_rules)),
         reason=question.reason and redactor.text(question.reason),
         blocked_path=question.blocked_path and redactor.text(question.blocked_path),
+        form=question.form and redactor.data(question.form),
     )
 
 

@@ -26,6 +26,7 @@ from ..errors import ClaudeCodeError, InvalidArgument, SessionNotFound
 from ..model.events import (
     Event,
     Gap,
+    MessageJoined,
     Output,
     ProcessChanged,
     QuestionOpened,
@@ -45,7 +46,7 @@ from ..store.cost_report import Grouping
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
 from . import app_view
-from .session_feed import feed_page
+from .session_feed import ITEMS, feed_page, item_rows
 from .tools.base import dump
 from .tools.library import cost_report
 from .tools.paging import ResultParts, read_part
@@ -248,9 +249,10 @@ class SessionResources:
         if address.view == "costs":
             return dump(await cost_report(self._service, owner, origin, _grouping(query), since=_day(query)))
         if address.view == "turns":
-            before = query.get("before")
-            page = await self._service.stored.items(address.session_id, owner=owner, origin=origin, before=before)
-            return {"sessionId": address.session_id, "items": page.items, "previous": page.previous}
+            found = await self._service.stored.page_before(
+                address.session_id, query.get("before"), ITEMS, owner=owner, origin=origin
+            )
+            return {"sessionId": address.session_id, "items": item_rows(found.page), "previous": found.page.previous}
         session = await self._service.find(address.session_id, owner=owner, origin=origin)
         if address.view == "events":
             return await self._events(session, query)
@@ -316,6 +318,8 @@ def _fields(event: Event) -> dict[str, Any] | None:  # noqa: PLR0911 - one line 
             return {"type": "state", "state": str(event.state), "detail": cut(event.detail, _LONGEST_TEXT)}
         case TurnStarted():
             return {"type": "turn_started", "turn": event.number, "prompt": cut(event.prompt, _LONGEST_TEXT)}
+        case MessageJoined():
+            return {"type": "message_joined", "text": cut(event.text, _LONGEST_TEXT)}
         case TurnEnded():
             outcome = event.outcome
             text = cut(outcome.result or outcome.detail, _LONGEST_TEXT)

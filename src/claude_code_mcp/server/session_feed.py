@@ -1,27 +1,32 @@
-"""What happens in a session as it happens, for programs that draw it: whole messages, and what is being written.
+"""What happens in a session, for programs that draw it: as it happens, with what is being written, and what was before.
 
-A page begins behind a cursor, or with the last turn, and may be waited for. Whoever asks again when it has drawn a page
-gets all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side memory.
+A page of what happens begins behind a cursor, or with the last turn, and may be waited for. Whoever asks again when it
+has drawn a page gets all that came meanwhile in one: the log merges fragments, so that a slow reader costs neither side
+memory.
 """
 
 import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import InvalidArgument
-from ..model.events import Event, Message, Output, Partial, PartialRun, TurnStarted
+from ..model.events import Event, Message, MessageJoined, Output, Partial, PartialRun, TurnStarted
 from ..model.text import cut, iso
 from ..questions.presentation import Redacts
 from ..sessions.session import Session
+from ..store.conversation import Item
+from ..store.conversation_pages import ConversationPage, Extent
 from ..store.event_log import EventReader
 from .tools.status import retrying_line, silent_seconds, status_of
 
 LONGEST_WAIT = 55.0
 _PAGE = 200_000
 """Characters of a page, roughly."""
+ITEMS = Extent(_PAGE)
+"""Of a page of what was before."""
 _LONGEST_PROMPT = 100_000
 FieldsOf = Callable[[Event], dict[str, Any] | None]
 """How an event is shown; None for one that is not."""
@@ -96,6 +101,9 @@ def _shown(event: Event, log: EventReader, redactor: Redacts, fields_of: FieldsO
             prompt = cut(event.prompt, _LONGEST_PROMPT)
             fields = {"type": "turn_started", "turn": event.number, "messageId": event.message_id, "prompt": prompt}
             return fields, event.seq
+        case MessageJoined():
+            text = cut(event.text, _LONGEST_PROMPT)
+            return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
         case Output() | Partial():
             return None, event.seq
     return fields_of(event), event.seq
@@ -135,3 +143,28 @@ def _summary(session: Session) -> dict[str, Any]:
         "questions": [question.id for question in session.questions],
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+# -- what was before ----------------------------------------------------------------------------------------------
+
+
+def item_rows(page: ConversationPage) -> list[dict[str, Any]]:
+    """What was said and done, oldest first, each with the id that messages have too."""
+    return [*_item_rows(page)]
+
+
+def _item_rows(page: ConversationPage) -> Iterator[dict[str, Any]]:
+    for number, turn in ((part.number, part.turn) for part in page.parts):
+        if turn.prompt is not None:
+            yield {"kind": "prompt", "turn": number, "id": turn.message_id or "", "at": turn.at, "text": turn.prompt}
+        for item in turn.items:
+            # That of a call, or of its line: what the CLI names it by while it happens.
+            item_id = item.id if item.kind == "tool" else item.id.partition(":")[0]
+            yield {"kind": item.kind, "turn": number, "id": item_id, **_item_fields(item)}
+
+
+def _item_fields(item: Item) -> dict[str, Any]:
+    if item.kind != "tool":
+        return {"text": item.text}
+    names = ("name", "input", "status", "result", "diff", "agent")
+    return {name: value for name in names if (value := getattr(item, name))}

@@ -42,6 +42,8 @@ _VARIABLES: Mapping[str, str] = {
     "GIT_PAGER": "cat",
     "GIT_OPTIONAL_LOCKS": "0",
 }
+_NOT_FETCHING: Mapping[str, str] = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none"}
+"""Objects that a partial clone has left out are not fetched; before git 2.39.4 only the second does that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Git:
 
     home: Home
     directories: tuple[str, ...]
+    fetches: bool = True
+    """Whether it may fetch what a partial clone has left out, in the way that the repository is configured for."""
 
     async def read(self, *arguments: str, cwd: str, **how: object) -> str:
         """What git prints; InvalidArgument with its reason if it fails."""
@@ -95,7 +99,7 @@ class Git:
 
     def _environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         inherited = {name: value for name, value in self.home.environment.items() if not name.startswith("GIT_")}
-        return {**inherited, **_VARIABLES, **variables}
+        return {**inherited, **_VARIABLES, **({} if self.fetches else _NOT_FETCHING), **variables}
 
     async def _run(self, argv: Sequence[str], cwd: str, environment: Mapping[str, str], stdin: bytes) -> Reply:
         mark = new_mark()

@@ -21,6 +21,7 @@ from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
+from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
 from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
@@ -28,10 +29,8 @@ from ..store.session_care import SessionFiles
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from ..store.transcript_html import page
-from ..store.transcript_items import ItemPage, read_items
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
-from ..store.turn_pages import TurnPage, last_turns, whole_item
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -51,6 +50,18 @@ class ReadPage:
     """The subagents whose transcripts can be read."""
     left_behind: int
     """Messages on branches that were given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredConversation:
+    """A page of a conversation as data, and what it is a page of."""
+
+    session_id: str
+    title: str
+    page: ConversationPage
+    turns: int
+    agents: tuple[str, ...]
+    left_behind: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +118,24 @@ class SessionLibrary:
             session_id, title, shown.text, len(outline.turns), shown.next_cursor, (*agents,), outline.left_behind
         )
 
-    async def items(self, session_id: str, before: str | None, size: int) -> ItemPage:
-        """What lies before a place of a conversation, or at its end. SessionNotFound if it has no transcript."""
-        return await asyncio.to_thread(self._items, session_id, before, size)
+    async def page_before(
+        self, session_id: str, before: str | None, extent: Extent, *, agent: str | None = None
+    ) -> StoredConversation:
+        """What lies before a place of a conversation, or at its end, as data. SessionNotFound if there is no
+        transcript."""
+        return await asyncio.to_thread(self._page_before, session_id, before, extent, agent)
 
-    def _items(self, session_id: str, before: str | None, size: int) -> ItemPage:
-        _, path = self._found(session_id)
-        try:
-            return read_items(path, self._outline(path), before, size, self._redact)
-        except ValueError:
-            raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
-
-    async def turns(self, session_id: str, *, before: int | None, limit: int, agent: str | None = None) -> TurnPage:
-        """The last turns before one, as data. SessionNotFound if there is no transcript."""
-        return await asyncio.to_thread(self._turns, session_id, before, limit, agent)
-
-    def _turns(self, session_id: str, before: int | None, limit: int, agent: str | None) -> TurnPage:
+    def _page_before(
+        self, session_id: str, before: str | None, extent: Extent, agent: str | None
+    ) -> StoredConversation:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
-        first, turns = last_turns(read_from, outline, before, limit, self._redact)
+        try:
+            page = read_page_before(read_from, outline, before, extent, self._redact)
+        except ValueError:
+            raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
-        return TurnPage(session_id, title, first, turns, len(outline.turns), (*agents,), outline.left_behind)
+        return StoredConversation(session_id, title, page, len(outline.turns), (*agents,), outline.left_behind)
 
     async def item(self, session_id: str, turn: int, item_id: str, *, agent: str | None = None) -> Item:
         """One item of a turn, whole. InvalidArgument if there is none."""

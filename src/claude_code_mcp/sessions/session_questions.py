@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
 from ..model.events import QuestionOpened, QuestionSettled
-from ..model.question import Closure, Question, QuestionKind, Resolution
+from ..model.question import Answer, Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
-from ..questions.cli_reply import chosen_mode
-from ..questions.form_model import TOOL, filled_in, questions_of
+from ..questions.cli_reply import chosen_mode, labels_by_text
+from ..questions.form_model import TOOL, GivenAnswer, check_answers, filled_in, heading_of, questions_of
 from ..questions.presentation import describe
 from ..store.event_log import EventLog
 from .event_writer import ReadableLines
@@ -86,17 +86,24 @@ class SessionQuestions:
             self._broker.answer(session.id, question.id, answer, BY)
 
     def elicit(self, server: str, form: Raw) -> "asyncio.Future[Raw]":
-        """Puts a form of an MCP server to every channel; the future has the form as it was filled in."""
+        """Puts a form of an MCP server to every channel; the future has the form as it was filled in. An answer that
+        the form does not take is refused, and the question stays open."""
         filled: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
         session = self._session
+
+        def check(question: Question, answer: Answer, body: Raw) -> None:
+            check_answers(server, form, _answers_in(question, answer, body))
 
         def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
             session.log.append(QuestionSettled(question, resolution))
             if not filled.done():
-                filled.set_result(_form_result(server, form, resolution, body))
+                filled.set_result(_form_result(server, form, question, resolution, body))
             self.on_settled()
 
-        question = self._broker.open(session.id, TOOL, questions_of(server, form), settle, cwd=session.cwd)
+        heading = heading_of(server, form)
+        question = self._broker.open(
+            session.id, TOOL, questions_of(server, form), settle, cwd=session.cwd, form=heading, check=check
+        )
         session.log.append(QuestionOpened(question))
         return filled
 
@@ -135,10 +142,17 @@ class SessionQuestions:
         self.on_settled()
 
 
-def _form_result(server: str, form: Raw, resolution: Resolution, body: Raw | None) -> Raw:
-    if resolution.closure is not Closure.ANSWERED or body is None:
+def _form_result(server: str, form: Raw, question: Question, resolution: Resolution, body: Raw | None) -> Raw:
+    if resolution.closure is not Closure.ANSWERED or resolution.answer is None or body is None:
         return {"action": "cancel"}
     if body.get("behavior") != "allow":
         return {"action": "decline"}
+    return filled_in(server, form, _answers_in(question, resolution.answer, body))
+
+
+def _answers_in(question: Question, answer: Answer, body: Raw) -> Mapping[str, GivenAnswer]:
+    """The answers by the text of their question, several labels apart: joined they could be read in another way."""
+    if answer.answers is not None:
+        return labels_by_text(question, answer.answers)
     answers = body["updatedInput"].get("answers")
-    return filled_in(server, form, answers if isinstance(answers, dict) else {})
+    return answers if isinstance(answers, dict) else {}

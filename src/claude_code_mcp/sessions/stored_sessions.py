@@ -15,17 +15,16 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.origin import ClientOrigin
 from ..store.catalogue import Entry
 from ..store.conversation import Item
+from ..store.conversation_pages import Extent
 from ..store.cost_report import Grouping
 from ..store.session_marks import Mark
 from ..store.session_records import LOCAL
-from ..store.transcript_items import ItemPage
 from ..store.transcript_text import Detail
 from ..store.transcripts import is_session_id
-from ..store.turn_pages import TurnPage
 from .dependencies import Stores
 from .observation import ObserverList
 from .registry import Sessions
-from .session_library import Costs, ExportFormat, ReadPage
+from .session_library import Costs, ExportFormat, ReadPage, StoredConversation
 from .workplaces import Workplaces
 
 
@@ -55,37 +54,24 @@ class StoredSessions:
         own_id, stores = await self._locate(session_id, owner, origin)
         return await stores.library.read(own_id, cursor=cursor, size=size, detail=detail or Detail(), agent=agent)
 
-    async def items(
-        self,
-        session_id: str,
-        *,
-        owner: str = LOCAL,
-        origin: ClientOrigin | None = None,
-        before: str | None = None,
-        size: int = 200_000,
-    ) -> ItemPage:
-        """What was said and done before a place of a session, or last, item by item."""
-        own_id, stores = await self._locate(session_id, owner, origin)
-        return await stores.library.items(own_id, before, size)
-
     async def entry(self, session_id: str, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> Entry | None:
         """What a list says of a session; None if it has no transcript yet."""
         own_id, stores = await self._locate(session_id, owner, origin)
         return await asyncio.to_thread(stores.catalogue.find, own_id)
 
-    async def turns(
+    async def page_before(
         self,
         session_id: str,
+        before: str | None,
+        extent: Extent,
         *,
         owner: str = LOCAL,
         origin: ClientOrigin | None = None,
-        before: int | None = None,
-        limit: int = 10,
         agent: str | None = None,
-    ) -> TurnPage:
-        """The last turns before the one with a number, or the last of all, as data; long texts in them are cut."""
+    ) -> StoredConversation:
+        """What was said and done before a place of a session, or last, as data, with long texts cut."""
         own_id, stores = await self._locate(session_id, owner, origin)
-        return await stores.library.turns(own_id, before=before, limit=limit, agent=agent)
+        return await stores.library.page_before(own_id, before, extent, agent=agent)
 
     async def item(
         self,

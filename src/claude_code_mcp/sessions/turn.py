@@ -15,7 +15,7 @@ from typing import Protocol
 from ..claude.frames import Conversation, Lifecycle, Raw, Result
 from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
-from ..model.events import ProcessChanged, Spent, TurnEnded, TurnStarted
+from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
@@ -36,6 +36,8 @@ _NOT_SAVED = (
     "can be written again."
 )
 _NEVER_STARTED = "Ended before it had started."
+_LONGEST_CHECK = 10.0
+"""Seconds after which an answer that cannot be looked for on disk counts as not saved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -176,13 +178,15 @@ class TurnRunner:
         outcome = self._read_result(frame, interrupted=turn.ending_as is not None)
         if outcome.code is OutcomeCode.INTERRUPTED and turn.ending_as is OutcomeCode.TIMEOUT:
             outcome = replace(outcome, code=OutcomeCode.TIMEOUT, detail="The turn took longer than it was given.")
-        if outcome.ok and (flaw := self._flaw_in_transcript(turn)) is not None:
-            outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
-            self._process.park()  # the next process goes on from what is on disk
         if turn.cleared and outcome.ok and not outcome.result:
             going_on = f"The conversation was cleared. It goes on as session {self._session.id}."
             outcome = replace(outcome, result=going_on)
-        self.end(outcome)
+        process = self._process.process
+        if outcome.ok and process is not None and self._may_be_unsaved(turn):
+            process.hold()
+            self._deps.start_task(self._end_checked(turn, outcome, process))
+        else:
+            self.end(outcome)
 
     def answer_received(self, frame: Conversation) -> None:
         """Notes the last message of the model itself, which must be in the transcript when the turn has ended."""
@@ -190,11 +194,36 @@ class TurnRunner:
         if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
 
-    def _flaw_in_transcript(self, turn: Turn) -> str | None:
+    def _may_be_unsaved(self, turn: Turn) -> bool:
         session = self._session
         if turn.last_answer is None or turn.cleared or not session.options.persist:
-            return None
-        return self._deps.stores.transcripts.flaw_after(session.id, session.cwd, *turn.last_answer)
+            return False
+        return not self._deps.stores.transcripts.is_written(session.id, session.cwd, turn.last_answer[0])
+
+    async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess) -> None:
+        """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost.
+
+        The disk may take its time. Until then the process is held: nothing of the next turn may come before this end.
+        """
+        try:
+            flaw = await self._flaw_in_transcript(turn)
+            if self.current is turn:
+                if flaw is not None:
+                    outcome = replace(outcome, code=OutcomeCode.NOT_SAVED, detail=_NOT_SAVED.format(flaw))
+                    self._process.park()  # the next process goes on from what is on disk
+                self.end(outcome)
+        finally:
+            process.release()
+
+    async def _flaw_in_transcript(self, turn: Turn) -> str | None:
+        session = self._session
+        assert turn.last_answer is not None
+        look = self._deps.stores.transcripts.flaw_after
+        try:
+            found = asyncio.to_thread(look, session.id, session.cwd, *turn.last_answer)
+            return await asyncio.wait_for(found, _LONGEST_CHECK)
+        except TimeoutError:
+            return "the disk does not answer"
 
     def end(self, outcome: Outcome) -> None:
         """Settles the messages of the turn and begins the next one, or brings the session to rest.
@@ -325,6 +354,8 @@ class TurnRunner:
             return
         message.acknowledged = True
         if frame.state == "started":
+            if not message.started and turn is not None and turn.message_id not in ("", message.id):
+                self._session.log.append(MessageJoined(message.id, message.text))
             message.started = True
         elif frame.state == "cancelled" and turn is not None and turn.message_id == frame.message_id:
             # The interruption came before the message that started this turn was read: there will be no result.

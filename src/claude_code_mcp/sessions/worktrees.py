@@ -112,8 +112,9 @@ class _Found:
 
 
 async def _find(home: Home, cwd: str) -> _Found:
-    """Outside of a sandbox: it is not known yet what of the repository the sandbox must show, and git only reads."""
-    git = Git(Home.of_user(home.environment), ())
+    """Outside of a sandbox: it is not known yet what of the repository the sandbox must show. Git only reads, and must
+    not fetch an object that is missing: how that is done is a command in the repository's own configuration."""
+    git = Git(Home.of_user(home.environment), (), fetches=False)
     asked = ("--show-toplevel", "--git-common-dir", "--absolute-git-dir")
     reply = await git.run("rev-parse", *asked, cwd=cwd)
     if reply.code:

@@ -106,6 +106,8 @@ class Relay:
 
     def from_client(self, line: bytes) -> bytes:
         """What the server is to get of a line of the client's."""
+        if line.startswith(b"!"):
+            return b" " + line  # no message; and a front's own word to the server is not for clients to say
         message = look(line)
         method, request_id = message.get("method"), message.get("id")
         if method is None:
@@ -240,7 +242,10 @@ class Relay:
 
 
 def _is_id(value: object) -> "TypeGuard[int | str]":
-    return isinstance(value, int | str) and not isinstance(value, bool)
+    """Whether a server takes this for an id: it answers a request with any other as one that has none."""
+    if isinstance(value, str):
+        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _may_repeat(line: bytes, method: object, params: object) -> bool:

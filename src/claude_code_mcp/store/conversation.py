@@ -282,7 +282,9 @@ def _add_message(turn: ConversationTurn, line: Mapping[str, Any]) -> None:
         prompt = attachment.get("prompt")
         text = prompt if isinstance(prompt, str) else "\n".join(_texts(prompt))
         if (message := unwrapped(text)) is not None:
-            turn.items.append(Item("message", message, id=_item_id(line)))
+            # While it happens it has the id with which it was sent.
+            sent = attachment.get("source_uuid")
+            turn.items.append(Item("message", message, id=f"{sent}:0" if isinstance(sent, str) else _item_id(line)))
 
 
 def _texts(content: object) -> Iterator[str]:

@@ -67,17 +67,15 @@ def _position(cursor: str, turns: int) -> tuple[int, int]:
 
 def without_secrets(turn: ConversationTurn, redact: Callable[[Any], Any]) -> ConversationTurn:
     """The turn as it may be shown."""
-    items = [
-        replace(
-            item,
-            text=redact(item.text),
-            input=redact(item.input),
-            result=redact(item.result),
-            diff=redact(item.diff),
-        )
-        for item in turn.items
-    ]
+    items = [item_without_secrets(item, redact) for item in turn.items]
     return replace(turn, prompt=redact(turn.prompt), items=items)
+
+
+def item_without_secrets(item: Item, redact: Callable[[Any], Any]) -> Item:
+    """The item as it may be shown."""
+    return replace(
+        item, text=redact(item.text), input=redact(item.input), result=redact(item.result), diff=redact(item.diff)
+    )
 
 
 def turn_text(number: int, turn: ConversationTurn, detail: Detail) -> str:

@@ -72,11 +72,14 @@ class Transcripts:
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
         """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search."""
         if cwd is not None and is_session_id(session_id):
-            expected = self._projects / folder_of(cwd) / (session_id + EXTENSION)
+            expected = self._expected_path(session_id, cwd)
             if look_at(str(expected)) is not None:
                 return expected
         found = locate(str(self._projects), session_id)
         return Path(found) if found is not None else None
+
+    def _expected_path(self, session_id: str, cwd: str) -> Path:
+        return self._projects / folder_of(cwd) / (session_id + EXTENSION)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
@@ -95,15 +98,22 @@ class Transcripts:
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
+    def is_written(self, session_id: str, cwd: str, message_id: str) -> bool:
+        """Whether one look at the end of its transcript shows a message that the process has just reported.
+
+        It is one small read of bytes that were just written: this one may be called on the event loop.
+        """
+        path = self._expected_path(session_id, cwd)
+        line = _line_with(path, _uuid_in_line(message_id), _LAST_BYTES)
+        return line is not None and line.endswith(b"\n") and parse(line) is not None
+
     def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
         """Why a message that the process has reported is not in its transcript; None if it is, or may still come.
 
         Claude Code writes before it reports, and says nothing if it cannot. `size` is about how long the message is.
-        Usually one read of bytes that were just written: this one may be called on the event loop.
         """
         path = self.path_of(session_id, cwd)
-        own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
-        line = None if path is None else _line_with(path, own, _LAST_BYTES + 4 * size)
+        line = None if path is None else _line_with(path, _uuid_in_line(message_id), LONGEST_LINE)
         if line is not None and line.endswith(b"\n"):
             return None if parse(line) is not None else "a line was cut off"
         return self.flaw(cwd, _LAST_BYTES + 4 * size)
@@ -145,22 +155,26 @@ class Transcripts:
         return Usage() if path is None else _last_usage(path)
 
 
+def _uuid_in_line(message_id: str) -> bytes:
+    """What the line of a message has; lines behind it have its id as `parentUuid`."""
+    return f'"uuid":"{message_id}"'.encode()
+
+
 def _line_with(path: Path, text: bytes, last_bytes: int) -> bytes | None:
-    """The last line with a text in it, and the line break if it has one: looked for at the end of the file first."""
+    """The last line with a text in it, and the line break if it has one, as far as it lies in the last bytes."""
     try:
         with open(path, "rb", opener=open_nonblocking) as file:
-            size = file.seek(0, os.SEEK_END)
-            for begin in dict.fromkeys((max(0, size - last_bytes), max(0, size - LONGEST_LINE))):
-                file.seek(begin)
-                content = file.read()
-                at = content.rfind(text)
-                start = content.rfind(b"\n", 0, at) + 1
-                if at >= 0 and (start or not begin):
-                    end = content.find(b"\n", at)
-                    return content[start:] if end < 0 else content[start : end + 1]
+            begin = max(0, file.seek(0, os.SEEK_END) - last_bytes)
+            file.seek(begin)
+            content = file.read(last_bytes)
     except OSError:
-        pass
-    return None
+        return None
+    at = content.rfind(text)
+    start = content.rfind(b"\n", 0, max(at, 0)) + 1
+    if at < 0 or (begin and not start):
+        return None
+    end = content.find(b"\n", at)
+    return content[start:] if end < 0 else content[start : end + 1]
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:

@@ -110,6 +110,8 @@ class ShownConversation:
             case "turn_started":
                 self._end_stream()
                 self._add(ConversationBlock("prompt", event["messageId"], _body(event["prompt"])))
+            case "message_joined":
+                self._joined(event["messageId"], event["text"])
             case "turn_ended":
                 self._end_stream()
                 if event["code"] not in ("ok", "completed", "success"):
@@ -214,6 +216,17 @@ class ShownConversation:
         """A message was sent into the running turn; the transcript tells of it later."""
         self._add(ConversationBlock("message", body=_body(text)))
         self.revision += 1
+
+    def _joined(self, message_id: str, text: str) -> None:
+        """A message was taken up by the running turn; one that was sent from here is shown already."""
+        body = _body(text)
+        for block in reversed(self.blocks):
+            if block.kind == "message" and not block.id and block.body.text == body.text:
+                block.id = message_id
+                self._by_id.setdefault(message_id, block)
+                return
+        self._end_stream()
+        self._add(ConversationBlock("message", message_id, body))
 
     # -- history ----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from ..model.events import (
     Event,
     Gap,
     Message,
+    MessageJoined,
     Partial,
     PartialRun,
     ProcessChanged,
@@ -28,7 +29,7 @@ from ..model.states import SESSION_TOOL_STATUS
 from ..model.text import iso
 from ..questions.presentation import Redacts, describe
 from ..store.conversation import Item, frame_items
-from ..store.turn_pages import shortened
+from ..store.conversation_pages import LONGEST_PREVIEW, shortened
 
 _KINDS = {"text": "text", "thinking": "thinking", "partial_json": "input"}
 _LONGEST_PENDING = 64 << 10
@@ -147,6 +148,10 @@ class FrameEncoder:
             case TurnStarted():
                 prompt = self._redactor.text(event.prompt)
                 yield "turn", {"number": event.number, "prompt": prompt, "messageId": event.message_id}
+            case MessageJoined():
+                joined = Item("message", event.text, id=f"{event.message_id}:0")
+                shown = item_fields(shortened(_clean(joined, self._redactor), LONGEST_PREVIEW), self._cwd)
+                yield "items", {"items": [shown], "parent": None, "model": None}
             case TurnEnded():
                 yield "ended", self._redactor.data(_ended(event))
             case StateChanged():
@@ -174,7 +179,7 @@ class FrameEncoder:
             return
         items = frame_items(raw) if event.type in ("assistant", "user") else []
         if items:
-            shown = [item_fields(shortened(_clean(item, self._redactor)), self._cwd) for item in items]
+            shown = [item_fields(shortened(_clean(item, self._redactor), LONGEST_PREVIEW), self._cwd) for item in items]
             message = raw.get("message")
             model = message.get("model") if isinstance(message, Mapping) else None
             yield "items", {"items": shown, "parent": raw.get("parent_tool_use_id"), "model": model}

@@ -57,7 +57,7 @@ class Consoles:
             host_allowed=host_check(self._service.settings, address),
         )
         self._made.append(made)
-        self.push.base = self.push.base or made.url
+        self.push.serve_at(made.url)
         return made
 
     def routes(self, address: Address, accounts: Accounts) -> Sequence[BaseRoute]:
@@ -146,6 +146,7 @@ class ConsolePort:
         return HttpServer(
             replace(_LOOPBACK, port=port),
             lambda bound: plain_app(self._consoles.routes(bound, self._accounts)),
+            proxies=self._service.settings.http_proxies,
             serves="the console",
         )
 

@@ -21,7 +21,8 @@ _DAY_LENGTH = len("2026-11-01")
 
 
 class SteerArguments(Arguments):
-    action: Literal["reconnect", "enable", "disable"]
+    action: Literal["reconnect", "enable", "disable", "authenticate"]
+    redirect: str | None = None
 
 
 class OverviewRoutes:
@@ -55,6 +56,8 @@ class OverviewRoutes:
         if hub is None:
             raise InvalidArgument("This server has no hub.")
         with self._service.steering(caller.principal, arguments.action, name):
+            if arguments.action == "authenticate":
+                return await self._sign_in(hub, name, arguments.redirect)
             match arguments.action:
                 case "reconnect":
                     status = await hub.reconnect(name)
@@ -63,6 +66,14 @@ class OverviewRoutes:
                 case "disable":
                     status = hub.disable(name)
         return answer(self._reports([status]))
+
+    async def _sign_in(self, hub: "Hub", name: str, redirect: str | None) -> Response:
+        """The address to sign in at, which has no secrets of others in it and is needed as it is."""
+        from ..server.tools.hub_admin import sign_in  # noqa: PLC0415 - loads the hub
+
+        report = dump(await sign_in(self._service, hub, name, redirect))
+        url = report.pop("url", None)
+        return answer({"servers": [], **self._service.redaction.data(report), "url": url})
 
     def _reports(self, statuses: "list[ServerStatus]", problems: Sequence[object] = ()) -> dict[str, Any]:
         from ..server.tools.hub_admin import server_reports  # noqa: PLC0415 - loads the hub

@@ -1,7 +1,8 @@
 """Sessions, questions and turns as the page gets them. Pure: what they are made from has been read before."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from ..client.question_view import question_lines
@@ -112,7 +113,7 @@ def most_urgent_first(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 def question_row(question: Question, redactor: Redacts) -> dict[str, Any]:
     """All of a question, without secrets."""
     shown = without_secrets(question, redactor)
-    row = {
+    row: dict[str, Any] = {
         "questionId": shown.id,
         "sessionId": shown.session_id,
         "kind": str(shown.kind),
@@ -125,10 +126,12 @@ def question_row(question: Question, redactor: Redacts) -> dict[str, Any]:
         "expiresAt": None if shown.deadline is None else iso(shown.deadline),
         "toolUseId": shown.tool_use_id,
         "canAllowForSession": bool(shown.suggestions),
-        "sessionRules": redactor.data(list(rules_of(shown.suggestions))),
+        "sessionRules": [*shown.session_rules],
         "modes": [*shown.modes],
         "modeAfter": shown.mode_after,
-        "lines": [{"text": line.text, "style": str(line.style)} for line in question_lines(shown)],
+        "lines": [
+            {"text": line.text, "style": str(line.style)} for line in question_lines(replace(shown, session_rules=()))
+        ],
     }
     if shown.kind is QuestionKind.USER_QUESTION:
         row["choices"] = [
@@ -137,25 +140,12 @@ def question_row(question: Question, redactor: Redacts) -> dict[str, Any]:
                 "header": choice.header,
                 "several": choice.several,
                 "options": [{"label": label, "description": text} for label, text in choice.options],
+                "field": choice.field,
             }
             for choice in shown.choices
         ]
+        row["form"] = shown.form
     return row
-
-
-def rules_of(suggestions: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    """What an allowance for the session allows, such as `Bash(git push:*)` or `mode acceptEdits`."""
-    for suggestion in suggestions:
-        rules = suggestion.get("rules")
-        for rule in rules if isinstance(rules, list) else ():
-            if isinstance(rule, Mapping):
-                content = rule.get("ruleContent")
-                yield f"{rule.get('toolName')}({content})" if content else str(rule.get("toolName"))
-        if suggestion.get("mode"):
-            yield f"mode {suggestion['mode']}"
-        directories = suggestion.get("directories")
-        for directory in directories if isinstance(directories, list) else ():
-            yield f"directory {directory}"
 
 
 # -- turns ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from ..server.tools.sessions import CreateSession, session_options
 from ..server.tools.status import interruption, status_of
 from ..service import Service
 from ..sessions.session import Session
+from ..store.conversation_pages import LONGEST_PREVIEW, Extent
 from ..store.transcripts import is_session_id
 from .answers import answer, arguments_of, flag_of, number_of, text_of
 from .event_frames import item_fields
@@ -23,6 +24,8 @@ from .rows import listed_row, most_urgent_first, question_row, turn_row
 
 _MOST_ROWS = 200
 _MOST_TURNS = 50
+_PAGE = 400_000
+"""Characters of a page of turns, roughly."""
 _REPEATED = 200
 """Events that are repeated where the beginning of a turn is not in the log any more."""
 
@@ -127,24 +130,28 @@ class SessionRoutes:
         session = session_in_memory(self._service, caller.principal, session_id)
         cursor = _where_to_begin(session) if session is not None else None  # before the transcript is read
         try:
-            page = await service.stored.turns(
-                session_id, owner=caller.principal, before=before, limit=limit or 10, agent=text_of(request, "agent")
+            read = await service.stored.page_before(
+                session_id,
+                None if before is None else str(before),
+                Extent(_PAGE, most_turns=limit or 10, longest_result=LONGEST_PREVIEW),
+                owner=caller.principal,
+                agent=text_of(request, "agent"),
             )
         except SessionNotFound:
             if session is None:
                 raise
             none = {"sessionId": session.id, "title": "", "total": 0, "first": 1, "turns": []}
             return answer({**none, "agents": [], "leftBehind": 0, "cursor": cursor})
-        cwd = session.cwd if session is not None else ""
+        cwd, parts = session.cwd if session is not None else "", read.page.parts
         return answer(
             {
-                "sessionId": page.session_id,
-                "title": page.title,
-                "total": page.total,
-                "first": page.first,
-                "turns": [turn_row(number, turn, cwd) for number, turn in enumerate(page.turns, page.first)],
-                "agents": [*page.agents],
-                "leftBehind": page.left_behind,
+                "sessionId": read.session_id,
+                "title": read.title,
+                "total": read.turns,
+                "first": parts[0].number if parts else min(before or read.turns + 1, read.turns + 1),
+                "turns": [turn_row(part.number, part.turn, cwd) for part in parts],
+                "agents": [*read.agents],
+                "leftBehind": read.left_behind,
                 "cursor": cursor,
             }
         )

@@ -1,6 +1,7 @@
 """The lines of `mcp add` and `mcp add-json`, read as Claude Code's own commands read them, so that what the README of a
-server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere.
-Pure.
+server says can be pasted: `NAME -- COMMAND …`, `NAME COMMAND …`, `NAME URL`, with `-e`, `-H`, `-s` and `-t` anywhere
+before `--`. Options of another name belong to a command without `--`, where Claude Code refuses them; with ours beside
+them nobody could tell whose they are, and the line is refused. Pure.
 
 argparse repeats in its messages what it does not understand, and that may be a secret. Messages here name options and
 say what they want; they never repeat a value.
@@ -9,6 +10,7 @@ say what they want; they never repeat a value.
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from ...errors import InvalidArgument
@@ -60,6 +62,8 @@ class AddLine:
     client_secret: str | None = None
     callback_port: str | None = None
     force: bool = False
+    ours_behind: bool = False
+    """Whether an option of ours stands behind the beginning of the command."""
 
 
 def read_add_line(argv: Sequence[str]) -> AddLine:
@@ -69,6 +73,8 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
         word = rest.pop(0)
         if word == "--":
             line.command, rest = [*line.command, *rest], []
+        elif line.command:
+            _go_on_with_command(line, word, rest)
         elif word.startswith("-") and len(word) > 1:
             _take_option(line, word, rest)
         elif not line.name:
@@ -77,12 +83,29 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
             line.url = word
         elif line.url is not None:
             raise InvalidArgument("There is something behind the address that is no option.")
-        else:  # the command of a server: whatever follows is its own
-            line.command, rest = [word, *rest], []
-            if line.command[1:2] == ["--"]:
-                del line.command[1]
+        else:
+            line.command = [word]
     _check(line)
     return line
+
+
+def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
+    """A word behind the first one of a command that does not stand after `--`. With an option of its own, all that
+    follows is the command's."""
+    if not word.startswith("-") or len(word) == 1:
+        line.command.append(word)
+    elif _is_ours(word):
+        _take_option(line, word, rest)
+        line.ours_behind = True
+    else:
+        if line.ours_behind or any(map(_is_ours, takewhile(lambda each: each != "--", rest))):
+            raise InvalidArgument("Some of these options are of mcp add: the command of a server goes after --.")
+        line.command += [word, *rest]
+        rest.clear()
+
+
+def _is_ours(word: str) -> bool:
+    return (word.partition("=")[0] if word.startswith("--") else word[:2]) in (*_WITH_VALUE, *_SWITCHES)
 
 
 def read_add_json_line(argv: Sequence[str]) -> AddLine:

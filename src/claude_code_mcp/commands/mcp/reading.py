@@ -140,8 +140,17 @@ class _Watch:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
         self.lost = anyio.Event()
+        self.unwritten: OSError | None = None
+        """Why nothing more can be printed. Not raised where a notification arrives: it would end the connection."""
 
     def on_notification(self, _: str, method: str, params: dict[str, Any]) -> None:
+        try:
+            self._print(method, params)
+        except OSError as error:
+            self.unwritten = error
+            self.lost.set()
+
+    def _print(self, method: str, params: dict[str, Any]) -> None:
         if self._as_json:
             print(json.dumps({"method": method, "params": params}, ensure_ascii=False), flush=True)
         else:
@@ -156,7 +165,7 @@ class _Watch:
 
 
 async def _watch(arguments: argparse.Namespace) -> int:
-    """Runs until the time is over, Ctrl-C, or the server is lost for good."""
+    """Runs until the time is over, Ctrl-C, the server is lost for good, or nobody reads the output any more."""
     server, watch = arguments.server, _Watch(as_json=arguments.json)
     configuration = select_servers(load_configuration(arguments), [server])
     async with command_hub(configuration, watch.on_notification) as hub:
@@ -173,6 +182,8 @@ async def _watch(arguments: argparse.Namespace) -> int:
                 await watch.lost.wait()
         finally:
             unwatch()
+    if watch.unwritten is not None:
+        raise watch.unwritten
     return 1 if watch.lost.is_set() else 0
 
 

@@ -53,18 +53,18 @@ def _page_message(page: Page) -> str:
 
 def _next_schema() -> dict[str, Any]:
     decision = _decision(_NEXT, _DENY)
-    return form_schema(decision, _REASON, required=(decision,))
+    return form_schema(decision, _REASON)
 
 
 def _answer_schema(question: Question, arrays: bool) -> dict[str, Any]:
     match question.kind:
         case QuestionKind.PERMISSION:
             decision = _decision(_ONCE, _SESSION, _DENY) if question.suggestions else _decision(_ONCE, _DENY)
-            return form_schema(decision, _REASON, required=(decision,))
+            return form_schema(decision, _REASON)
         case QuestionKind.PLAN_REVIEW:
             edits = (_APPROVE_EDITS,) if _EDITS in question.modes else ()
             decision = _decision(_APPROVE, *edits, _FEEDBACK)
-            return form_schema(decision, _FEEDBACK_TEXT, required=(decision,))
+            return form_schema(decision, _FEEDBACK_TEXT)
         case QuestionKind.USER_QUESTION:
             fields = (_choice_fields(number, choice, arrays) for number, choice in enumerate(question.choices, 1))
             return form_schema(*(field for pair in fields for field in pair))
@@ -94,8 +94,8 @@ def answer_of(
 
 def confirmation(question: str, title: str) -> tuple[str, dict[str, Any]]:
     """The form that asks for a plain yes; `title` says in short what it would allow."""
-    field = FormField(CONFIRM, title, kind=FieldKind.BOOLEAN)
-    return visible(question), form_schema(field, required=(field,))
+    field = FormField(CONFIRM, title, kind=FieldKind.BOOLEAN, required=True)
+    return visible(question), form_schema(field)
 
 
 def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
@@ -104,7 +104,7 @@ def confirmed(action: str, content: Mapping[str, Any] | None) -> bool:
 
 
 def _decision(*labels: str) -> FormField:
-    return FormField("decision", "Decision", options=options_of(*labels))
+    return FormField("decision", "Decision", options=options_of(*labels), required=True)
 
 
 def _permission_answer(filled: Mapping[str, Any]) -> Answer:

@@ -10,6 +10,7 @@ import mcp_types as types
 
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...hub.hub import Hub, ServerStatus
+from ...service import Service
 from .base import Arguments, Reply, Tool, ToolOutput, dump
 from .context import Call
 from .status import ErrorInfo
@@ -69,10 +70,10 @@ async def claude_mcp_servers(call: Call, arguments: Servers) -> Reply:
             case "disable":
                 return server_reports([hub.disable(arguments.server)])
             case "authenticate":
-                return await _authenticate(call, hub, arguments.server, arguments.redirect)
+                return await sign_in(call.service, hub, arguments.server, arguments.redirect)
 
 
-async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None) -> ServerReports:
+async def sign_in(service: Service, hub: Hub, server: str, redirect: str | None) -> ServerReports:
     """Returns the address to sign in at; the sign-in itself goes on in the background until the browser comes back, or
     somebody comes with the address that it was redirected to."""
     if redirect is not None:
@@ -83,7 +84,7 @@ async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None)
         if not shown.done():
             shown.set_result(address)
 
-    async def sign_in() -> None:
+    async def authenticate() -> None:
         try:
             await hub.authenticate(server, show)
         except ClaudeCodeError as error:
@@ -91,7 +92,7 @@ async def _authenticate(call: Call, hub: Hub, server: str, redirect: str | None)
             if not shown.done():
                 shown.set_exception(error)
 
-    signing_in = call.service.start_task(sign_in())
+    signing_in = service.start_task(authenticate())
     waiting: set[asyncio.Future[Any]] = {shown, signing_in}
     await asyncio.wait(waiting, timeout=_CONNECT_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
     if not shown.done():

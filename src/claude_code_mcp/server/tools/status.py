@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic.json_schema import SkipJsonSchema
 
 from ...errors import InvalidArgument
 from ...model.events import Event, Gap, Output, Stalled
@@ -31,6 +32,7 @@ _MAX_RESULT = 24_000
 _MAX_ERROR = 4_000
 _MAX_STRUCTURE = 256 << 10
 _MAX_TOOLS = 20
+_MAX_RULES = 20
 _MAX_DROPPED = 500
 
 
@@ -53,6 +55,7 @@ class PendingInput(ToolOutput):
     blocked_path: str | None = None
     modes: list[str] | None = None
     can_allow_for_session: bool | None = None
+    session_rules: SkipJsonSchema[list[str] | None] = None
     expires_at: str | None = None
 
 
@@ -217,10 +220,17 @@ def pending_inputs(questions: Sequence[Question], parts: ResultParts, start: int
             blocked_path=question.blocked_path,
             modes=[*question.modes] or None,
             can_allow_for_session=bool(question.suggestions) or None,
+            session_rules=_rules(question),
             expires_at=None if question.deadline is None else iso(question.deadline),
         )
         for question, tool_input in parts.questions(questions, start)
     ]
+
+
+def _rules(question: Question) -> list[str] | None:
+    rules = [*question.session_rules]
+    more = [f"and {len(rules) - _MAX_RULES} more"] if len(rules) > _MAX_RULES else []
+    return [*rules[:_MAX_RULES], *more] or None
 
 
 def position_of(session: Session, cursor: str) -> int | None:

@@ -106,11 +106,13 @@ class HttpServer:
         address: Address,
         make_app: Callable[[Address], ASGIApp],
         *,
+        proxies: Sequence[str] = (),
         serves: str = "MCP",
         without_token: bool = False,
     ) -> None:
         """Binds the socket; requests wait there until `serve`. `make_app` is given the address with the port that it
-        has; what the server `serves` is for the log. InvalidArgument if it cannot listen there."""
+        has; what the server `serves` is for the log. Where a request is from is the peer's address, unless the peer is
+        one of the `proxies`, which say so in a header. InvalidArgument if it cannot listen there."""
         self._serves = serves
         self._without_token = without_token
         self._socket = _listen(address)
@@ -123,6 +125,8 @@ class HttpServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=bool(proxies),
+                forwarded_allow_ips=[*proxies],
                 timeout_graceful_shutdown=1,
                 ws="none",
             )

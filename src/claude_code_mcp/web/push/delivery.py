@@ -1,8 +1,9 @@
 """News on their way: an observer of the service puts them into a bounded queue for each receiver, and a task for each
 queue sends them, again and again with longer pauses, until the receiver has them or nobody wants them any more.
 
-Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What was not
-delivered when the server stops is lost: the sessions and their questions are not.
+Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What waits
+is on disk before the first try and until it was delivered or given up (`WaitingFiles`): a server that stops waits for
+nothing, and the next one goes on, with the same id for the same notice.
 """
 
 import asyncio
@@ -10,19 +11,20 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...errors import ClaudeCodeError
 from ...model.events import AuditEvent, Event, QuestionOpened, Stalled, TurnEnded
 from ...service import LOCAL, Service
 from .news import Notice, notice_of, trial_notice
-from .preferences import PreferenceFiles, Receiver, new_id
+from .preferences import PreferenceFiles, Preferences, Receiver, new_id
 from .receivers import request_for
 from .sending import PushReply, SendFailed, post
+from .undelivered import Waiting, WaitingFiles
 from .web_push import ServerKey
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ _MOST_UNREAD = 1000
 """Events that wait to be looked at; the oldest are dropped."""
 _MOST_WAITING = 50
 """Notices that wait for one receiver; the oldest are dropped."""
+_LONGEST_KEPT = 86_400.0
+"""Seconds after which a notice that another server has left is not told any more, whatever it says itself."""
 _PAUSES = (1.0, 4.0, 15.0, 60.0, 240.0)
 _LONGEST_PAUSE = 900.0
 _GONE = frozenset({404, 410})
@@ -55,19 +59,29 @@ class _Unread(NamedTuple):
 
 
 class Push:
-    """All receivers of a service. `base` is the address of the page, once there is one."""
+    """All receivers of a service. Made within its event loop."""
 
     def __init__(self, service: Service, directory: Path, pauses: tuple[float, ...] = _PAUSES) -> None:
         self._service = service
         self._directory = directory
         self._pauses = pauses
         self.files = PreferenceFiles(directory / "push")
+        self._waiting = WaitingFiles(directory / "push" / "waiting")
+        self._loop = asyncio.get_running_loop()
         self.base = ""
+        """The address of the page, once there is one."""
         self._unread: deque[_Unread] = deque(maxlen=_MOST_UNREAD)
         self._reading: asyncio.Task[None] | None = None
         self._outboxes: dict[tuple[str, str], _Outbox] = {}
         self._status: dict[str, Status] = {}
         self._closed = False
+
+    def serve_at(self, base: str) -> None:
+        """The page is served there: the first address that is told counts. From now on news are told that a server
+        before this one has left. May be called from any thread."""
+        if not self.base:
+            self.base = base
+            self._loop.call_soon_threadsafe(lambda: self._service.start_task(self._take_over()))
 
     @cached_property
     def key(self) -> ServerKey:
@@ -111,20 +125,58 @@ class Push:
             notice = notice_of(unread.session_id, unread.event, lambda title=title: title, self._service.redaction)  # type: ignore[misc]
             if notice is not None:
                 chosen = await asyncio.to_thread(self.files.read, unread.owner)
-                if chosen.receivers and chosen.wants(notice.kind, datetime.now(UTC)):
-                    for receiver in chosen.receivers:
-                        self._put(unread.owner, receiver, notice)
+                if chosen.wants(notice.kind, datetime.now(UTC)):
+                    made = [Waiting(f"msg_{new_id()}", unread.owner, known.id, notice) for known in chosen.receivers]
+                    await asyncio.to_thread(self._keep, made)
+                    self._put_all(made, chosen)
 
-    def _put(self, principal: str, receiver: Receiver, notice: Notice) -> None:
-        outbox = self._outboxes.get((principal, receiver.id))
-        if outbox is None:
-            outbox = self._outboxes[principal, receiver.id] = _Outbox(self, principal)
-        outbox.put(receiver, notice)
+    def _keep(self, made: list[Waiting]) -> None:
+        for waiting in made:
+            try:
+                self._waiting.add(waiting)
+            except OSError as error:
+                log.warning("a notice will be lost if the server stops: %s", error)
+
+    async def _take_over(self) -> None:
+        """Goes on with what servers before this one have not delivered."""
+        try:
+            left = await asyncio.to_thread(self._waiting.take_over)
+        except OSError as error:
+            log.warning("notices of before cannot be read: %s", error)
+            return
+        now = datetime.now(UTC)
+        for principal in {waiting.principal for waiting in left}:
+            chosen = await asyncio.to_thread(self.files.read, principal)
+            own = [waiting for waiting in left if waiting.principal == principal]
+            wanted = [
+                waiting
+                for waiting in own
+                if now.timestamp() - waiting.notice.at < _LONGEST_KEPT
+                and any(receiver.id == waiting.receiver_id for receiver in chosen.receivers)
+                and chosen.wants(waiting.notice.kind, now)
+            ]
+            await self.drop(waiting for waiting in own if waiting not in wanted)
+            self._put_all(wanted, chosen)
+
+    def _put_all(self, made: list[Waiting], chosen: Preferences) -> None:
+        """Each to its receiver, unless the server has stopped meanwhile: then they are on disk."""
+        receivers = {receiver.id: receiver for receiver in chosen.receivers}
+        for waiting in made if not self._closed else ():
+            key = (waiting.principal, waiting.receiver_id)
+            outbox = self._outboxes.get(key)
+            if outbox is None:
+                outbox = self._outboxes[key] = _Outbox(self)
+            outbox.put(receivers[waiting.receiver_id], waiting)
+
+    async def drop(self, finished: Iterable[Waiting]) -> None:
+        """They are delivered, or nobody wants them any more."""
+        for waiting in finished:
+            await asyncio.to_thread(self._waiting.remove, waiting.delivery_id)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def start_task(self, outbox: "_Outbox") -> "asyncio.Task[None]":
-        return self._service.start_task(outbox.run())
+    def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        return self._service.start_task(work)
 
     def is_wanted(self, notice: Notice) -> bool:
         """Whether anybody still wants to know: an answered question is no news."""
@@ -173,15 +225,16 @@ class Push:
         outbox = self._outboxes.pop((principal, receiver_id), None)
         self._status.pop(receiver_id, None)
         if outbox is not None:
-            outbox.close()
+            self.start_task(self.drop(outbox.close()))
 
     def close(self) -> None:
-        """Drops what waits; nothing is sent any more."""
+        """Nothing is sent any more; what waits is left to the next server."""
         self._closed = True
         self._unread.clear()
         for outbox in self._outboxes.values():
             outbox.close()
         self._outboxes.clear()
+        self._waiting.close()
 
     def pause_before(self, attempt: int) -> float | None:
         """How long to wait before another try; None if there is to be none."""
@@ -193,40 +246,51 @@ class Push:
 class _Outbox:
     """What waits for one receiver."""
 
-    def __init__(self, push: Push, principal: str) -> None:
+    def __init__(self, push: Push) -> None:
         self._push = push
-        self._principal = principal
-        self._waiting: deque[tuple[Receiver, Notice]] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[tuple[Receiver, Waiting]] = deque()
+        """The one that is being sent is the first."""
         self._task: asyncio.Task[None] | None = None
 
-    def put(self, receiver: Receiver, notice: Notice) -> None:
-        self._waiting.append((receiver, notice))
+    def put(self, receiver: Receiver, waiting: Waiting) -> None:
+        self._waiting.append((receiver, waiting))
+        if len(self._waiting) > _MOST_WAITING:
+            _, oldest = self._waiting[1]
+            del self._waiting[1]
+            self._push.start_task(self._push.drop([oldest]))
         if self._task is None or self._task.done():
-            self._task = self._push.start_task(self)
+            self._task = self._push.start_task(self._run())
 
-    def close(self) -> None:
+    def close(self) -> list[Waiting]:
+        """Sends no more; returns what was not sent."""
+        left = [waiting for _, waiting in self._waiting]
         self._waiting.clear()
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
+        return left
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         while self._waiting:
-            await self._deliver(*self._waiting.popleft())
+            receiver, waiting = self._waiting[0]
+            await self._deliver(receiver, waiting)
+            await self._push.drop([waiting])
+            if self._waiting:  # it may have been closed meanwhile
+                self._waiting.popleft()
 
-    async def _deliver(self, receiver: Receiver, notice: Notice) -> None:
-        delivery_id, attempt = f"msg_{new_id()}", 0
-        while self._push.is_wanted(notice):
+    async def _deliver(self, receiver: Receiver, waiting: Waiting) -> None:
+        principal, attempt = waiting.principal, 0
+        while self._push.is_wanted(waiting.notice):
             wait = None
             try:
-                reply = await self._push.send(self._principal, receiver, notice, delivery_id)
+                reply = await self._push.send(principal, receiver, waiting.notice, waiting.delivery_id)
                 if reply.ok:
                     return
                 if reply.status < 500 and reply.status not in _WORTH_ANOTHER_TRY:
-                    await self._push.give_up(self._principal, receiver, reply)
+                    await self._push.give_up(principal, receiver, reply)
                     return
                 wait = reply.retry_after
             except SendFailed as error:
-                log.info("a %s receiver of %s was not reached: %s", receiver.kind, self._principal, error)
+                log.info("a %s receiver of %s was not reached: %s", receiver.kind, principal, error)
             pause = self._push.pause_before(attempt)
             if pause is None:
                 return

@@ -43,6 +43,6 @@ async function show(url) {
   const windows = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
   const open = windows.find((one) => new URL(one.url).origin === self.location.origin);
   if (open === undefined) return void (await self.clients.openWindow(url));
-  await open.focus();
+  await open.focus().catch(() => undefined); // a browser that does not allow it shows the page all the same
   await open.navigate(url).catch(() => self.clients.openWindow(url));
 }

@@ -1,0 +1,177 @@
+"""News that were not delivered when the server stopped, or was killed: the next one tells them."""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.model.events import Event, TurnEnded
+from claude_code_mcp.model.outcome import Outcome, OutcomeCode
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script, text
+from claude_code_mcp.web.push.delivery import Push
+from claude_code_mcp.web.push.news import Notice
+from claude_code_mcp.web.push.preferences import Receiver
+from claude_code_mcp.web.push.undelivered import Waiting, WaitingFiles
+
+from .conftest import running_console
+from .receiver import receiving
+from .test_conversation import ended, start
+
+NEVER = (3600.0,)
+"""The pauses of a server that does not try again while the test runs."""
+MakePush = Callable[..., Push]
+
+
+@pytest.fixture
+async def push(service: Service, tmp_path: Path) -> Any:
+    """Makes servers one after another, as far as push can tell."""
+    made: list[Push] = []
+
+    def make(*, pauses: tuple[float, ...] = NEVER) -> Push:
+        if made:
+            made[-1].close()
+        made.append(Push(service, tmp_path, pauses))
+        made[-1].serve_at("http://console/")
+        return made[-1]
+
+    yield make
+    made[-1].close()
+
+
+def receiver(url: str) -> Receiver:
+    secret = "whsec_" + base64.b64encode(b"x" * 32).decode()
+    return Receiver(id="r0", kind="webhook", url=url, created_at=0.0, secret=secret)
+
+
+def happened(push: Push, result: str = "r") -> None:
+    event: Event = TurnEnded(1, Outcome(OutcomeCode.COMPLETED, result=result))
+    event.at = time.time()
+    push.event("s-1", "local", event)
+
+
+def waiting_files(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "push" / "waiting").glob("*/msg_*"))
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(40):
+        while not reached():  # noqa: ASYNC110 - it is written by a thread
+            await asyncio.sleep(0.01)
+
+
+async def taken(got: Any) -> Any:
+    return await asyncio.to_thread(got.next)
+
+
+async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(push: MakePush, tmp_path: Path) -> None:
+    with receiving(503, 200) as got:
+        before = push()
+        before.files.add("local", receiver(got.url))
+        happened(before)
+        first = await taken(got)
+        (file,) = waiting_files(tmp_path)
+        kept = file.read_text()
+        assert file.stat().st_mode & 0o077 == 0
+        assert (got.url in kept, "whsec_" in kept) == (False, False)
+        push()
+        second = await taken(got)
+        assert second.headers["webhook-id"] == first.headers["webhook-id"]
+        assert json.loads(second.body) == json.loads(first.body)
+        await until(lambda: not waiting_files(tmp_path))
+
+
+async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, tmp_path: Path) -> None:
+    with receiving(200, 400, 200) as got:
+        before = push()
+        before.files.add("local", receiver(got.url))
+        for result in ("delivered", "refused"):
+            happened(before, result)
+            await taken(got)
+        await until(lambda: not waiting_files(tmp_path))
+        happened(push(), "new")
+        assert json.loads((await taken(got)).body)["body"] == "Finished: new"
+
+
+async def test_no_more_than_the_newest_wait_for_a_dead_receiver(push: MakePush, tmp_path: Path) -> None:
+    with receiving(503) as got:
+        before = push()
+        before.files.add("local", receiver(got.url))
+        happened(before, "first")
+        await taken(got)
+        for number in range(60):
+            happened(before, f"number {number}")
+        await until(lambda: "number 59" in " ".join(file.read_text() for file in waiting_files(tmp_path)))
+        await until(lambda: len(waiting_files(tmp_path)) == 50)
+
+
+def notice(at: float, question: str | None = None) -> Notice:
+    return Notice("question" if question else "ended", "s-1", "Fix it", "b", at, at + 10**6, question)
+
+
+async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, tmp_path: Path) -> None:
+    with receiving() as got:
+        left, now = WaitingFiles(tmp_path / "push" / "waiting"), time.time()
+        first = push()
+        first.files.add("local", receiver(got.url))
+        unwanted = [
+            Waiting("msg_00000001", "local", "r0", notice(now - 100_000)),  # too old
+            Waiting("msg_00000002", "local", "gone", notice(now)),  # its receiver was removed
+            Waiting("msg_00000003", "local", "r0", notice(now, "q-1")),  # the question is not open any more
+            Waiting("msg_00000004", "somebody", "r0", notice(now)),  # a receiver of somebody else
+        ]
+        for one in [*unwanted, Waiting("msg_00000005", "local", "r0", notice(now))]:
+            left.add(one)
+        left.close()
+        damaged = tmp_path / "push" / "waiting" / ("0" * 16)
+        damaged.mkdir()
+        (damaged / "msg_00000006").write_text('{"notice": 1}')
+        (damaged / "msg_..%2f").write_text("{}")
+        push()
+        assert (await taken(got)).headers["webhook-id"] == "msg_00000005"
+        await until(lambda: not waiting_files(tmp_path))
+        assert got.received.empty()
+
+
+def test_nobody_takes_what_a_server_that_is_alive_has_still_to_deliver(tmp_path: Path) -> None:
+    alive, other = WaitingFiles(tmp_path), WaitingFiles(tmp_path)
+    mine = Waiting("msg_00000001", "local", "r0", notice(1.0))
+    alive.add(mine)
+    assert other.take_over() == []
+    alive.close()
+    assert other.take_over() == [mine]
+    assert other.take_over() == []
+    other.remove(mine.delivery_id)
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def hook() -> Iterator[Any]:
+    with receiving(503) as got:
+        yield got
+
+
+def test_a_server_that_was_killed_has_lost_no_news(tmp_path: Path, model: ScriptedModelThread, hook: Any) -> None:
+    with running_console(tmp_path, model.url) as first:
+        alice = first.browser("alice")
+        assert alice.post("/api/push/receivers", {"kind": "webhook", "url": hook.url}).status == 201
+        ended(alice, start(alice, first, script("Go.", text("All is well."))))
+        before = hook.next()
+        os.kill(first.server.process.pid, signal.SIGKILL)
+    while not hook.received.empty():
+        hook.next()
+    hook.statuses[:] = [200]
+    with running_console(tmp_path, model.url, first.tokens) as second:
+        after = hook.next()
+        assert after.headers["webhook-id"] == before.headers["webhook-id"]
+        told = json.loads(after.body)
+        assert (told["body"], told["url"].startswith(second.base)) == ("Finished: All is well.", True)
