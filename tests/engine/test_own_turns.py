@@ -36,8 +36,19 @@ async def on_disk(session: Session, service: Service) -> None:
     await service.__aexit__()
 
 
-@pytest.mark.parametrize("policy", [None, DAILY], ids=["unlimited", "daily budget"])
-@pytest.mark.parametrize("where", [live, in_memory, on_disk], ids=lambda where: where.__name__)
+@pytest.mark.parametrize(
+    ("where", "policy"),
+    [
+        (live, DAILY),
+        (in_memory, DAILY),
+        (on_disk, None),
+        *(
+            pytest.param(where, policy, marks=pytest.mark.soak)
+            for where, policy in [(live, None), (in_memory, None), (on_disk, DAILY)]
+        ),
+    ],
+    ids=lambda given: given.__name__ if callable(given) else "daily budget" if given else "unlimited",
+)
 async def test_of_two_replies_at_once_exactly_one_is_accepted(
     start_service: StartService, sandbox: Sandbox, where: Whereabouts, policy: Policy | None
 ) -> None:
@@ -117,7 +128,7 @@ async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(
     assert (await end_of(behind)).result == "my answer"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 async def test_whatever_the_order_everybody_gets_their_own_answer(
     start_service: StartService, sandbox: Sandbox, seed: int
 ) -> None:

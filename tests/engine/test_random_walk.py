@@ -63,7 +63,7 @@ class Walk:
                 os.kill(self._session.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (2, 3))])
 async def test_a_random_walk_ends_in_a_session_that_works(
     start_service: StartService, sandbox: Sandbox, seed: int
 ) -> None:

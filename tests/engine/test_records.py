@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,15 +140,15 @@ async def test_the_policy_of_today_holds_for_a_session_of_yesterday(
         await second.send(session.id, "hello")
 
 
-@pytest.mark.parametrize("fork", [False, True])
-async def test_a_spent_budget_stays_spent(start_service: StartService, sandbox: Sandbox, fork: bool) -> None:
+async def test_a_spent_budget_stays_spent(start_service: StartService, sandbox: Sandbox) -> None:
     first = await start_service()
     dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))
     session, _ = await run(first, dear, options(sandbox, max_budget_usd=0.5))
     second = await restarted(start_service, first)
-    with pytest.raises(LimitReached, match="budget"):
-        await (second.fork if fork else second.send)(session.id, "more")
-    assert second.sessions() == []
+    for more in (second.send, second.fork):
+        with pytest.raises(LimitReached, match="budget"):
+            await more(session.id, "more")
+        assert second.sessions() == []
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -252,34 +253,37 @@ async def test_a_session_that_was_refused_leaves_no_record(service: Service, san
     assert list((sandbox.root / "state" / "sessions").glob("*/*")) == []
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(path.read_bytes()[:100]),
-        lambda path: path.write_text(json.dumps({**newest(path), "version": 99})),
-        lambda path: path.write_text(json.dumps({**newest(path), "spent_usd": -1})),
-        lambda path: path.write_text(json.dumps({**newest(path), "session_id": "0" * 36})),
-        lambda path: path.write_text("[" * 100_000),
-    ],
-    ids=["empty", "cut", "version", "credit", "other", "deep"],
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
+    "version": lambda path: path.write_text(json.dumps({**newest(path), "version": 99})),
+    "credit": lambda path: path.write_text(json.dumps({**newest(path), "spent_usd": -1})),
+    "other": lambda path: path.write_text(json.dumps({**newest(path), "session_id": "0" * 36})),
+    "deep": lambda path: path.write_text("[" * 100_000),
+}
+
+
 async def test_a_session_whose_record_cannot_be_read_is_not_resumed(
-    start_service: StartService, sandbox: Sandbox, damage: Any
+    start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()
     turn = await first.create(script("one", "first"), options(sandbox, tools=("Read",)), owner="alice")
     session = turn.session
     await end_of(turn)
-    second = await restarted(start_service, first)
-    damage(record_file(sandbox, session.id))
-    with pytest.raises(PermissionDenied, match="cannot be read"):
-        await second.send(session.id, "hello")
-    with pytest.raises(PermissionDenied, match="cannot be read"):
-        await second.fork(session.id, "hello")
-    with pytest.raises(SessionNotFound):
-        await second.send(session.id, "hello", owner="alice")
-    assert second.sessions() == []
+    await first.__aexit__()
+    file = record_file(sandbox, session.id)
+    sound = file.read_bytes()
+    for name, damage in DAMAGES.items():
+        second = await start_service()
+        file.write_bytes(sound)
+        damage(file)
+        with pytest.raises(PermissionDenied, match="cannot be read"):
+            await second.send(session.id, "hello")
+        with pytest.raises(PermissionDenied, match="cannot be read"):
+            await second.fork(session.id, "hello")
+        with pytest.raises(SessionNotFound):
+            await second.send(session.id, "hello", owner="alice")
+        assert second.sessions() == [], name
 
 
 async def test_no_session_runs_that_cannot_be_recorded(start_service: StartService, sandbox: Sandbox) -> None:
@@ -296,8 +300,16 @@ async def test_no_session_runs_that_cannot_be_recorded(start_service: StartServi
 ODD = "touch asked 'a (b), c'"
 
 
-@pytest.mark.parametrize("command", ["touch asked", ODD], ids=["plain", "odd"])
-@pytest.mark.parametrize("gone", ["parked", "restarted"])
+@pytest.mark.parametrize(
+    ("gone", "command"),
+    [
+        ("parked", "touch asked"),
+        ("restarted", ODD),
+        pytest.param("parked", ODD, marks=pytest.mark.soak),
+        pytest.param("restarted", "touch asked", marks=pytest.mark.soak),
+    ],
+    ids=["parked-plain", "restarted-odd", "parked-odd", "restarted-plain"],
+)
 async def test_what_was_allowed_for_the_session_is_not_asked_again(
     start_service: StartService, sandbox: Sandbox, command: str, gone: str
 ) -> None:

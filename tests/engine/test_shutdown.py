@@ -146,6 +146,25 @@ async def test_closing_does_not_wait_for_a_person_who_was_sent_to_sign_in(start_
     assert waiting.cancelled()
 
 
+async def test_closing_waits_for_a_note_and_not_for_an_endless_watch(start_service: StartService) -> None:
+    service, watching, over = await start_service(), asyncio.Event(), asyncio.Event()
+
+    async def watch() -> None:
+        try:
+            watching.set()
+            await asyncio.Event().wait()
+        finally:
+            over.set()
+
+    async def note() -> None:
+        await over.wait()
+
+    watched, noted = service.start_task(watch(), endless=True), service.start_task(note())
+    await watching.wait()
+    await service.__aexit__()
+    assert (watched.cancelled(), noted.cancelled()) == (True, False)
+
+
 async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,21 +79,24 @@ async def service(start_service: StartService) -> Service:
 async def test_the_next_session_like_the_last_one_takes_the_spare_and_its_id(
     service: Service, sandbox: Sandbox
 ) -> None:
-    cold, spare = await with_spare(service, options(sandbox))
+    given = options(sandbox, allowed_tools=("Bash",), max_budget_usd=5)
+    cold, spare = await with_spare(service, given)
     pid = spare.pid
-    warm, outcome = await run(service, HELLO, options(sandbox))
+    warm, outcome = await run(service, HELLO, given)
     assert (warm.id, warm.pid, outcome.result) == (spare.id, pid, "done")
     assert transcripts(sandbox) == {cold.id, warm.id}
     assert registered(sandbox) >= {cold.pid, warm.pid}
+    await its_events_and_costs_are_those_of_a_cold_start(cold, warm)
     again = await spare_of(service)
     assert again.id not in (cold.id, warm.id)
-    assert (await say(service, warm, script("more", "went on"))).result == "went on"
+    assert (
+        await say(service, warm, script("where", tool("Bash", command="pwd > where"), "went on"))
+    ).result == "went on"
+    assert (sandbox.project / "where").read_text().strip() == str(sandbox.project)
 
 
-async def test_events_and_costs_are_those_of_a_cold_start(service: Service, sandbox: Sandbox) -> None:
-    cold, spare = await with_spare(service, options(sandbox, max_budget_usd=5))
-    warm, _ = await run(service, HELLO, options(sandbox, max_budget_usd=5))
-    assert warm.id == spare.id
+async def its_events_and_costs_are_those_of_a_cold_start(cold: Session, warm: Session) -> None:
+    await warm.saved()
     kinds = (TurnStarted, StateChanged, ProcessChanged, TurnEnded)
     told = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
     assert told[0] == told[1]
@@ -272,11 +275,3 @@ async def test_what_is_left_of_a_day_is_part_of_the_launch(start_service: StartS
     assert session.process_budget is not None
     assert session.process_budget < 10
     assert (session.id == spare.id) == (spare.process_budget == session.process_budget)
-
-
-async def test_a_tool_of_a_session_with_a_spare_runs_where_it_should(service: Service, sandbox: Sandbox) -> None:
-    given = options(sandbox, allowed_tools=("Bash",))
-    _, spare = await with_spare(service, given)
-    session, outcome = await run(service, script("where", tool("Bash", command="pwd > where"), "done"), given)
-    assert (session.id, outcome.result) == (spare.id, "done")
-    assert (sandbox.project / "where").read_text().strip() == str(sandbox.project)

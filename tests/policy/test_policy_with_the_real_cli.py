@@ -69,16 +69,16 @@ async def test_a_rule_denies_with_nobody_asked(start_service: StartService, sand
     assert "Bash(rm *)" in outcome.result
 
 
-@pytest.mark.parametrize("command", ["echo a; rm kept", "sh -c 'rm kept'", "env rm kept", "/bin/rm kept"])
 async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand(
-    start_service: StartService, sandbox: Sandbox, command: str
+    start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start(start_service, BASH_RULES)
     (sandbox.project / "kept").touch()
-    prompt = script("work", tool("Bash", command=command), text("${tool_result}"))
-    _, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",)))
-    assert "policy" in outcome.result
-    assert (sandbox.project / "kept").exists()
+    session, _ = await run(service, script("hello", "there"), options(sandbox, allowed_tools=("Bash",)))
+    for command in ("echo a; rm kept", "sh -c 'rm kept'", "env rm kept", "/bin/rm kept"):
+        prompt = script("work", tool("Bash", command=command), text("${tool_result}"))
+        assert "policy" in (await say(service, session, prompt)).result, command
+        assert (sandbox.project / "kept").exists(), command
 
 
 async def test_denials_hold_where_permissions_are_bypassed(start_service: StartService, sandbox: Sandbox) -> None:

@@ -25,8 +25,18 @@ BACKGROUND = script(
 )
 
 
-@pytest.mark.parametrize("ceiling", ["plan", "dontAsk", "default"])
-@pytest.mark.parametrize("by", ["caller", "rule"])
+@pytest.mark.parametrize(
+    ("ceiling", "by"),
+    [
+        ("plan", "rule"),
+        ("dontAsk", "caller"),
+        ("default", "rule"),
+        *(
+            pytest.param(ceiling, by, marks=pytest.mark.soak)
+            for ceiling, by in [("plan", "caller"), ("dontAsk", "rule"), ("default", "caller")]
+        ),
+    ],
+)
 async def test_an_approved_plan_does_not_lift_the_mode_whatever_the_settings_say(
     start_service: StartService, sandbox: Sandbox, ceiling: str, by: str
 ) -> None:

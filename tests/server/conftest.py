@@ -47,6 +47,21 @@ USUAL_WIRES = WIRES if os.environ.get("EVERY_WIRE") else [WIRES[0], WIRES[3]]
 """Both transports and both eras; every combination of them is for `make soak`."""
 
 
+ONE_WIRE = {"test_list_sessions": WIRES[3], "test_sessions": WIRES[0], "test_concurrent_callers": WIRES[3]}
+"""Modules about what lies behind the wires, which is the same on all of them: one wire will do."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Other wires of such a module are for `make soak`, which asks for all of them by the variable."""
+    if os.environ.get("EVERY_WIRE"):
+        return
+    for item in items:
+        name, given = item.path.stem, getattr(item, "callspec", None)
+        if name in ONE_WIRE and given is not None and given.params.get("wire") not in (None, ONE_WIRE[name]):
+            item.add_marker(pytest.mark.soak)
+
+
 @pytest.fixture(scope="module", params=USUAL_WIRES, ids=str)
 def wire(request: pytest.FixtureRequest) -> Wire:
     found = request.param

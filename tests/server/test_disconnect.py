@@ -112,6 +112,16 @@ def in_the_middle(what: str, stdio: Stdio, project: Path) -> None:
 
 
 MIDDLES = ["nothing", "an answer", "a question", "a command"]
+ENDS = ["end of input", "SIGTERM", "SIGINT"]
+USUAL = [
+    ("nothing", "SIGINT"),
+    ("an answer", "SIGTERM"),
+    ("a question", "end of input"),
+    ("a command", "end of input"),
+    ("a command", "SIGTERM"),
+]
+"""Every middle and every end; all combinations of them are for `make soak`."""
+RARE = [(what, how) for what in MIDDLES for how in ENDS if (what, how) not in USUAL]
 
 
 def leave(stdio: Stdio, how: str) -> None:
@@ -122,8 +132,9 @@ def leave(stdio: Stdio, how: str) -> None:
 
 
 @pytest.mark.promise("leave.stdio", "leave.signals")
-@pytest.mark.parametrize("how", ["end of input", "SIGTERM", "SIGINT"])
-@pytest.mark.parametrize("what", MIDDLES)
+@pytest.mark.parametrize(
+    ("what", "how"), [*USUAL, *(pytest.param(what, how, marks=pytest.mark.soak) for what, how in RARE)]
+)
 def test_a_stdio_server_ends_well_and_leaves_nothing(
     what: str, how: str, marked_environment: dict[str, str], mark: str, sandbox: Sandbox
 ) -> None:
@@ -188,7 +199,7 @@ def connected(server: HttpServer, sandbox: Sandbox, mode: str = "legacy") -> Con
 
 
 @pytest.mark.promise("leave.signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 def test_an_http_server_ends_well_and_leaves_nothing(
     number: signal.Signals, marked_environment: dict[str, str], mark: str, sandbox: Sandbox
 ) -> None:
@@ -207,7 +218,12 @@ STATUS_AFTER = {"keep": "running", "interrupt": "interrupted", "stop": "interrup
 
 
 @pytest.mark.promise("leave.keep", "leave.interrupt", "leave.stop", "leave.others")
-@pytest.mark.parametrize("setting", STATUS_AFTER, ids=lambda setting: setting or "default")
+@pytest.mark.parametrize(
+    "setting",
+    # Keeping is the default, and on stdio a client that interrupts is tested too.
+    [*(pytest.param(setting, marks=pytest.mark.soak) for setting in ("keep", "interrupt")), "stop", ""],
+    ids=["keep", "interrupt", "stop", "default"],
+)
 def test_over_http_the_sessions_of_a_client_that_left_are_treated_as_wished(
     setting: str, environment: dict[str, str], sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:

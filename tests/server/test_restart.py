@@ -71,7 +71,13 @@ def servers(tmp_path: Path, model: ScriptedModelThread) -> Servers:
     return Servers(Sandbox(tmp_path, model.url), model)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+# In one process with its services, a clean restart is tested with the engine.
+CLEAN_OR_KILLED = pytest.mark.parametrize(
+    "killed", [pytest.param(False, marks=pytest.mark.soak), True], ids=["clean", "killed"]
+)
+
+
+@CLEAN_OR_KILLED
 def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
         made = client.call(
@@ -137,7 +143,7 @@ def test_a_session_is_known_and_limited_from_the_moment_that_its_id_is_told(serv
     assert not (servers.place.project / "let-in").exists()
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+@CLEAN_OR_KILLED
 def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) -> None:
     dear = script("spend", text("x", usage={"input_tokens": 10**6, "output_tokens": 10**5}))
     with servers.running(killed=killed) as client:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from claude_code_mcp.testing import Sandbox, ScriptedModel
 from claude_code_mcp.testing.script import (
@@ -45,7 +46,10 @@ def real_cli() -> str | None:
 
 
 CLI = real_cli()
-pytestmark = pytest.mark.skipif(CLI is None, reason="the cli extra is not installed")
+pytestmark = [
+    pytest.mark.skipif(CLI is None, reason="the cli extra is not installed"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 
 def allow(request: Frame) -> Frame:
@@ -120,7 +124,7 @@ async def running(sandbox: Sandbox, *flags: str, answer: Answerer = allow, **ext
         await cli.close()
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def model() -> AsyncIterator[ScriptedModel]:
     async with ScriptedModel() as model:
         yield model
@@ -129,6 +133,21 @@ async def model() -> AsyncIterator[ScriptedModel]:
 @pytest.fixture
 def sandbox(tmp_path: Path, model: ScriptedModel) -> Sandbox:
     return Sandbox(tmp_path, model.url)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def busy_model() -> AsyncIterator[ScriptedModel]:
+    """The model of the process that several tests share."""
+    async with ScriptedModel() as model:
+        yield model
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cli(busy_model: ScriptedModel, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RealCli]:
+    """One process for tests that need nothing special of it: each has a turn of its own, or several."""
+    sandbox = Sandbox(tmp_path_factory.mktemp("shared"), busy_model.url)
+    async with running(sandbox, "--include-partial-messages", CLAUDE_CODE_MAX_RETRIES="3") as cli:
+        yield cli
 
 
 def results(frames: list[Frame]) -> list[str]:
@@ -144,34 +163,30 @@ def deltas(frames: list[Frame], field: str) -> list[str]:
     return [delta[field] for delta in inner if field in delta]
 
 
-async def test_words_arrive_in_as_many_deltas_as_the_step_asks_for(sandbox: Sandbox) -> None:
-    async with running(sandbox, "--include-partial-messages") as cli:
-        frames = await cli.turn(script("hi", text("abcdefgh", chunks=4)))
+async def test_words_arrive_in_as_many_deltas_as_the_step_asks_for(cli: RealCli) -> None:
+    frames = await cli.turn(script("hi", text("abcdefgh", chunks=4)))
     assert deltas(frames, "text") == ["ab", "cd", "ef", "gh"]
     assert frames[-1]["result"] == "abcdefgh"
 
 
-async def test_a_thought_comes_before_the_words(sandbox: Sandbox) -> None:
-    async with running(sandbox, "--include-partial-messages") as cli:
-        frames = await cli.turn(script("hi", thinking("Hmm.", "Well.")))
+async def test_a_thought_comes_before_the_words(cli: RealCli) -> None:
+    frames = await cli.turn(script("hi", thinking("Hmm.", "Well.")))
     said = [frame["message"]["content"][0]["type"] for frame in frames if frame["type"] == "assistant"]
     assert said == ["thinking", "text"]
     assert deltas(frames, "thinking") == ["Hmm."]
 
 
-async def test_a_tool_call_really_runs_and_the_model_gets_its_result(sandbox: Sandbox, model: ScriptedModel) -> None:
-    async with running(sandbox) as cli:
-        frames = await cli.turn(script("hi", tool("Bash", command="echo $((6*7))"), "It is ${tool_result}."))
+async def test_a_tool_call_really_runs_and_the_model_gets_its_result(cli: RealCli, busy_model: ScriptedModel) -> None:
+    frames = await cli.turn(script("hi", tool("Bash", command="echo $((6*7))"), "It is ${tool_result}."))
     assert results(frames) == ["42"]
     assert frames[-1]["result"] == "It is 42."
-    assert [result.text for result in model.requests[-1].tool_results] == ["42"]
+    assert [result.text for result in busy_model.requests[-1].tool_results] == ["42"]
 
 
-async def test_every_call_of_one_message_gets_its_own_result(sandbox: Sandbox, model: ScriptedModel) -> None:
+async def test_every_call_of_one_message_gets_its_own_result(cli: RealCli, busy_model: ScriptedModel) -> None:
     calls = [{**tool("Bash", command=f"echo {name}"), "id": f"toolu_{name}"} for name in ("one", "two")]
-    async with running(sandbox) as cli:
-        await cli.turn(script("hi", parallel("Both.", *calls), "Done."))
-    last = model.requests[-1]
+    await cli.turn(script("hi", parallel("Both.", *calls), "Done."))
+    last = busy_model.requests[-1]
     by_call = {result.tool_use_id: result.text for result in last.tool_results}  # in no certain order
     assert (by_call, last.step) == ({"toolu_one": "one", "toolu_two": "two"}, 1)
 
@@ -217,10 +232,10 @@ async def test_plan_mode_can_be_entered_by_the_model(sandbox: Sandbox) -> None:
     assert cli.questions[-1]["input"]["plan"] == "Rest."
 
 
-async def test_a_step_can_fail_a_few_times_and_then_succeed(sandbox: Sandbox, model: ScriptedModel) -> None:
-    async with running(sandbox, CLAUDE_CODE_MAX_RETRIES="3") as cli:
-        frames = await cli.turn(script("hi", fail(529, times=2, then="Fine.")))
-    assert [request.status for request in model.requests] == [529, 529, 200]
+async def test_a_step_can_fail_a_few_times_and_then_succeed(cli: RealCli, busy_model: ScriptedModel) -> None:
+    before = len(busy_model.requests)
+    frames = await cli.turn(script("hi", fail(529, times=2, then="Fine.")))
+    assert [request.status for request in busy_model.requests[before:]] == [529, 529, 200]
     assert [frame.get("error_status") for frame in frames if frame.get("subtype") == "api_retry"] == [
         529,
         529,
@@ -228,9 +243,8 @@ async def test_a_step_can_fail_a_few_times_and_then_succeed(sandbox: Sandbox, mo
     assert frames[-1]["result"] == "Fine."
 
 
-async def test_a_step_that_always_fails_ends_the_turn_with_an_error(sandbox: Sandbox) -> None:
-    async with running(sandbox, CLAUDE_CODE_MAX_RETRIES="1") as cli:
-        frames = await cli.turn(script("hi", fail(400, message="no such thing")))
+async def test_a_step_that_always_fails_ends_the_turn_with_an_error(cli: RealCli) -> None:
+    frames = await cli.turn(script("hi", fail(400, message="no such thing")))
     assert frames[-1]["is_error"]
     assert frames[-1]["api_error_status"] == 400
     assert "no such thing" in frames[-1]["result"]
@@ -242,55 +256,45 @@ async def test_a_bad_key_is_refused(sandbox: Sandbox) -> None:
     assert frames[-1]["api_error_status"] == 401
 
 
-async def test_a_cut_stream_is_tried_again(sandbox: Sandbox, model: ScriptedModel) -> None:
-    async with running(sandbox, CLAUDE_CODE_MAX_RETRIES="2") as cli:
-        frames = await cli.turn(script("hi", cut("The whole sentence.", times=1)))
-    assert len(model.requests) == 2
+async def test_a_cut_stream_is_tried_again(cli: RealCli, busy_model: ScriptedModel) -> None:
+    before = len(busy_model.requests)
+    frames = await cli.turn(script("hi", cut("The whole sentence.", times=1)))
+    assert len(busy_model.requests) == before + 2
     assert frames[-1]["result"] == "The whole sentence."
 
 
-async def test_a_stalled_stream_can_be_interrupted(sandbox: Sandbox, model: ScriptedModel) -> None:
-    async with running(sandbox, "--include-partial-messages") as cli:
-        await cli.say(script("hi", stall("Wait for it")))
-        await cli.until("stream_event")
-        await cli.control(subtype="interrupt")
-        frames = await cli.until("result")
-        assert frames[-1]["terminal_reason"] == "aborted_streaming"
-        assert (await cli.turn(script("again", "Here I am.")))[-1]["result"] == "Here I am."
+async def test_a_stalled_stream_can_be_interrupted(cli: RealCli) -> None:
+    await cli.say(script("hi", stall("Wait for it")))
+    await cli.until("stream_event")
+    await cli.control(subtype="interrupt")
+    frames = await cli.until("result")
+    assert frames[-1]["terminal_reason"] == "aborted_streaming"
+    assert (await cli.turn(script("again", "Here I am.")))[-1]["result"] == "Here I am."
 
 
-@pytest.mark.parametrize("steps", [[structured({"a": 1})], ["no", structured({"a": 1})]])
-async def test_structured_output_is_handed_in(sandbox: Sandbox, steps: list[StepObject | str]) -> None:
+async def test_structured_output_is_handed_in_unless_the_model_never_complies(sandbox: Sandbox) -> None:
+    steps: list[list[StepObject | str]] = [[structured({"a": 1})], ["no", structured({"a": 1})], ["no", "no", "no"]]
     async with running(sandbox, "--json-schema", SCHEMA) as cli:
-        frames = await cli.turn(script("hi", *steps))
-    assert frames[-1]["structured_output"] == {"a": 1}
+        ends = [(await cli.turn(script("hi", *one)))[-1] for one in steps]
+    assert [end.get("structured_output") for end in ends] == [{"a": 1}, {"a": 1}, None]
+    assert ends[-1]["subtype"] == "success"
 
 
-async def test_a_model_that_never_complies_leaves_no_structured_output(sandbox: Sandbox) -> None:
-    async with running(sandbox, "--json-schema", SCHEMA) as cli:
-        frames = await cli.turn(script("hi", "no", "no", "no"))
-    assert frames[-1]["subtype"] == "success"
-    assert frames[-1].get("structured_output") is None
-
-
-async def test_the_usage_of_a_step_is_in_the_result(sandbox: Sandbox) -> None:
+async def test_the_usage_of_a_step_is_in_the_result(cli: RealCli) -> None:
     usage = {"input_tokens": 1234, "output_tokens": 56, "cache_read_input_tokens": 7}
-    async with running(sandbox) as cli:
-        frames = await cli.turn(script("hi", text("ok", usage=usage)))
+    frames = await cli.turn(script("hi", text("ok", usage=usage)))
     assert {name: frames[-1]["usage"][name] for name in usage} == usage
 
 
-async def test_the_stop_reason_of_a_step_is_in_the_result(sandbox: Sandbox) -> None:
-    async with running(sandbox) as cli:
-        frames = await cli.turn(script("hi", modify("Enough.", stop_reason="stop_sequence")))
+async def test_the_stop_reason_of_a_step_is_in_the_result(cli: RealCli) -> None:
+    frames = await cli.turn(script("hi", modify("Enough.", stop_reason="stop_sequence")))
     assert frames[-1]["stop_reason"] == "stop_sequence"
 
 
-async def test_a_later_prompt_brings_its_own_script(sandbox: Sandbox) -> None:
-    async with running(sandbox) as cli:
-        first = await cli.turn(script("hi", "One.", "never said"))
-        second = await cli.turn(script("hi again", "Two."))
-        third = await cli.turn("and now?")
+async def test_a_later_prompt_brings_its_own_script(cli: RealCli) -> None:
+    first = await cli.turn(script("hi", "One.", "never said"))
+    second = await cli.turn(script("hi again", "Two."))
+    third = await cli.turn("and now?")
     assert [frames[-1]["result"] for frames in (first, second, third)] == ["One.", "Two.", "script done"]
 
 
@@ -321,10 +325,9 @@ async def test_a_subagent_plays_the_script_in_its_own_prompt(
     assert len({request.session_id for request in model.requests}) == 1
 
 
-async def test_a_title_is_given_without_playing_a_step(sandbox: Sandbox) -> None:
-    async with running(sandbox) as cli:
-        await cli.control(subtype="generate_session_title", description=script("x", tool("Bash")), persist=False)
-        reply = (await cli.until("control_response"))[-1]
+async def test_a_title_is_given_without_playing_a_step(cli: RealCli) -> None:
+    await cli.control(subtype="generate_session_title", description=script("x", tool("Bash")), persist=False)
+    reply = (await cli.until("control_response"))[-1]
     assert reply["response"]["response"] == {"title": "Scripted session"}
 
 

@@ -65,14 +65,8 @@ async def nobody_is_asked_by_default(caller: Caller) -> None:
     report = await caller.ok("claude_code", prompt=prompt)
     assert not (caller.sandbox.project / "there").exists()
     assert [denial["tool_name"] for denial in report["permissionDenials"]] == ["Bash"]
-    report = await caller.ok("claude_code", prompt=HELLO, permissionMode="plan")
+    report = await caller.ok("claude_code", prompt=HELLO, permissionMode="plan", hubServers=[])
     assert "--permission-mode=plan" in argv(caller, report)
-
-
-@checks("disallowedTools")
-async def disallowed_tools_are_not_offered(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, disallowedTools=["Bash"])
-    assert "Bash" not in caller.requests(report)[0].tools
 
 
 @checks("tools")
@@ -101,12 +95,6 @@ async def turns_are_limited(caller: Caller) -> None:
     assert result.is_error
     assert result.structured_content is not None
     assert result.structured_content["errorSubtype"] == "error_max_turns"
-
-
-@checks("model")
-async def the_model_is_asked_for(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, model="claude-sonnet-4-5")
-    assert caller.requests(report)[0].model == "claude-sonnet-4-5"
 
 
 @checks("systemPrompt")
@@ -148,33 +136,49 @@ async def the_turn_is_limited_in_time(caller: Caller) -> None:
     assert "can be continued" in message
 
 
-@checks("effort")
-async def the_effort_reaches_the_model(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, effort="low")
-    assert "--effort=low" in argv(caller, report)
-    assert body(caller, report)["output_config"]["effort"] == "low"
-    code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
-    assert code == "INVALID_ARGUMENT"
-    assert "xhigh" in message
-
-
-@checks("betas")
-async def betas_are_asked_for(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, betas=["context-1m-2025-08-07"])
-    assert "context-1m-2025-08-07" in caller.requests(report)[0].headers["anthropic-beta"]
-    code, _ = await caller.refused("claude_code", prompt=HELLO, betas=["time-travel"])
-    assert code == "INVALID_ARGUMENT"
-
-
-@checks("additionalDirectories")
-async def other_directories_can_be_worked_in(caller: Caller) -> None:
-    other = caller.sandbox.root / "other"
+@checks(
+    *("effort", "betas", "additionalDirectories", "disallowedTools", "fallbackModel", "debug", "debugFile"),
+    *("includePartialMessages", "env", "enableFileCheckpointing"),
+)
+async def many_options_hold_side_by_side(caller: Caller) -> None:
+    """Each start of the CLI takes half a second: these do not depend on each other."""
+    other, log = caller.sandbox.root / "other", caller.sandbox.root / "debug.log"
     other.mkdir()
     (other / "note").write_text("found it", encoding="utf-8")
     read = script("Read", tool("Read", file_path=str(other / "note")), "${tool_result}")
-    report = await caller.ok("claude_code", prompt=read, additionalDirectories=[str(other)])
+    report = await caller.ok(
+        "claude_code",
+        prompt=read,
+        effort="low",
+        betas=["context-1m-2025-08-07"],
+        additionalDirectories=[str(other)],
+        disallowedTools=["Bash"],
+        fallbackModel="claude-haiku-4-5",
+        debug=True,
+        debugFile=str(log),
+        includePartialMessages=False,
+        env={"GREETING": "hi"},
+        enableFileCheckpointing=True,
+    )
     assert "found it" in report["result"]
-    assert f"--add-dir={other}" in argv(caller, report)
+    expected = {"--effort=low", f"--add-dir={other}", "--fallback-model=claude-haiku-4-5", "--debug"}
+    assert expected - set(argv(caller, report)) == set()
+    assert "--include-partial-messages" not in argv(caller, report)
+    assert body(caller, report)["output_config"]["effort"] == "low"
+    first = caller.requests(report)[0]
+    assert "context-1m-2025-08-07" in first.headers["anthropic-beta"]
+    assert "Bash" not in first.tools
+    assert log.stat().st_size > 0
+    variables = psutil.Process(caller.session(report).pid).environ()
+    assert (variables["GREETING"], variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"]) == ("hi", "1")
+
+
+async def test_options_with_values_that_there_are_not_are_refused(caller: Caller) -> None:
+    code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
+    assert code == "INVALID_ARGUMENT"
+    assert "xhigh" in message
+    code, _ = await caller.refused("claude_code", prompt=HELLO, betas=["time-travel"])
+    assert code == "INVALID_ARGUMENT"
 
 
 @checks("outputFormat")
@@ -185,9 +189,10 @@ async def the_output_has_the_form_asked_for(caller: Caller) -> None:
     assert report["structuredOutput"] == {"n": 3}
 
 
-@checks("thinking")
-async def thinking_is_chosen(caller: Caller) -> None:
+@checks("thinking", "model")
+async def model_and_thinking_are_chosen(caller: Caller) -> None:
     off = await caller.ok("claude_code", prompt=HELLO, model="claude-sonnet-4-5", thinking={"type": "disabled"})
+    assert caller.requests(off)[0].model == "claude-sonnet-4-5"
     assert body(caller, off).get("thinking", {"type": "disabled"})["type"] == "disabled"
     budget = await caller.ok("claude_code", prompt=HELLO, thinking={"type": "enabled", "budgetTokens": 2000})
     assert "--max-thinking-tokens=2000" in argv(caller, budget)
@@ -239,31 +244,6 @@ async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
     assert not (caller.sandbox.project / "outside").exists()
 
 
-@checks("fallbackModel")
-async def a_fallback_model_is_named(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, fallbackModel="claude-haiku-4-5")
-    assert "--fallback-model=claude-haiku-4-5" in argv(caller, report)
-
-
-@checks("enableFileCheckpointing", "env")
-async def variables_reach_the_process(caller: Caller) -> None:
-    prompt = script("Tell", tool("Bash", command="echo $GREETING"), "${tool_result}")
-    report = await caller.ok(
-        "claude_code", prompt=prompt, allowedTools=["Bash"], env={"GREETING": "hi"}, enableFileCheckpointing=True
-    )
-    assert report["result"] == "hi"
-    pid = caller.session(report).pid
-    assert psutil.Process(pid).environ()["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"] == "1"
-
-
-@checks("includePartialMessages")
-async def partial_messages_can_be_left_out(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, includePartialMessages=False)
-    assert "--include-partial-messages" not in argv(caller, report)
-    report = await caller.ok("claude_code", prompt=HELLO)
-    assert "--include-partial-messages" in argv(caller, report)
-
-
 @checks("settingSources")
 async def setting_sources_are_chosen(caller: Caller) -> None:
     settings = caller.sandbox.home / ".claude" / "settings.json"
@@ -282,15 +262,6 @@ async def a_server_that_the_hub_does_not_have_is_refused(caller: Caller) -> None
     code, message = await caller.refused("claude_code", prompt=HELLO, hubServers=["nobody"])
     assert code == "INVALID_ARGUMENT"
     assert "no server 'nobody'" in message
-    await caller.ok("claude_code", prompt=HELLO, hubServers=[])
-
-
-@checks("debug", "debugFile")
-async def debugging_writes_a_file(caller: Caller) -> None:
-    where = caller.sandbox.root / "debug.log"
-    report = await caller.ok("claude_code", prompt=HELLO, debug=True, debugFile=str(where))
-    assert "--debug" in argv(caller, report)
-    assert where.stat().st_size > 0
 
 
 @checks("images")
@@ -298,6 +269,7 @@ async def the_model_sees_an_image(caller: Caller) -> None:
     """From where images may come, and which ones, is tested in test_images."""
     report = await caller.ok("claude_code", prompt=HELLO, images=[url(png())])
     assert seen(caller, report) == [png()]
+    assert "--include-partial-messages" in argv(caller, report)  # unless they are left out
 
 
 @checks("worktree")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.model.states import State
-from claude_code_mcp.testing.script import fail, script, stall, text, tool
+from claude_code_mcp.testing.script import fail, parallel, script, stall, text, tool
 
 from .conftest import Caller, StartCaller
 
@@ -64,16 +64,16 @@ async def test_the_bundle_has_the_last_messages(caller: Caller) -> None:
 
 
 async def test_a_hundred_messages_by_default(caller: Caller) -> None:
-    calls = [tool("Bash", command=f"echo {number}") for number in range(60)]
-    bundle = await query(caller, script("Work", *calls, "done"), allowedTools=["Bash"])
+    calls = parallel(*(tool("Bash", command=f"echo {number}") for number in range(6)))
+    bundle = await query(caller, script("Work", *[calls] * 10, "done"), allowedTools=["Bash"])
     assert len(bundle["messages"]) == 100
     assert bundle["messages"][-1]["type"] == "result"
     assert bundle["truncated"]["total"] > 120
 
 
 async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller) -> None:
-    chunk = text("0123456789abcdef", repeat=1 << 16)
-    large = [chunk | tool("Bash", command="true") for _ in range(20)]
+    chunk = text("0123456789abcdef", repeat=5 << 15)
+    large = [chunk | tool("Bash", command="true") for _ in range(8)]
     bundle = await query(caller, script("Write", *large, "done"), allowedTools=["Bash"])
     assert bundle["truncated"]["total"] - bundle["truncated"]["returned"] >= 4
     assert bundle["messages"][-1]["type"] == "result"

@@ -4,7 +4,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import psutil
 import pytest
@@ -45,16 +44,15 @@ def deltas_of(notifications: list[Json]) -> list[str]:
     return [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
 
 
-EVERY_WIRE = [
-    pytest.mark.parametrize("transport", ["stdio", "http"]),
-    pytest.mark.parametrize("era", [LEGACY, MODERN]),
-]
-
-
-def on_every_wire(test: Any) -> Any:
-    for mark in EVERY_WIRE:
-        test = mark(test)
-    return test
+on_every_wire = pytest.mark.parametrize(
+    ("transport", "era"),
+    [
+        ("stdio", LEGACY),
+        ("http", MODERN),
+        pytest.param("stdio", MODERN, marks=pytest.mark.soak),
+        pytest.param("http", LEGACY, marks=pytest.mark.soak),
+    ],
+)
 
 
 @on_every_wire
@@ -104,7 +102,7 @@ def _texts(sandbox: Sandbox, session_id: str) -> Iterator[str]:
                 yield from (block["text"] for block in entry["message"]["content"] if block["type"] == "text")
 
 
-@pytest.mark.parametrize("era", [LEGACY, MODERN])
+@pytest.mark.parametrize("era", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
 def test_a_client_that_stops_reading_its_pipe_stops_nobody(
     era: str, environment: dict[str, str], sandbox: Sandbox
 ) -> None:

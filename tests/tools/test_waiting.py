@@ -16,7 +16,9 @@ from .conftest import Caller, StartCaller
 HELLO = script("Say hello", "hello")
 SLOW = text("mine", chunks=4, interval=0.2)
 """The last answer of a turn: a message that comes meanwhile finds nothing left to join."""
-BOTH_ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+ERA, OTHER_ERA = "legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)
+EITHER_ERA = pytest.mark.parametrize("mode", [ERA, OTHER_ERA])
+"""Nothing that differs between the eras is at work here."""
 
 
 class Arrival:
@@ -50,7 +52,7 @@ def messages_read(session: Session) -> int:
     return len({item["command_uuid"] for item in reported})
 
 
-@BOTH_ERAS
+@EITHER_ERA
 async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
     call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", SLOW)))
@@ -76,7 +78,7 @@ async def test_a_call_returns_with_its_own_turn_while_another_still_runs(caller:
     assert stopped["status"] == "interrupted"
 
 
-@BOTH_ERAS
+@EITHER_ERA
 async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode, allow_disk_resume=True)
     first = await caller.ok("claude_code", prompt=HELLO)
@@ -96,7 +98,7 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
         assert results[accepted]["result"] == f"answer {accepted}"
 
 
-@BOTH_ERAS
+@EITHER_ERA
 async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=script("Work", SLOW)))

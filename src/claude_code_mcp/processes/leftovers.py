@@ -105,7 +105,7 @@ def is_stale(pid: int) -> bool:
 
 def _stale_mark(pid: int) -> str | None:
     try:
-        mark = _mark_of(psutil.Process(pid))
+        mark = mark_of(psutil.Process(pid))
     except psutil.Error:
         return None
     return mark if mark and _owner_is_gone(mark) else None
@@ -116,7 +116,7 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
     ended: set[int] = set()
     until = time.monotonic() + _SWEEP_TIMEOUT
     while time.monotonic() < until:
-        marked = [(process, mark) for process in psutil.process_iter() if (mark := _mark_of(process)) is not None]
+        marked = [(process, mark) for process in psutil.process_iter() if (mark := mark_of(process)) is not None]
         found = [process for process, mark in marked if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
@@ -128,7 +128,7 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
     return len(ended)
 
 
-def _mark_of(process: psutil.Process) -> str | None:
+def mark_of(process: psutil.Process) -> str | None:
     """The mark of a living process, None if it has none; empty if that cannot be told yet."""
     try:
         environment = process.environ()

@@ -9,8 +9,9 @@ _INHERITED_ON_WINDOWS = (
     "PATH", "PATHEXT", "SYSTEMROOT", "WINDIR", "SYSTEMDRIVE", "COMSPEC", "NUMBER_OF_PROCESSORS",
     "PROCESSOR_ARCHITECTURE", "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMDATA", "USERNAME",
 )  # fmt: skip
-_SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0"}
-"""A process that lives for a few turns loses a sixth of its time to a compiler whose work never pays."""
+_SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0", "BUN_JSC_numberOfGCMarkers": "1"}
+"""A process that lives for a few turns loses a sixth of its time to a compiler whose work never pays, and to threads
+that wait for garbage to collect."""
 _XDG = ("cache", "config", "data", "state")
 
 
