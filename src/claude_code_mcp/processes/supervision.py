@@ -32,8 +32,9 @@ _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
 """All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
 without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
-NICENESS = 10
-"""How far a child's priority is below ours: what the command `nice` uses when it is told nothing."""
+NICENESS = 7
+"""How far a child's priority is below ours: with 5 the server was late beside forty sessions at work, and with more
+than it takes a session would starve beside other programs of the machine."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
