@@ -3,18 +3,14 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
-from claude_code_mcp.processes import supervision
 from claude_code_mcp.processes.environment import MARK
-from claude_code_mcp.processes.leftovers import end_stale, is_stale, mark_of, new_mark, started_at, sweep, sweep_stale
+from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
 
 from ..claude.conftest import gone, mark_of_a_dead_server, runs
 
@@ -58,19 +54,6 @@ async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for() -> No
     process = await asyncio.create_subprocess_exec("/bin/sh", "-c", becoming, env={}, start_new_session=True)
     assert await sweep(mark) == 1
     assert await process.wait() == -signal.SIGKILL
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only there is a supervisor")
-def test_a_supervisor_which_has_no_environment_is_not_waited_for() -> None:
-    script = str(Path(supervision.__file__).with_name("supervisor.py"))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        argv = [sys.executable, "-I", "-S", script, str(theirs.fileno()), "0"]
-        process = subprocess.Popen(argv, env={}, pass_fds=[theirs.fileno()])
-        while not psutil.Process(process.pid).cmdline():  # in the middle of `exec`
-            pass
-        assert mark_of(psutil.Process(process.pid)) is None
-    assert process.wait() == 0
 
 
 async def test_a_sweep_of_nothing_does_nothing() -> None:

@@ -33,8 +33,6 @@ _YOUNG = 2.0
 """Seconds after its start in which a process may still be in the middle of `exec`."""
 _KERNEL_THREADS = 2
 """The parent of all threads of the Linux kernel."""
-_SUPERVISOR = os.path.join("processes", "supervisor.py")
-"""How the script of a supervisor ends, in the command line of it and of its keepers, of whichever installation."""
 _START_TOLERANCE = 2
 """By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
@@ -105,7 +103,7 @@ def is_stale(pid: int) -> bool:
 
 def _stale_mark(pid: int) -> str | None:
     try:
-        mark = mark_of(psutil.Process(pid))
+        mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
         return None
     return mark if mark and _owner_is_gone(mark) else None
@@ -116,7 +114,7 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
     ended: set[int] = set()
     until = time.monotonic() + _SWEEP_TIMEOUT
     while time.monotonic() < until:
-        marked = [(process, mark) for process in psutil.process_iter() if (mark := mark_of(process)) is not None]
+        marked = [(process, mark) for process in psutil.process_iter() if (mark := _mark_of(process)) is not None]
         found = [process for process, mark in marked if mark and wanted(mark)]
         for process in found:
             with contextlib.suppress(psutil.Error):
@@ -128,7 +126,7 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
     return len(ended)
 
 
-def mark_of(process: psutil.Process) -> str | None:
+def _mark_of(process: psutil.Process) -> str | None:
     """The mark of a living process, None if it has none; empty if that cannot be told yet."""
     try:
         environment = process.environ()
@@ -141,15 +139,9 @@ def mark_of(process: psutil.Process) -> str | None:
 
 def _unreadable_mark(process: psutil.Process) -> str | None:
     """Empty for a process in the middle of `exec`, which shows no environment yet; None for one that never will: a
-    thread of the kernel, a process that has cleared it, or a supervisor or keeper, which are started without one. What
-    a keeper has forked looks like it until its `exec`, and the kernel ends that one with the keeper."""
+    thread of the kernel, or a process that has cleared it."""
     young = time.time() - process.create_time() < _YOUNG
-    awaited = young and process.ppid() != _KERNEL_THREADS and not _supervises(process)
-    return "" if awaited else None
-
-
-def _supervises(process: psutil.Process) -> bool:
-    return any(argument.endswith(_SUPERVISOR) for argument in process.cmdline()[:5])
+    return "" if young and process.ppid() != _KERNEL_THREADS else None
 
 
 def _sweep_stale() -> int:
