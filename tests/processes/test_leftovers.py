@@ -50,8 +50,9 @@ async def test_a_sweep_ends_what_carries_its_mark_and_nothing_else(leave: Leave)
 async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for() -> None:
     """As in the middle of `exec`, only longer."""
     mark = new_mark()
-    becoming = f"sleep 0.3; exec /usr/bin/env {MARK}={mark} /bin/sleep 600"
-    process = await asyncio.create_subprocess_exec("/bin/sh", "-c", becoming, env={}, start_new_session=True)
+    becoming = f"import os, time; time.sleep(0.3); os.execve('/bin/sleep', ['sleep', '600'], {{{MARK!r}: {mark!r}}})"
+    argv = [sys.executable, "-I", "-S", "-c", becoming]
+    process = await asyncio.create_subprocess_exec(*argv, env={}, start_new_session=True)
     assert await sweep(mark) == 1
     assert await process.wait() == -signal.SIGKILL
 
