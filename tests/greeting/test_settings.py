@@ -21,6 +21,7 @@ _OTHER_VALUES = {
     "memory_limit": ["off", "6GiB"],
     "spare_processes": ["2"],
     "client_metadata_url": ["https://example.com/client.json"],
+    "http_proxies": ["10.0.0.0/8"],
     "identity_provider_port": ["8080"],
     "web_url": ["https://claude.example.org"],
 }

@@ -46,7 +46,7 @@ def test_the_programs_of_shared_servers_see_no_token_of_the_server(target: Targe
     assert any("a_server.py" in " ".join(item.cmdline()) for item in below)
     for environment in seen:
         names = {name for name in environment if name.startswith("CLAUDE_CODE_MCP_")}
-        assert names <= {"CLAUDE_CODE_MCP_MARK", "CLAUDE_CODE_MCP_DEPTH"}
+        assert names <= {"CLAUDE_CODE_MCP_MARK", "CLAUDE_CODE_MCP_DEPTH", "CLAUDE_CODE_MCP_SUPERVISOR"}
     secrets = Path(target.environment["CLAUDE_CODE_MCP_TOKENS_FILE"]).read_text().split()[1::2]
     shown = [" ".join(item.cmdline()) for item in below] + [json.dumps(item) for item in seen]
     assert not [text for text in shown for secret in secrets if secret in text]

@@ -40,6 +40,8 @@ export class ConversationView implements Watcher {
   /** It could not be read; it is read again when the server can be reached. */
   private stale = false;
   private following = true;
+  /** Where the scroller was when it was last looked at. */
+  private top = 0;
 
   constructor(private id: string, private readonly around: Surroundings, private wanted: string | null) {
     this.composer = new Composer((text, images) => this.say(text, images), () => this.interrupt());
@@ -188,7 +190,7 @@ export class ConversationView implements Watcher {
         void this.load();
         break;
     }
-    if (atEnd) requestAnimationFrame(() => this.toEnd());
+    if (atEnd) requestAnimationFrame(() => this.following && this.toEnd());
   }
 
   /** Numbers in events count from the server's start, those of the transcript from the session's. */
@@ -324,9 +326,13 @@ export class ConversationView implements Watcher {
     this.setLive();
   }
 
+  /** Who scrolls up no longer follows, and who comes to the end does again. More may have come below meanwhile: that
+   * the end is far does not mean that somebody has left it. */
   private scrolled(): void {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    this.following = scrollHeight - scrollTop - clientHeight < NEAR_END && !this.shown.cutEnd;
+    const atEnd = scrollHeight - scrollTop - clientHeight < NEAR_END;
+    this.following = !this.shown.cutEnd && (atEnd || (this.following && scrollTop >= this.top));
+    this.top = scrollTop;
     this.shown.scrolled();
     this.drawNewest();
   }
@@ -339,5 +345,6 @@ export class ConversationView implements Watcher {
   private toEnd(): void {
     if (this.questions.size) return;
     this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.top = this.scroller.scrollTop;
   }
 }
