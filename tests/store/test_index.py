@@ -1,5 +1,6 @@
 """What is known of transcripts is kept between runs, read on from where it was left, and never trusted when damaged."""
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -130,6 +131,19 @@ def test_the_index_is_for_its_owner_alone(disk: Disk) -> None:
     assert len(modes) >= 1
     assert set(modes.values()) == {0}
     assert index_file(disk).parent.stat().st_mode & 0o077 == 0
+
+
+def test_an_index_that_another_process_keeps_locked_hides_nothing(disk: Disk) -> None:
+    first = disk.session("number one")
+    assert ids(kept(disk), text="number") == [first]
+    second = disk.session("number two")
+    with contextlib.closing(sqlite3.connect(index_file(disk), isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        locked = kept(disk)
+        assert ids(locked, text="number") == [second, first]
+        assert ids(locked, text="two") == [second]
+        other.execute("ROLLBACK")
+    assert ids(locked, text="two") == [second]
 
 
 def test_several_processes_share_one_index(disk: Disk) -> None:

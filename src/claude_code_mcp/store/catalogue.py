@@ -12,7 +12,7 @@ import os
 import threading
 import unicodedata
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
@@ -181,8 +181,11 @@ class Catalogue:
 
     def _named(self, text: str, history: dict[str, HistoryEntry]) -> set[str]:
         """The sessions whose names or prompts contain a text."""
-        self._index_all()
-        named = {_session_of(path) for path in self.index.containing(text)}
+        unnoted, found = self._index_all(), self.index.containing(text)
+        if found is None:
+            unnoted, found = (*self._table.files().values(),), set()
+        found |= {file.path for file in unnoted if text in _row(file, self._summary(file))[2]}
+        named = {_session_of(path) for path in found}
         for session_id, past in history.items():
             if any(text in part.casefold() for part in (past.first_prompt, past.project, session_id) if part):
                 named.add(session_id)
@@ -274,19 +277,23 @@ class Catalogue:
         earlier = load(facts)
         return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
 
-    def _index_all(self) -> None:
-        """Brings the index up to date with every transcript, some hundreds at a time."""
+    def _index_all(self) -> Sequence[File]:
+        """Brings the index up to date with every transcript, some hundreds at a time; returns those that it could not
+        note."""
         with self._indexing:
             files = self._table.files()
             if self._indexed is files:
-                return
+                return []
             current = self.index.current(files)
+            unnoted: MutableSequence[File] = []
             missing = [file for file in files.values() if file.path not in current]
             for start in range(0, len(missing), _WRITTEN_AT_ONCE):
                 some = missing[start : start + _WRITTEN_AT_ONCE]
-                self.index.note([_row(file, self._read(file)) for file in some])
+                if not self.index.note([_row(file, self._read(file)) for file in some]):
+                    unnoted += some
             self.index.forget(self.index.paths() - files.keys())
-            self._indexed = files
+            self._indexed = None if unnoted else files
+            return unnoted
 
 
 def _session_of(path: str) -> str:

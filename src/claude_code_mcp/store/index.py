@@ -1,15 +1,16 @@
 """What is known of files, kept in an SQLite file between runs: by path, with the time and the size it was known at.
 
 It is a cache and nothing else. One that is damaged or of another version is removed and built anew; where none can be
-written, everything is known for this process alone; a row that another process is writing at the same moment is left
-for the next time. Several threads and several processes may use one file. It has the beginnings of prompts in it, so it
-is for its owner alone. All functions block on the disk.
+written, everything is known for this process alone. One that another process keeps locked knows nothing for a moment,
+and notes nothing: callers read the files instead. Several threads and several processes may use one file. It has the
+beginnings of prompts in it, so it is for its owner alone. All functions block on the disk.
 """
 
 import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _VERSION = 1
 _BUSY_SECONDS = 2.0
+_REST_SECONDS = 2.0
+"""For how long one that was locked is left alone, so that nobody waits for it once for every file."""
 _AT_ONCE = 500
 """Values in one statement: SQLite takes no more than 999 everywhere."""
 _SCHEMA = """
@@ -44,6 +47,7 @@ class FileIndex:
         self._path = path
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._rests_until = 0.0
 
     def known(self, files: Iterable[File]) -> dict[str, str]:
         """The facts of those files that are still as they were when the facts were noted, by path."""
@@ -64,64 +68,68 @@ class FileIndex:
         rows = self._run("SELECT path, mtime_ns, size FROM files", ())
         return {
             path
-            for path, mtime_ns, size in rows
+            for path, mtime_ns, size in rows or ()
             if (file := files.get(path)) is not None and (file.mtime_ns, file.size) == (mtime_ns, size)
         }
 
-    def containing(self, text: str) -> set[str]:
-        """The paths whose searched text contains this, which must be casefolded."""
-        return {
-            path for (path,) in self._run("SELECT path FROM files WHERE instr(searched, ?) > 0", (_storable(text),))
-        }
+    def containing(self, text: str) -> set[str] | None:
+        """The paths whose searched text contains this, which must be casefolded; None if that cannot be told now."""
+        rows = self._run("SELECT path FROM files WHERE instr(searched, ?) > 0", (_storable(text),))
+        return None if rows is None else {path for (path,) in rows}
 
     def everything(self) -> dict[str, str]:
         """All facts, by path."""
-        return dict(self._run("SELECT path, facts FROM files", ()))
+        return dict(self._run("SELECT path, facts FROM files", ()) or ())
 
-    def note(self, known: Iterable[tuple[File, str, str]]) -> None:
-        """Notes facts and the text to be searched, all or none of them."""
+    def note(self, known: Iterable[tuple[File, str, str]]) -> bool:
+        """Notes facts and the text to be searched, all or none of them; returns whether it has. Names that are not
+        UTF-8 are passed over."""
         rows = [
             (file.path, file.mtime_ns, file.size, facts, _storable(searched))
             for file, facts, searched in known
             if _storable(file.path) == file.path
         ]
-        if rows:
-            self._run("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows, many=True)
+        return not rows or self._run("INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?)", rows, many=True) is not None
 
     def forget(self, paths: Iterable[str]) -> None:
         """Removes what is known of files that are gone."""
         self._run("DELETE FROM files WHERE path = ?", [(path,) for path in paths], many=True)
 
     def paths(self) -> set[str]:
-        return {path for (path,) in self._run("SELECT path FROM files", ())}
+        return {path for (path,) in self._run("SELECT path FROM files", ()) or ()}
 
     def close(self) -> None:
         with self._lock:
             self._drop()
 
     def _rows(self, columns: str, paths: Iterable[str]) -> list[tuple]:  # type: ignore[type-arg]  # as SQLite has them
-        wanted, rows = [path for path in paths if _storable(path) == path], []
+        wanted = [path for path in paths if _storable(path) == path]
+        rows: list[tuple] = []  # type: ignore[type-arg]
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             marks = ",".join("?" * len(some))
-            rows += self._run(f"SELECT {columns} FROM files WHERE path IN ({marks})", some)  # noqa: S608 - no values
+            rows += self._run(f"SELECT {columns} FROM files WHERE path IN ({marks})", some) or ()  # noqa: S608 - no values
         return rows
 
-    def _run(self, statement: str, values: object, *, many: bool = False) -> list[tuple]:  # type: ignore[type-arg]
+    def _run(self, statement: str, values: object, *, many: bool = False) -> list[tuple] | None:  # type: ignore[type-arg]
+        """The rows; None if the index cannot be used now."""
         import sqlite3  # noqa: PLC0415 - not before an index is used
 
         with self._lock:
+            if time.monotonic() < self._rests_until:
+                return None
             for _ in range(2):
                 try:
                     return self._try(statement, values, many=many)
                 except sqlite3.OperationalError as error:  # locked by another process, or a disk that is full
                     log.debug("the index is not used: %s", error)
                     self._drop()
-                    return []
+                    self._rests_until = time.monotonic() + _REST_SECONDS
+                    return None
                 except sqlite3.DatabaseError as error:
                     log.warning("the index is damaged and built anew: %s", error)
                     self._remove()
-            return []
+            return None
 
     def _try(self, statement: str, values: object, *, many: bool) -> list[tuple]:  # type: ignore[type-arg]
         connection = self._connection = self._connection or self._open()
