@@ -15,6 +15,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.sandbox import SHORT_RUN
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,9 @@ class Place:
 
     def __init__(self, root: Path, model_url: str) -> None:
         self.sandbox = Sandbox(root, model_url)
-        self.environment = self.sandbox.environment()
+        environment = self.sandbox.environment()
+        # Claude Code as people have it, not as it is quickest in tests.
+        self.environment = {name: value for name, value in environment.items() if name not in SHORT_RUN}
         self.executable = find_executable()
         self.cwd = str(self.sandbox.project)
 

@@ -21,10 +21,9 @@ from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
-from ..model.usage import Totals
+from ..model.usage import Totals, Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
-from ..store.transcripts import Transcripts
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .launcher import Launch
@@ -195,13 +194,8 @@ class LiveProcess:
 
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
-        start = await asyncio.to_thread(self._find_start)
-        await asyncio.to_thread(deps.launcher.end_stray, owner.id)
-        await asyncio.to_thread(deps.launcher.check_alone, owner.id)
-        if start.resume == owner.id:
-            await asyncio.to_thread(_end_last_line, deps.stores.transcripts, owner.id)
-        if start.resume is not None:
-            self._totals = Totals(await asyncio.to_thread(deps.stores.transcripts.usage_of, start.resume))
+        start, used = await asyncio.to_thread(self._look_at_disk)
+        self._totals = Totals(used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.spent_usd
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
@@ -214,6 +208,18 @@ class LiveProcess:
             raise
         self._lifecycle.process_started(self.process.pid, start.api_ms)
         return self.process, launch
+
+    def _look_at_disk(self) -> tuple[ConversationStart, Usage]:
+        """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
+        and its transcript can be written to. Blocks; all of it is one call, since each costs a change of threads."""
+        launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
+        start = self._find_start()
+        launcher.end_stray(session_id)
+        launcher.check_alone(session_id)
+        if start.resume == session_id:
+            with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
+                transcripts.end_last_line(session_id)
+        return start, Usage() if start.resume is None else transcripts.usage_of(start.resume)
 
     def hand_to(
         self,
@@ -320,11 +326,6 @@ class LiveProcess:
         """Waits until the process is stopped and its leases are released. Cancelling the wait changes nothing."""
         if self._closing is not None:
             await asyncio.wait([self._closing])
-
-
-def _end_last_line(transcripts: Transcripts, session_id: str) -> None:
-    with contextlib.suppress(OSError):  # the turn will say if it cannot be saved
-        transcripts.end_last_line(session_id)
 
 
 class CurrentProcess:

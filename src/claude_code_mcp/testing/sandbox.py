@@ -9,7 +9,7 @@ _INHERITED_ON_WINDOWS = (
     "PATH", "PATHEXT", "SYSTEMROOT", "WINDIR", "SYSTEMDRIVE", "COMSPEC", "NUMBER_OF_PROCESSORS",
     "PROCESSOR_ARCHITECTURE", "PROGRAMFILES", "PROGRAMFILES(X86)", "PROGRAMDATA", "USERNAME",
 )  # fmt: skip
-_SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0", "BUN_JSC_numberOfGCMarkers": "1"}
+SHORT_RUN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useConcurrentJIT": "0", "BUN_JSC_numberOfGCMarkers": "1"}
 """A process that lives for a few turns loses a sixth of its time to a compiler whose work never pays, and to threads
 that wait for garbage to collect."""
 _XDG = ("cache", "config", "data", "state")
@@ -48,7 +48,7 @@ class Sandbox:
         inherited = _INHERITED_ON_WINDOWS if windows else _INHERITED
         kept = {name: os.environ[name] for name in inherited if name in os.environ}
         places = self._windows_places() if windows else self._posix_places()
-        return {**kept, **places, **_SHORT_RUN, **model_environment(self.model_url), **extra}
+        return {**kept, **places, **SHORT_RUN, **model_environment(self.model_url), **extra}
 
     def _posix_places(self) -> dict[str, str]:
         xdg = {f"XDG_{kind.upper()}_HOME": str(self.home / ".xdg" / kind) for kind in _XDG}
