@@ -207,10 +207,10 @@ def test_a_message_counts_as_lost_only_if_that_is_certain(tmp_path: Path, conten
 )
 def test_a_first_look_finds_only_what_is_whole_and_near_the_end(tmp_path: Path, content: bytes, seen: bool) -> None:
     transcripts = written(tmp_path, content)
-    assert transcripts.is_written(ID, "/code", "a1") is seen
-    assert not transcripts.is_written(ID, "/elsewhere", "a1")
+    assert transcripts.is_written(ID, "/code", "a1", 10) is seen
+    assert not transcripts.is_written(ID, "/elsewhere", "a1", 10)
     (tmp_path / "link").symlink_to("/code")
-    assert transcripts.is_written(ID, str(tmp_path / "link"), "a1") is seen
+    assert transcripts.is_written(ID, str(tmp_path / "link"), "a1", 10) is seen
 
 
 @pytest.mark.parametrize(("before", "after"), [(LINE, LINE), (b'{"cut', b'{"cut\n'), (b"", b"")])

@@ -198,7 +198,7 @@ class TurnRunner:
         session = self._session
         if turn.last_answer is None or turn.cleared or not session.options.persist:
             return False
-        return not self._deps.stores.transcripts.is_written(session.id, session.cwd, turn.last_answer[0])
+        return not self._deps.stores.transcripts.is_written(session.id, session.cwd, *turn.last_answer)
 
     async def _end_checked(self, turn: Turn, outcome: Outcome, process: ClaudeProcess) -> None:
         """Ends a turn whose answer was not seen in its transcript at once, when it is known whether that is lost.

@@ -20,6 +20,8 @@ from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_nonblocki
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
+_LAST_LINES = 16 << 10
+"""More than a process writes behind its last answer, as a rule."""
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -99,13 +101,14 @@ class Transcripts:
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
-    def is_written(self, session_id: str, cwd: str, message_id: str) -> bool:
-        """Whether one look at the end of its transcript shows a message that the process has just reported.
+    def is_written(self, session_id: str, cwd: str, message_id: str, size: int) -> bool:
+        """Whether one look at the end of its transcript shows a message that the process has just reported, and that is
+        about so long.
 
         It is one small read of bytes that were just written: this one may be called on the event loop.
         """
         path = self._expected_path(session_id, cwd)
-        line = _line_with(path, message_id, _LAST_BYTES)
+        line = _line_with(path, message_id, min(_LAST_BYTES, _LAST_LINES + 4 * size))
         return line is not None and line.endswith(b"\n") and parse(line) is not None
 
     def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
