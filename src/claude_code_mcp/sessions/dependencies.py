@@ -17,14 +17,13 @@ from ..store.transcripts import Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .policy_enforcer import PolicyEnforcer
-from .record_writer import RecordWriter
+from .record_writer import RecordWriter, StartTask
 from .session_library import SessionLibrary
 from .slots import Slots
 
 log = logging.getLogger(__name__)
 Hosted = Callable[[], AbstractAsyncContextManager[McpServerHost | None]]
 """Within what it returns there are MCP servers, or there are none."""
-StartTask = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 _GRACE = 1.0
 """Seconds that tasks have to end by themselves when the service closes."""
 

@@ -2,8 +2,9 @@
 
 A session that has changed is marked; one task per session takes its record as it is *now* and writes that. So writes
 of one session never overtake each other, and many changes in a row cost one write. A caller that waits for `saved` is
-safe from a server that is killed. The disk itself is waited for later, when the session is at rest: that may take
-longer than a short turn, and Claude Code, which writes to the same disk, would wait as well.
+safe from a server that is killed. The disk itself is waited for a moment after the session came to rest, or when the
+service closes: that may take longer than a short turn, and Claude Code, which writes to the same disk, would wait as
+well.
 """
 
 import asyncio
@@ -21,6 +22,14 @@ log = logging.getLogger(__name__)
 
 ArgumentT = TypeVar("ArgumentT")
 _LONGEST_PROMPT = 1000
+_UNTIL_DURABLE = 1.0
+"""Seconds after a turn in which the next one may begin, and is not to be slowed down."""
+
+
+class StartTask(Protocol):
+    """Starts a task that is kept until it is done. One that is `endless` is cancelled when the service closes."""
+
+    def __call__(self, work: Coroutine[Any, Any, None], endless: bool = False) -> "asyncio.Task[None]": ...
 
 
 class Recorded(Protocol):
@@ -35,9 +44,7 @@ class Recorded(Protocol):
 class RecordWriter:
     """Writes records in the background; `saved` waits for them."""
 
-    def __init__(
-        self, records: SessionRecords, start_task: "Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]"
-    ) -> None:
+    def __init__(self, records: SessionRecords, start_task: StartTask) -> None:
         self.records = records
         self._start_task = start_task
         self._changed: dict[str, Recorded] = {}
@@ -45,6 +52,7 @@ class RecordWriter:
         self._unwritten: dict[str, asyncio.Event] = {}
         """Set when the changes of a session up to now are written, though not durable yet."""
         self._not_durable: set[str] = set()
+        self._durable_soon: set[str] = set()
         self._failures: dict[str, str] = {}
         """Why the last write of a session's record failed."""
 
@@ -62,8 +70,9 @@ class RecordWriter:
                 while (session := self._changed.pop(session_id, None)) is not None:
                     at_rest = await self._write(session)
                 self._unwritten.pop(session_id).set()
-                if at_rest:
-                    await self._make_durable(session_id)
+                if at_rest and session_id not in self._durable_soon:
+                    self._durable_soon.add(session_id)
+                    self._start_task(self._make_durable_soon(session_id), endless=True)
         finally:
             del self._writing[session_id]
             if (unwritten := self._unwritten.pop(session_id, None)) is not None:
@@ -82,6 +91,13 @@ class RecordWriter:
             return False
         self._not_durable.add(session.id)
         return record.running_since is None
+
+    async def _make_durable_soon(self, session_id: str) -> None:
+        try:
+            await asyncio.sleep(_UNTIL_DURABLE)
+        finally:  # also when the service closes
+            self._durable_soon.discard(session_id)
+            await self._make_durable(session_id)
 
     async def _make_durable(self, session_id: str) -> None:
         if session_id in self._not_durable and await self._try(session_id, self.records.make_durable, session_id):

@@ -22,9 +22,10 @@ from ..claude_home import config_directory
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.options import SessionOptions
 from ..processes.child import Exit
-from .dependencies import SessionDeps, StartTask
+from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
+from .record_writer import StartTask
 
 log = logging.getLogger(__name__)
 
