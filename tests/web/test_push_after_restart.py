@@ -141,6 +141,19 @@ async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, tmp_path: P
         assert got.received.empty()
 
 
+def test_a_server_that_has_stopped_takes_nothing_from_the_next(tmp_path: Path) -> None:
+    left, stopped, following = (WaitingFiles(tmp_path) for _ in range(3))
+    waiting = Waiting("msg_00000001", "local", "r0", notice(1.0))
+    left.add(waiting)
+    left.close()
+    stopped.close()
+    assert stopped.take_over() == []
+    with pytest.raises(OSError, match="stopped"):
+        stopped.add(waiting)
+    assert following.take_over() == [waiting]
+    following.close()
+
+
 def test_nobody_takes_what_a_server_that_is_alive_has_still_to_deliver(tmp_path: Path) -> None:
     alive, other = WaitingFiles(tmp_path), WaitingFiles(tmp_path)
     mine = Waiting("msg_00000001", "local", "r0", notice(1.0))

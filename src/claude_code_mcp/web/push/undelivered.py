@@ -6,6 +6,7 @@ anyway, and of the receiver no more than its id. Every method blocks on the disk
 """
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -48,13 +49,17 @@ class WaitingFiles:
         self._directory = directory
         self._name = secrets.token_hex(8)
         self._lock: FileLock | None = None
+        self._closed = False
         self._making = threading.Lock()
 
     @property
     def _folder(self) -> Path:
-        """Our own; made, and locked, when it is needed first. Raises OSError."""
+        """Our own; made, and locked, when it is needed first. Raises OSError, also once it is closed: a lock that was
+        taken then would keep what is in it from everybody."""
         folder = self._directory / self._name
         with self._making:  # several threads may need it first
+            if self._closed:
+                raise OSError(errno.EPIPE, "the server has stopped", str(folder))
             if self._lock is None:
                 private_directory(self._directory)
                 lock = FileLock(folder.with_suffix(".lock"), mode=0o600, thread_local=False)
@@ -81,7 +86,7 @@ class WaitingFiles:
             return []
         found: list[Waiting] = []
         for name in sorted(names):
-            if name != self._name and _FOLDER.fullmatch(name):
+            if not self._closed and name != self._name and _FOLDER.fullmatch(name):
                 found += self._take_folder(self._directory / name, _MOST_TAKEN - len(found))
         return sorted(found, key=lambda waiting: waiting.notice.at)
 
@@ -107,14 +112,16 @@ class WaitingFiles:
 
     def close(self) -> None:
         """What waits stays there; nothing of us is left if nothing does."""
-        if self._lock is None:
+        with self._making:
+            self._closed = True
+            lock, self._lock = self._lock, None
+        if lock is None:
             return
         folder = self._directory / self._name
         with contextlib.suppress(OSError):
             folder.rmdir()
             folder.with_suffix(".lock").unlink()
-        self._lock.release()
-        self._lock = None
+        lock.release()
 
 
 def _read(path: Path) -> Waiting | None:
