@@ -42,19 +42,19 @@ conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
 soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands, more versions of the CLI
-	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/versions
+	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
 	$(BIN)/python -m benchmarks.shared_soak
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
-	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/versions -m '' -q
+	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/scenarios/cli_versions -m '' -q
 	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
 	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
 
 parity: setup  ## the hub against Claude Code's own client, with servers from npm and PyPI; PARITY=write renews the table
-	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/hub_parity -m '' -q
+	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/scenarios/hub_parity -m '' -q
 
 pictures: setup  ## renew the pictures of the terminal interface
 	$(BIN)/python -m claude_code_mcp.commands.tui_pictures docs/pictures

@@ -5,11 +5,10 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.clients.packages import install
-from tests.clients.serving import serve_http
-from tests.npm import Unavailable
-
 from claude_code_mcp.testing import Sandbox
+from tests.scenarios.real_clients.packages import install
+from tests.scenarios.real_clients.serving import serve_http
+from tests.support.npm import Unavailable
 
 from .suite import ERAS, Verdict, run_suite, run_task_scenarios
 

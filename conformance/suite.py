@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.clients.packages import Packages
+from tests.scenarios.real_clients.packages import Packages
 
 ERAS = ("2025-11-25", "2026-07-28")
 LIST = Path(__file__).parent / "not_applicable.toml"

@@ -19,7 +19,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from . import warm_commands
+from .support import warm_commands
 
 RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
 os.environ.setdefault(RUN, uuid.uuid4().hex)

@@ -26,8 +26,8 @@ from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.processes.lines import MAX_LINE
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from tests.conftest import StartService
 
-from ..conftest import StartService
 from .conftest import PATIENCE, Listener, Start
 
 MIB = 1 << 20

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
-
-from .. import warm_commands
-from ..hub.conftest import local, packages
+from tests.hub.conftest import local, packages
+from tests.support import warm_commands
 
 __all__ = ["packages"]  # a fixture for the tests here too
 

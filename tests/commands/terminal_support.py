@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from .. import warm_commands
-from ..shared.support import PATIENCE
+from tests.shared.support import PATIENCE
+from tests.support import warm_commands
 
 
 class Terminal:

@@ -12,8 +12,7 @@ import pytest
 from claude_code_mcp import __version__
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.bearer import load_tokens
-
-from .. import warm_commands
+from tests.support import warm_commands
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

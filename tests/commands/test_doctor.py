@@ -8,8 +8,8 @@ import pytest
 
 from claude_code_mcp.claude.executable import MINIMUM_VERSION
 from claude_code_mcp.processes.environment import DEPTH
+from tests.support.bubblewrap import missing
 
-from ..bubblewrap import missing
 from .test_commands import run
 
 NONE = 'default = "x"\n[profiles.x]\nisolation = "none"'

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_mcp.commands.mcp.candidates import Candidates
-
-from ..hub.conftest import local, start_hub
+from tests.hub.conftest import local, start_hub
 
 __all__ = ["start_hub"]  # a fixture for the tests here too
 

@@ -16,12 +16,12 @@ import psutil
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.conftest import programs_below
+from tests.hub.conftest import until_file
+from tests.hub.oauth import Authority, Person
+from tests.hub.remote import RemoteServer, free_port, http_server, sse_server, websocket_server
+from tests.support import warm_commands
 
-from .. import warm_commands
-from ..conftest import programs_below
-from ..hub.conftest import until_file
-from ..hub.oauth import Authority, Person
-from ..hub.remote import RemoteServer, free_port, http_server, sse_server, websocket_server
 from .conftest import TIMEOUT, Mcp, finish, is_posix, program, start, until
 from .terminal_support import Display
 

@@ -10,10 +10,11 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from ..conftest import programs_below
-from ..hub.conftest import local, until_file
-from ..hub.oauth import Authority, Person
-from ..hub.remote import RemoteServer, free_port, http_server
+from tests.conftest import programs_below
+from tests.hub.conftest import local, until_file
+from tests.hub.oauth import Authority, Person
+from tests.hub.remote import RemoteServer, free_port, http_server
+
 from .conftest import Mcp, Process, finish, is_posix, start, until
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ..hub.conftest import local
+from tests.hub.conftest import local
+
 from .conftest import TIMEOUT, Mcp, finish, is_posix, start, until
 from .test_mcp_live import configure
 

@@ -10,9 +10,9 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.sessions.support import parked
+from tests.sessions.worktree_support import git, repository
 
-from ..engine.support import parked
-from ..engine.worktree_support import git, repository
 from .test_commands import run
 
 

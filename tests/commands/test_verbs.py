@@ -16,11 +16,11 @@ from claude_code_mcp.client.connections import Target
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
+from tests.conftest import RUN
+from tests.sessions.support import ENDLESS
+from tests.shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
+from tests.support import warm_commands
 
-from .. import warm_commands
-from ..conftest import RUN
-from ..engine.support import ENDLESS
-from ..shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
 from .conftest import is_posix
 
 if is_posix():

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from ..warm_commands import WarmProcess, helper
+from tests.support.warm_commands import WarmProcess, helper
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY = HANDSHAKE_PROTOCOL_VERSIONS

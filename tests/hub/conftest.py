@@ -17,9 +17,8 @@ from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
-
-from .. import npm
-from ..conftest import RUN
+from tests.conftest import RUN
+from tests.support import npm
 
 PATIENCE = 30.0
 PLACE = npm.BUILD / "servers"

@@ -10,8 +10,8 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
+from tests.conftest import RUN, programs_below
 
-from ..conftest import RUN, programs_below
 from .conftest import Changes, StartHub, text_of
 from .remote import free_port
 from .test_session_endpoint import Session, answer_with, text_in

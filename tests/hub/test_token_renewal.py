@@ -14,8 +14,8 @@ from mcp.shared.auth import OAuthToken
 from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
 from claude_code_mcp.hub.hub import Hub
+from tests.conftest import RUN
 
-from ..conftest import RUN
 from .conftest import PATIENCE, StartHub, text_of
 from .oauth import Authority, Person
 from .remote import RemoteServer, free_port, http_server

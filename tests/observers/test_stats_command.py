@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
-
-from ..server.conftest import COMMAND, http_server
+from tests.server.conftest import COMMAND, http_server
 
 TOKEN = "figures-token-5f0c9d2e7b41a86c"
 

@@ -6,10 +6,10 @@
 import shlex
 
 import pytest
+
 from benchmarks.shell_commands import AROUND, BEHIND, IN_CODE, SPELLINGS
 from benchmarks.shell_fuzz import is_allowed, may_pass, problems_in, try_hidden, try_plain
 from benchmarks.shells import MAIN, SHELLS, Shell, Trap, effects, scratch_directory
-
 from claude_code_mcp.policy.rules import parse_rule
 
 SEED = 1

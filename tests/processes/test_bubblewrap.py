@@ -11,9 +11,9 @@ import pytest
 
 from claude_code_mcp.processes.bubblewrap import SandboxSpec, enclose, unavailable
 from claude_code_mcp.processes.child import ChildProcess, Exit
+from tests.claude.conftest import PATIENCE, gone
+from tests.support.bubblewrap import missing
 
-from ..bubblewrap import missing
-from ..claude.conftest import PATIENCE, gone
 from .test_containment import Listener
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))

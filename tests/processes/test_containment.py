@@ -15,8 +15,7 @@ import pytest
 from claude_code_mcp.processes import supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.spawn import containment, prepare
-
-from ..claude.conftest import PATIENCE, gone, number_in, runs
+from tests.claude.conftest import PATIENCE, gone, number_in, runs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
 

@@ -6,8 +6,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.environment import DEPTH, MARK, build_environment
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
-
-from ..conftest import StartService
+from tests.conftest import StartService
 
 OUTER = (
     "CLAUDECODE",

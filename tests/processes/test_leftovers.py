@@ -11,8 +11,7 @@ import pytest
 
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
-
-from ..claude.conftest import gone, mark_of_a_dead_server, runs
+from tests.claude.conftest import gone, mark_of_a_dead_server, runs
 
 Leave = Callable[[str | None], int]
 

@@ -16,8 +16,7 @@ from claude_code_mcp.processes import spawn, supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark
-
-from ..claude.conftest import PATIENCE, gone, number_in, runs
+from tests.claude.conftest import PATIENCE, gone, number_in, runs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
 

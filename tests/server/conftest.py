@@ -19,8 +19,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from tests.conftest import RUN
 
-from ..conftest import RUN
 from .connection import LONG, Connection
 
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")

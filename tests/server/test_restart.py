@@ -15,9 +15,9 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
+from tests.conftest import RUN
+from tests.sessions.support import ENDLESS
 
-from ..conftest import RUN
-from ..engine.support import ENDLESS
 from .conftest import COMMAND
 from .connection import Connection
 

@@ -15,8 +15,8 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
+from tests.server.tools.wires import COMMAND, MODERN
 
-from ..tools.wires import COMMAND, MODERN
 from .conftest import http_server
 from .connection import LONG
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.scenarios.real_clients.packages import Packages, install
+from tests.support.npm import Unavailable
 
-from ..clients.packages import Packages, install
-from ..npm import Unavailable
 from .support import SharedPlace, shared_place
 
 

@@ -15,9 +15,8 @@ import psutil
 
 from claude_code_mcp.shared import place
 from claude_code_mcp.testing import Sandbox
-
-from .. import warm_commands
-from ..greeting.client import INITIALIZED, Client, Message, initialize, request
+from tests.greeting.client import INITIALIZED, Client, Message, initialize, request
+from tests.support import warm_commands
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 PATIENCE = 90.0

@@ -9,13 +9,13 @@ from mcp.client.stdio import stdio_client
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
+from tests.scenarios.real_clients.claude_code import conversation, options
+from tests.scenarios.real_clients.inspector import Inspector
+from tests.scenarios.real_clients.packages import Packages
+from tests.scenarios.real_clients.sdk_client import Kind, sdk_client
+from tests.scenarios.real_clients.serving import Served
+from tests.scenarios.real_clients.test_typescript_sdk import ALLOW, SIX, write_a_note
 
-from ..clients.claude_code import conversation, options
-from ..clients.inspector import Inspector
-from ..clients.packages import Packages
-from ..clients.sdk_client import Kind, sdk_client
-from ..clients.serving import Served
-from ..clients.test_typescript_sdk import ALLOW, SIX, write_a_note
 from .support import SCRIPT, SharedPlace
 
 SHARED = Served(command=(SCRIPT, "--shared"))

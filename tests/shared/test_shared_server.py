@@ -13,9 +13,9 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.greeting.client import INITIALIZED, enveloped, initialize, request
+from tests.sessions.support import ENDLESS
 
-from ..engine.support import ENDLESS
-from ..greeting.client import INITIALIZED, enveloped, initialize, request
 from .support import SharedPlace, call, next_answer, opened, until
 
 

@@ -9,8 +9,8 @@ import claude_code_mcp
 from claude_code_mcp import __version__
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.greeting.client import Client
 
-from ..greeting.client import Client
 from .support import SharedPlace, call, opened, until
 
 OLD = "0.0.1"

@@ -15,10 +15,9 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.question_panel import QuestionPanel
-
-from ..conftest import RUN
-from ..engine.support import PATIENCE
-from ..shared.support import SharedPlace, shared_place
+from tests.conftest import RUN
+from tests.sessions.support import PATIENCE
+from tests.shared.support import SharedPlace, shared_place
 
 
 @pytest.fixture(scope="package")

@@ -11,9 +11,9 @@ import pytest
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.tui.popups import NewSession
+from tests.commands.conftest import program
+from tests.shared.support import SCRIPT, SharedPlace
 
-from ..commands.conftest import program
-from ..shared.support import SCRIPT, SharedPlace
 from .conftest import at, opened
 
 pytestmark = pytest.mark.timeout(180)

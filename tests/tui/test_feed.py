@@ -12,9 +12,9 @@ from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.server.session_feed import _fragment
 from claude_code_mcp.testing.script import script, thinking, tool
 from claude_code_mcp.tui.blocks import ShownConversation
+from tests.greeting.client import request
+from tests.shared.support import SharedPlace, opened
 
-from ..greeting.client import request
-from ..shared.support import SharedPlace, opened
 from .conftest import at
 
 pytestmark = pytest.mark.timeout(180)

@@ -4,9 +4,9 @@ import pytest
 
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
+from tests.sessions.support import ENDLESS
+from tests.shared.support import SharedPlace
 
-from ..engine.support import ENDLESS
-from ..shared.support import SharedPlace
 from .conftest import at, elsewhere, opened
 
 pytestmark = pytest.mark.timeout(180)

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from tests.conftest import RUN
+from tests.server.conftest import HttpServer, http_server
 
-from ..conftest import RUN
-from ..server.conftest import HttpServer, http_server
-from .browser import Browser
+from .console_client import Browser
 
 PEOPLE = ("alice", "bob", "carol", "dave")
 PROXY = "127.0.0.9"

@@ -9,8 +9,8 @@ import pytest
 
 from claude_code_mcp.testing.script import script, text
 
-from .browser import Answer, Browser
 from .conftest import Console
+from .console_client import Answer, Browser
 from .test_conversation import ended, start
 
 UNKNOWN = str(uuid.uuid4())

@@ -6,11 +6,11 @@ import subprocess
 from pathlib import Path
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from tests.conftest import RUN
+from tests.support import warm_commands
 
-from .. import warm_commands
-from ..conftest import RUN
-from .browser import Browser
 from .conftest import Console
+from .console_client import Browser
 
 
 def run(environment: dict[str, str], cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

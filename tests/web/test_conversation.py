@@ -9,8 +9,8 @@ import pytest
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, parallel, plan, script, text, tool
 
-from .browser import Browser, StreamEvent, until
 from .conftest import Console, running_console
+from .console_client import Browser, StreamEvent, until
 
 WORDS = " ".join(f"word{number}" for number in range(200))
 

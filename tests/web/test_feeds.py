@@ -26,8 +26,7 @@ from claude_code_mcp.testing.script import script
 from claude_code_mcp.web.event_frames import Frame, FrameEncoder, whole_parts
 from claude_code_mcp.web.feeds import Feeds
 from claude_code_mcp.web.rings import Ring
-
-from ..engine.support import PATIENCE, options, parked, run
+from tests.sessions.support import PATIENCE, options, parked, run
 
 SECRET = "hunter2-hunter2-hunter2"
 

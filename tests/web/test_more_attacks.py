@@ -10,8 +10,8 @@ from starlette.requests import Request
 from claude_code_mcp.web import answers
 from claude_code_mcp.web.answers import RequestRefused, body_of
 
-from .browser import Browser
 from .conftest import Console
+from .console_client import Browser
 
 
 def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console) -> None:

@@ -14,8 +14,8 @@ from claude_code_mcp.web.accounts import Accounts
 from claude_code_mcp.web.opening import Consoles
 from claude_code_mcp.web.page import page_policy
 from claude_code_mcp.web.qr_code import qr_rows, qr_text
+from tests.conftest import StartService
 
-from ..conftest import StartService
 from .conftest import Console
 
 

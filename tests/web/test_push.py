@@ -30,8 +30,8 @@ from claude_code_mcp.web.push.preferences import PreferenceFiles, Preferences, Q
 from claude_code_mcp.web.push.sending import SendFailed, check_url, is_public, post
 from claude_code_mcp.web.push.web_push import ServerKey, decode64, encrypt
 
-from .browser import Browser
 from .conftest import Console
+from .console_client import Browser
 from .receiver import BrowserKeys, encode64, receiving, verified_claims
 from .test_conversation import answer, ended, question_of, start
 

@@ -9,8 +9,8 @@ from claude_code_mcp.web.answers import RequestRefused
 from claude_code_mcp.web.guard import FailureLimit
 from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 
-from .browser import Browser, until
 from .conftest import PROXY, Console, write_tokens
+from .console_client import Browser, until
 
 ALICE = Identity("alice", "token:x")
 

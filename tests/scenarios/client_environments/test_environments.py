@@ -1,0 +1,241 @@
+"""Clients with different environments on one server: each session runs in that of its client, and nothing mixes."""
+
+import json
+import os
+from pathlib import Path
+
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.processes.environment import significant
+from claude_code_mcp.sessions.workplaces import environment_key
+from claude_code_mcp.testing import ScriptedModelThread
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import contents_below
+
+from .conftest import MakePlace, Server, StartServer
+
+
+def keys_of(model: ScriptedModelThread, session: str) -> list[str]:
+    """The API key of every request of a session."""
+    return [request.headers["x-api-key"] for request in model.requests if request.session_id == session]
+
+
+def told(model: ScriptedModelThread, session: str) -> str:
+    """What the tools of a session said."""
+    requests = [request for request in model.requests if request.session_id == session]
+    return "\n".join(result.text for request in requests for result in request.tool_results)
+
+
+SHOW = tool("Bash", command='echo "$PWD $HOME $WHO $CLAUDE_CODE_MCP_DEPTH $CLAUDE_CODE_MCP_TOKEN"; command -v greet')
+
+
+async def test_two_clients_have_their_own_key_home_path_and_directory(
+    server: Server, make_place: MakePlace, model: ScriptedModelThread
+) -> None:
+    sessions = {}
+    for name in ("ann", "bob"):
+        place = make_place(name)
+        programs = place.sandbox.root / "bin"
+        programs.mkdir()
+        greet = programs / "greet"
+        greet.write_text("#!/bin/sh\n")
+        greet.chmod(0o755)
+        path = f"{programs}{os.pathsep}{place.environment['PATH']}"
+        own = {"CLAUDE_CODE_MCP_TOKEN": "a secret of the front", "CLAUDE_CODE_MCP_DEPTH": "3"}
+        origin = place.origin(name, PATH=path, WHO=f"I am {name}", **own)
+        caller = await server.connect(origin)
+        sessions[name] = place, await caller.done(script("look", SHOW, "done"), allowedTools=["Bash"])
+    for name, (place, ended) in sessions.items():
+        assert ended.data["result"] == "done"
+        assert set(keys_of(model, ended.session)) == {f"sk-key-of-{name}"}
+        seen = told(model, ended.session)
+        assert f"{place.sandbox.project} {place.sandbox.home} I am {name} 4 \n" in seen
+        assert str(place.sandbox.root / "bin" / "greet") in seen
+        assert list(place.sandbox.home.glob(f".claude/projects/*/{ended.session}.jsonl"))
+
+
+async def test_each_client_runs_the_claude_code_that_it_names(
+    server: Server, make_place: MakePlace, environment: dict[str, str]
+) -> None:
+    place, real = make_place("ann"), find_executable(None, environment)
+    own = place.sandbox.home / "my-claude"
+    own.write_text(f'#!/bin/sh\ntouch "$HOME/ran"\nexec "{real}" "$@"\n')
+    own.chmod(0o755)
+    explicit = await server.connect(place.origin(CLAUDE_CODE_PATH="~/my-claude"))
+    assert (await explicit.done(script("go", "done"))).data["result"] == "done"
+    assert (place.sandbox.home / "ran").exists()
+    missing = await server.connect(make_place("bob").origin(CLAUDE_CODE_PATH="/nowhere/claude"))
+    assert (await missing.create("hello")).code == "CLI_NOT_FOUND"
+    (place.sandbox.home / "ran").unlink()
+    assert (await (await server.connect(place.origin())).done(script("go", "done"))).data["result"] == "done"
+    assert not (place.sandbox.home / "ran").exists()
+
+
+async def test_directories_are_those_of_the_client(server: Server, make_place: MakePlace, tmp_path: Path) -> None:
+    place = make_place("ann")
+    (place.sandbox.project / "below").mkdir()
+    (place.sandbox.home / "usual").mkdir()
+    caller = await server.connect(place.origin())
+    relative = await caller.done(script("go", "done"), workingDirectory="below")
+    usual = await server.connect(place.origin(CLAUDE_CODE_DEFAULT_CWD="~/usual"))
+    named = await usual.done(script("go", "done"))
+    listed = await caller.call("claude_list_sessions", projectDirectory="below")
+    assert [row["sessionId"] for row in listed.data["sessions"]] == [relative.session]
+    assert (await caller.look(named.session)).data["result"] == "done"
+    where = {row["sessionId"]: row["projectDirectory"] for row in await rows(caller)}
+    assert where[relative.session] == str(place.sandbox.project / "below")
+    assert where[named.session] == str(place.sandbox.home / "usual")
+
+
+async def rows(caller: object) -> list[dict[str, str]]:
+    listed = await caller.call("claude_list_sessions")  # type: ignore[attr-defined]
+    return list(listed.data["sessions"])
+
+
+async def test_a_client_finds_the_sessions_of_its_own_home_and_those_in_memory(
+    start_server: StartServer, make_place: MakePlace
+) -> None:
+    ann, bob = make_place("ann"), make_place("bob")
+    first = await start_server()
+    made = await (await first.connect(ann.origin())).done(script("go", "ann's"))
+    seen = await rows(await first.connect(bob.origin()))
+    assert made.session in [row["sessionId"] for row in seen], "all clients are one user, who sees what runs"
+    await first.service.__aexit__()
+    second = await start_server()
+    other, same = await second.connect(bob.origin()), await second.connect(ann.origin())
+    assert made.session not in [row["sessionId"] for row in await rows(other)]
+    assert (await other.send(made.session, "hello")).code == "SESSION_NOT_FOUND"
+    assert made.session in [row["sessionId"] for row in await rows(same)]
+    assert (await same.send(made.session, script("more", "again"), waitSeconds=40)).data["result"] == "again"
+
+
+async def test_a_message_of_another_client_goes_on_in_the_environment_of_that_client(
+    server: Server, make_place: MakePlace, model: ScriptedModelThread
+) -> None:
+    place = make_place("ann")
+    one = await server.connect(place.origin("one"))
+    two = await server.connect(place.origin("two", ANTHROPIC_API_KEY="sk-key-of-two"))
+    session = (await one.done(script("go", "first"))).session
+    before = server.service.session(session).pid
+    again = await server.connect(place.origin("three", TERM_PROGRAM="another window", SHLVL="7"))
+    assert (await again.send(session, script("go", "second"), waitSeconds=40)).data["result"] == "second"
+    assert server.service.session(session).pid == before, "a window is no difference"
+    assert (await two.send(session, script("go", "third"), waitSeconds=40)).data["result"] == "third"
+    assert server.service.session(session).pid != before
+    assert (await one.send(session, script("go", "fourth"), waitSeconds=40)).data["result"] == "fourth"
+    keys = list(dict.fromkeys(enumerate_changes(keys_of(model, session))))
+    assert [key for _, key in keys] == ["sk-key-of-ann", "sk-key-of-two", "sk-key-of-ann"]
+
+
+def enumerate_changes(values: list[str]) -> list[tuple[int, str]]:
+    """The values without those that are like the one before."""
+    return [(at, value) for at, value in enumerate(values) if not at or values[at - 1] != value]
+
+
+async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
+    server: Server, make_place: MakePlace, model: ScriptedModelThread
+) -> None:
+    place = make_place("ann")
+    one = await server.connect(place.origin("one"))
+    two = await server.connect(place.origin("two", ANTHROPIC_API_KEY="sk-key-of-two"))
+    asking = await one.done(script("go", tool("Bash", command="touch asked"), "done"))
+    assert asking.status == "waiting_for_input"
+    pid = server.service.session(asking.session).pid
+    await two.send(asking.session, "a word in between")
+    assert server.service.session(asking.session).pid == pid
+    await two.call(
+        "claude_respond", sessionId=asking.session, inputId=asking.question["inputId"], decision="allow", waitSeconds=40
+    )
+    assert set(keys_of(model, asking.session)) == {"sk-key-of-ann"}
+
+
+async def test_a_session_stays_with_its_home_when_a_client_of_another_sends_to_it(
+    server: Server, make_place: MakePlace, model: ScriptedModelThread
+) -> None:
+    ann, bob = make_place("ann"), make_place("bob")
+    session = (await (await server.connect(ann.origin())).done(script("go", "first"))).session
+    server.service.session(session).evict()
+    other = await server.connect(bob.origin())
+    assert (await other.send(session, script("go", "second"), waitSeconds=40)).data["result"] == "second"
+    assert set(keys_of(model, session)) == {"sk-key-of-ann"}
+    assert not list(bob.sandbox.home.glob(f".claude/projects/*/{session}.jsonl"))
+
+
+async def test_the_secrets_of_every_client_are_taken_out_of_what_every_client_is_told(
+    server: Server, make_place: MakePlace
+) -> None:
+    ann = make_place("ann").origin(MY_DEPLOY_TOKEN="correct-horse-battery")
+    bob = make_place("bob").origin(MY_DEPLOY_TOKEN="staple-of-another-kind")
+    one, two = await server.connect(ann), await server.connect(bob)
+    echo = tool("Bash", command="echo $MY_DEPLOY_TOKEN")
+    session = (await one.done(script("go", echo, "It is correct-horse-battery"), allowedTools=["Bash"])).session
+    for caller in (one, two):
+        seen = await caller.look(session, outputLines=100)
+        assert "It is " in seen.text
+        assert "correct-horse" not in seen.text + json.dumps(seen.data)
+    other = await two.done(script("go", "staple-of-another-kind and correct-horse-battery"))
+    assert "staple" not in other.text
+    assert "correct-horse" not in other.text
+
+
+async def test_nothing_of_a_clients_environment_is_written_to_disk(
+    server: Server, make_place: MakePlace, tmp_path: Path
+) -> None:
+    place = make_place("ann")
+    origin = place.origin(MY_DEPLOY_TOKEN="correct-horse-battery")
+    caller = await server.connect(origin)
+    session = (await caller.done(script("go", "done"))).session
+    written = contents_below(tmp_path / "state")
+    assert any(session in file.name for file in written)
+    needles = (b"correct-horse", b"sk-key-of-ann", environment_key(origin.environment).encode())
+    assert not [file for file, content in written.items() if any(needle in content for needle in needles)]
+    assert "sk-key-of-ann" not in repr(origin)
+
+
+async def test_callers_without_an_origin_get_the_environment_of_the_server(
+    start_server: StartServer, make_place: MakePlace, model: ScriptedModelThread
+) -> None:
+    ann = make_place("ann")
+    server = await start_server(default_cwd=str(ann.sandbox.project))
+    here = await server.connect(None)
+    session = (await here.create("hello")).session
+    assert server.service.session(session).deps.launcher.environment["ANTHROPIC_API_KEY"] == "sk-key-of-the-server"
+    made = (await (await server.connect(ann.origin())).done(script("go", "first"))).session
+    server.service.session(made).evict()
+    assert (await here.send(made, script("go", "second"), waitSeconds=40)).data["result"] == "second"
+    assert set(keys_of(model, made)) == {"sk-key-of-ann"}, "who has no environment does not change that of a session"
+
+
+def test_what_describes_one_window_does_not_make_environments_differ() -> None:
+    base = {"PATH": "/bin", "HOME": "/home/ann", "ANTHROPIC_API_KEY": "k"}
+    window = {
+        "TERM": "xterm",
+        "SHLVL": "3",
+        "VSCODE_PID": "1",
+        "PWD": "/x",
+        "CLAUDE_CODE_MCP_TOKEN": "t",
+        "CLAUDECODE": "1",
+    }
+    assert environment_key(base) == environment_key({**base, **window})
+    for name in (
+        "ANTHROPIC_API_KEY",
+        "HOME",
+        "PATH",
+        "GITHUB_TOKEN",
+        "HTTPS_PROXY",
+        "LANG",
+        "CLAUDE_CONFIG_DIR",
+        "ODD",
+    ):
+        assert environment_key(base) != environment_key({**base, name: "another"}), name
+    assert significant(base) != significant({**base, "CLAUDE_CODE_MCP_DEPTH": "1"}), "nesting goes deeper from there"
+
+
+async def test_a_person_switches_bypassing_on_for_their_own_client_only(
+    start_server: StartServer, make_place: MakePlace
+) -> None:
+    server = await start_server(toolsets="code")
+    one, two = [await server.connect(make_place(name).origin(name)) for name in ("ann", "bob")]
+    assert (await one.call("claude_code_configure", action="enable_bypass")).data["allowBypass"] is True
+    assert (await one.call("claude_code_configure", action="get_config")).data["allowBypass"] is True
+    assert (await two.call("claude_code_configure", action="get_config")).data["allowBypass"] is False
+    assert (await two.call("claude_code", prompt="x", permissionMode="bypassPermissions")).code == "PERMISSION_DENIED"

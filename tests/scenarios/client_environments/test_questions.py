@@ -1,0 +1,122 @@
+"""Questions on a server with several clients: who is asked, who may answer, and what the others are told."""
+
+import asyncio
+
+import pytest
+
+from claude_code_mcp.testing.script import Step, script, text, tool
+from tests.server.connection import Reply
+
+from .conftest import LEGACY, LONG, MODERN, Caller, MakePlace, Place, Server
+
+
+def write(place: Place, name: str) -> Step:
+    return tool("Write", file_path=str(place.sandbox.project / name), content="x")
+
+
+def waiting_for(caller: Caller, session: str) -> "asyncio.Task[Reply]":
+    return caller.start("claude_get_status", sessionId=session, waitSeconds=40)
+
+
+async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
+    server: Server, make_place: MakePlace
+) -> None:
+    place = make_place("ann")
+    maker = await server.connect(place.origin("one"), can_be_asked=True, name="maker")
+    editor = await server.connect(place.origin("two"), can_be_asked=True, name="an editor")
+    stranger = await server.connect(place.origin("three"), can_be_asked=True, name="stranger")
+    mute = await server.connect(make_place("bob").origin("four"), name="mute")
+    await stranger.call("claude_list_sessions")
+    begun = maker.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
+    first = await maker.dialog()
+    (session,) = [one.id for one in server.service.sessions()]
+    looked = await mute.look(session)
+    watching = waiting_for(editor, session)
+    second = await editor.dialog()
+    assert second.params.message == first.params.message
+    second.accept(decision="Allow once")
+    await asyncio.wait_for(first.withdrawn.wait(), LONG)
+    ended, watched = await begun, await watching
+    assert ended.data["result"] == watched.data["result"] == "done"
+    assert "already answered by elicitation (an editor)" in ended.data["notice"]
+    assert "notice" not in watched.data
+    assert stranger.dialogs.empty()
+    late = await mute.call(
+        "claude_respond", sessionId=session, inputId=looked.question["inputId"], decision="deny", reason="too late"
+    )
+    assert "already answered by elicitation (an editor)" in late.refusal
+    assert (place.sandbox.project / "new").exists()
+
+
+async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(server: Server, make_place: MakePlace) -> None:
+    place = make_place("ann")
+    one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
+    mute = await server.connect(place.origin("mute"), name="a script")
+    prompt = script("go", write(place, "new"), text("done", delay=1))
+    calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
+    dialogs = [await one.dialog()]
+    waiting = await mute.look(server.service.sessions()[0].id)
+    calls.append(waiting_for(two, waiting.session))
+    dialogs.append(await two.dialog())
+    await mute.call("claude_respond", sessionId=waiting.session, inputId=waiting.question["inputId"], decision="allow")
+    for dialog in dialogs:
+        await asyncio.wait_for(dialog.withdrawn.wait(), LONG)
+    for call in calls:
+        assert (await call).data["result"] == "done"
+    assert any("was allowed by claude_respond (a script)" in line for line in one.progress)
+
+
+async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer_is_told_whose_was_first(
+    server: Server, make_place: MakePlace
+) -> None:
+    place = make_place("ann")
+    one = await server.connect(place.origin("one"), mode=MODERN, can_be_asked=True, name="one")
+    two = await server.connect(place.origin("two"), mode=MODERN, can_be_asked=True, name="two")
+    begun = one.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
+    first = await one.dialog()
+    (session,) = [one.id for one in server.service.sessions()]
+    watching = waiting_for(two, session)
+    (await two.dialog()).accept(decision="Allow once")
+    assert (await watching).data["result"] == "done"
+    first.accept(decision="Deny", reason="too late")
+    ended = await begun
+    assert ended.data["result"] == "done"
+    assert "came too late" in ended.data["notice"]
+    assert "already answered by elicitation (two)" in ended.data["notice"]
+
+
+async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
+    server: Server, make_place: MakePlace
+) -> None:
+    place = make_place("ann")
+    one = await server.connect(place.origin("one"), mode=MODERN, can_be_asked=True)
+    two = await server.connect(place.origin("two"), mode=MODERN, can_be_asked=True)
+    begun = one.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
+    (await one.dialog()).cancel()
+    left = await begun
+    assert left.status == "waiting_for_input"
+    watching = waiting_for(two, left.session)
+    (await two.dialog()).accept(decision="Allow once")
+    assert (await watching).data["result"] == "done"
+
+
+@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+async def test_a_client_that_comes_back_finds_its_session_and_its_question(
+    server: Server, make_place: MakePlace, mode: str
+) -> None:
+    place = make_place("ann")
+    before = await server.connect(place.origin("before"), mode=mode, can_be_asked=True)
+    call = before.start("claude_create_session", prompt=script("go", write(place, "new"), "done"), waitSeconds=40)
+    await before.dialog()
+    (running,) = server.service.sessions()
+    before.leave()
+    await asyncio.wait_for(before.gone, LONG)
+    call.cancel()
+    assert running.questions, "it waits"
+    after = await server.connect(place.origin("after"), mode=mode, can_be_asked=True)
+    (listed,) = (await after.call("claude_list_sessions")).data["sessions"]
+    assert listed["activeStatus"] == "waiting_for_input"
+    watching = waiting_for(after, listed["sessionId"])
+    (await after.dialog()).accept(decision="Allow once")
+    assert (await watching).data["result"] == "done"
+    assert len(server.mcp._connections) == 1, "nothing is kept for the one that left"

@@ -1,0 +1,290 @@
+"""The hub's servers and their tools, offered to clients of this server."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from tests.hub.oauth import Authority
+from tests.hub.oauth import Person as Browser
+from tests.hub.remote import RemoteServer, free_port, http_server
+
+from .conftest import (
+    A_SERVER,
+    LEGACY,
+    LONG,
+    MODERN,
+    Caller,
+    Person,
+    Rig,
+    StartCaller,
+    StartRig,
+    decide,
+    program,
+    rules,
+    until,
+)
+
+BOTH = pytest.mark.parametrize("mode", [LEGACY, MODERN], ids=["2025", "2026"])
+ALL = "sessions,hub,hub-tools"
+ALLOW_ALL = 'allow = ["mcp__x"]'
+
+
+# -- claude_mcp_servers ---------------------------------------------------------------------------------------
+
+
+async def test_servers_are_listed_without_connecting_and_their_status_connects(
+    start_rig: StartRig, connect: StartCaller
+) -> None:
+    rig: Rig = await start_rig({"x": program(), "bad": {"command": "/nowhere"}}, toolsets="hub")
+    caller: Caller = await connect(rig)
+    assert await caller.names() == ["claude_mcp_servers"]
+    listed = await caller.ok("claude_mcp_servers", action="list")
+    assert {one["name"]: one["state"] for one in listed["servers"]} == {"x": "pending", "bad": "pending"}
+    (one,) = (await caller.ok("claude_mcp_servers", action="status", server="x"))["servers"]
+    assert (one["state"], one["type"], one["version"]) == ("connected", "stdio", "1")
+    told = await caller.ok("claude_mcp_servers", action="status")
+    assert {one["name"]: one["state"] for one in told["servers"]}["bad"] in ("failed", "pending")
+
+
+async def test_a_server_is_reconnected_disabled_and_enabled(start_rig: StartRig, connect: StartCaller) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets=ALL)
+    caller: Caller = await connect(rig)
+    first = await caller.text("mcp__x__pid")
+    (one,) = (await caller.ok("claude_mcp_servers", action="reconnect", server="x"))["servers"]
+    assert one["state"] == "connected"
+    assert await caller.text("mcp__x__pid") != first
+    (one,) = (await caller.ok("claude_mcp_servers", action="disable", server="x"))["servers"]
+    assert (one["state"], one["reason"]) == ("disabled", "disabled by hand")
+    assert "mcp__x__pid" not in await caller.names()
+    await caller.ok("claude_mcp_servers", action="enable", server="x")
+    assert "mcp__x__pid" in await caller.names()
+
+
+async def test_what_cannot_be_steered_is_refused(start_rig: StartRig, connect: StartCaller) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub")
+    caller: Caller = await connect(rig)
+    for arguments in (
+        {"action": "disable"},
+        {"action": "enable", "server": "y"},
+        {"action": "authenticate", "server": "x"},
+    ):
+        code, _ = await caller.refused("claude_mcp_servers", **arguments)
+        assert code == "INVALID_ARGUMENT"
+
+
+async def test_a_client_is_given_the_address_to_sign_in_at(start_rig: StartRig, connect: StartCaller) -> None:
+    port, authority = free_port(), Authority()
+    async with http_server(RemoteServer(), port, **authority.options(port, "mcp")) as url:
+        rig: Rig = await start_rig({"x": {"type": "http", "url": url}}, toolsets="hub")
+        caller: Caller = await connect(rig)
+        (one,) = (await caller.ok("claude_mcp_servers", action="status", server="x"))["servers"]
+        assert one["state"] == "needs-auth"
+        told = await caller.ok("claude_mcp_servers", action="authenticate", server="x")
+        await Browser()(told["url"])
+        await until(lambda: rig.hub.status("x")[0].state == "connected")
+        rig.hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+# -- the tools of the servers ---------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_rules_decide_without_asking(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+    policy = rules('allow = ["mcp__x__echo"]\ndeny = ["mcp__x__pid"]')
+    rig: Rig = await start_rig({"x": program()}, policy, toolsets="hub-tools")
+    person = Person([])
+    caller: Caller = await connect(rig, mode, person)
+    assert "mcp__x__echo" in await caller.names()
+    assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
+    code, message = await caller.refused("mcp__x__pid")
+    assert code == "PERMISSION_DENIED"
+    assert "mcp__x__pid" in message
+    assert person.shown == []
+
+
+@BOTH
+async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    person = Person([decide("Allow once"), decide("Allow for this session")])
+    caller: Caller = await connect(rig, mode, person)
+    for count in (1, 2, 2):
+        assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
+        assert len(person.shown) == count
+    assert person.shown[0].message.startswith("This client wants to: Use echo of x: word=hi")
+    assert rig.service.pending_questions() == []
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "answer",
+    [decide("Deny"), types.ElicitResult(action="decline"), types.ElicitResult(action="cancel")],
+    ids=["deny", "decline", "put away"],
+)
+async def test_a_person_denies_and_the_server_hears_nothing(
+    start_rig: StartRig, connect: StartCaller, mode: str, answer: types.ElicitResult, tmp_path: Path
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode, Person([answer]))
+    code, _ = await caller.refused("mcp__x__wait", note=str(tmp_path / "note"))
+    assert code == "PERMISSION_DENIED"
+    assert not (tmp_path / "note").exists()
+    assert rig.service.pending_questions() == []
+
+
+@BOTH
+async def test_a_client_that_cannot_ask_is_told_how_to_allow_it(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    code, message = await caller.refused("mcp__x__echo")
+    assert code == "PERMISSION_DENIED"
+    assert 'allow = ["mcp__x__echo"]' in message
+
+
+@BOTH
+async def test_progress_passes_through(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    await caller.text("mcp__x__progress")
+    await until(lambda: len(caller.progress) == 3)
+    assert caller.progress == ["step 1", "step 2", "step 3"]
+
+
+@BOTH
+@pytest.mark.parametrize("can_be_asked", [False, True])
+async def test_a_cancelled_call_is_cancelled_at_the_server(
+    start_rig: StartRig, connect: StartCaller, mode: str, can_be_asked: bool, tmp_path: Path
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode, Person([]) if can_be_asked else None)
+    note = tmp_path / "note"
+    calling = asyncio.ensure_future(caller.call("mcp__x__wait", note=str(note)))
+    await until(note.exists)
+    calling.cancel()
+    await until(lambda: note.read_text() == "cancelled")
+
+
+async def test_a_cancelled_call_takes_its_question_back(start_rig: StartRig, connect: StartCaller) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    shown = asyncio.Event()
+
+    async def never(_: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        shown.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    caller: Caller = await connect(rig, LEGACY, never)
+    calling = asyncio.ensure_future(caller.call("mcp__x__echo"))
+    await asyncio.wait_for(shown.wait(), LONG)
+    calling.cancel()
+    await until(lambda: not rig.service.pending_questions())
+
+
+@BOTH
+@pytest.mark.parametrize("upstream", ["mid-call", "input-required"])
+async def test_a_question_of_a_server_reaches_the_person_before_the_client(
+    start_rig: StartRig, connect: StartCaller, mode: str, upstream: str
+) -> None:
+    port, remote = free_port(), RemoteServer()
+    async with http_server(remote, port) as url:
+        asks = {"x": {"type": "http", "url": url} if upstream == "input-required" else program()}
+        rig: Rig = await start_rig(asks, rules(ALLOW_ALL), toolsets="hub-tools")
+        person = Person([types.ElicitResult(action="accept", content={"name": "Ada"})])
+        caller: Caller = await connect(rig, mode, person)
+        told = await caller.text("mcp__x__ask")
+        assert "accept" in told
+        assert "Ada" in told
+        assert len(person.shown) == 1
+        rig.hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+@BOTH
+async def test_permission_and_the_question_of_the_server_follow_one_another(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
+    person = Person([decide("Allow once"), types.ElicitResult(action="decline")])
+    caller: Caller = await connect(rig, mode, person)
+    assert await caller.text("mcp__x__ask") == '{"action": "decline"}'
+    assert len(person.shown) == 2
+
+
+@BOTH
+async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    port, remote = free_port(), RemoteServer()
+    async with http_server(remote, port) as url:
+        servers = {"x": program(), "y": {"type": "http", "url": url}}
+        rig: Rig = await start_rig(servers, rules('allow = ["mcp__x", "mcp__y"]'), toolsets="hub-tools")
+        caller: Caller = await connect(rig, mode)
+        assert await caller.text("mcp__x__ask") == '{"action": "cancel"}'
+        assert "cancel" in await caller.text("mcp__y__ask")
+        rig.hub.disable("y")
+        await asyncio.sleep(0.05)
+
+
+async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig)
+    code, message = await caller.refused("mcp__x__refuse")
+    assert "No such thing" in message
+    assert code == "UPSTREAM_UNAVAILABLE"
+
+
+@BOTH
+async def test_a_changed_list_of_tools_reaches_clients(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+    rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
+    caller: Caller = await connect(rig, mode)
+    assert "mcp__x__new10" not in await caller.names()
+    if mode == LEGACY:
+        await caller.text("mcp__x__change")
+        await until(lambda: caller.changes)
+    else:
+        async with caller.client.listen(tools_list_changed=True) as changes:
+            await caller.text("mcp__x__change")
+            async with asyncio.timeout(LONG):
+                await anext(aiter(changes))
+    assert "mcp__x__new10" in await caller.names()
+
+
+async def test_servers_that_come_and_go_do_not_flood_clients(start_rig: StartRig, connect: StartCaller) -> None:
+    servers = {"x": program(), "bad": program(A_SERVER, "brief"), "gone": {"command": "/nowhere"}}
+    rig: Rig = await start_rig(servers, toolsets="hub-tools")
+    caller: Caller = await connect(rig)
+    began = asyncio.get_running_loop().time()
+    while caller.changes.count("tools") < 3:  # as a client does that asks anew at every change, and more often
+        assert "mcp__x__echo" in await caller.names()
+    passed = asyncio.get_running_loop().time() - began
+    assert caller.changes.count("tools") <= passed / 0.5 + 1
+
+
+@pytest.mark.parametrize("mode", [LEGACY])
+async def test_the_tools_of_claude_code_itself_are_behind_the_policy(
+    start_rig: StartRig, connect: StartCaller, mode: str
+) -> None:
+    ours = str(Path(sys.executable).parent / "claude-code-mcp")  # runs the Claude Code that the server would use
+    entry = {"command": ours, "args": ["claude", "mcp", "serve"]}
+    policy = rules('allow = ["mcp__claude__Read"]\ndeny = ["mcp__claude__Bash"]')
+    rig: Rig = await start_rig({"claude": entry}, policy, toolsets="hub-tools", mcp_timeout_ms=60_000)
+    file = rig.sandbox.project / "file.txt"
+    file.write_text("what it says", encoding="utf-8")
+    person = Person([decide("Deny")])
+    caller: Caller = await connect(rig, mode, person)
+    await rig.hub.connect(timeout=LONG)
+    names = set(await caller.names())
+    assert {"mcp__claude__Read", "mcp__claude__Write"} <= names
+    assert "mcp__claude__Bash" not in names  # what is denied whatever its arguments are is not listed
+    assert "what it says" in await caller.text("mcp__claude__Read", file_path=str(file))
+    assert (await caller.refused("mcp__claude__Bash", command="true"))[0] == "PERMISSION_DENIED"
+    changed = {"file_path": str(file), "content": "changed"}
+    assert (await caller.refused("mcp__claude__Write", **changed))[0] == "PERMISSION_DENIED"
+    assert len(person.shown) == 1
+    assert file.read_text(encoding="utf-8") == "what it says"

@@ -1,0 +1,111 @@
+"""Rows of the table of parity that tests check, those marked in `make soak` alone; see `parity.py`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.testing.script import tool
+from tests.hub.test_claude_sign_in import Cli, cli  # noqa: F401 - a fixture
+from tests.hub.test_foreign_servers import node
+
+from .conftest import Both, Seen, full
+from .parity import told
+
+pytestmark = pytest.mark.timeout(120)
+
+
+async def test_tools_results_roots_and_resources(both: Both) -> None:
+    seen = await both(
+        {"x": full()},
+        tool("mcp__x__echo", word="hi"),
+        tool("mcp__x__big", size=150_000),
+        tool("mcp__x__rows", size=150_000),
+        tool("mcp__x__roots"),
+        tool("ListMcpResourcesTool"),
+        tool("ReadMcpResourceTool", server="x", uri="full://note"),
+    )
+    told(seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0])
+    told(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
+    told(seen, "structured content of 150,000 characters", lambda one: _saved(one.results[2], 150_000))
+    told(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
+    told(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
+    told(seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none")
+
+
+def _saved(result: str, size: int) -> str:
+    path = result.partition("saved to ")[2].partition(".txt")[0]
+    whole = bool(path) and len(Path(f"{path}.txt").read_text()) >= size
+    return "saved whole to a file that the model is told of" if whole else result[:50]
+
+
+def _directory(one: Seen, result: str) -> str:
+    roots = json.loads(result).get("roots", [])
+    return "the session's directory" if [root["uri"] for root in roots] == [Path(one.cwd).as_uri()] else result
+
+
+async def test_a_prompt_is_a_command(both: Both) -> None:
+    seen = await both({"x": full()}, messages=("/mcp__x__greet Ada",))
+    told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
+
+
+@pytest.mark.soak
+async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
+    seen = await both({"a b": full(), "a.b": full()})
+    told(
+        seen,
+        "two servers whose names normalise to the same",
+        lambda one: {1: "one of them", 2: "both"}[sum(name.endswith("__echo") for name in one.tools)],
+    )
+
+
+async def test_questions_of_servers(both: Both) -> None:
+    choices = ("Ada", "Lovelace", ["Red, dark", "Blue"], "Large", "Yes", "3")
+    seen = await both({"x": full()}, tool("mcp__x__form"), answers=choices)
+    filled = {"first": "Ada", "second": "Lovelace", "colours": ["r", "b"], "size": "l", "sure": True, "count": 3}
+    told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}))
+    # In this order: with an address opened before, the server would have no reason to refuse.
+    seen = await both({"x": full()}, tool("mcp__x__address_first"), tool("mcp__x__address"), answers=("Yes",))
+    told(seen, "a server wants an address to be opened", lambda one: _answer(one, {"action": "accept"}, -1))
+    told(
+        seen,
+        "a server refuses until an address was opened (-32042)",
+        lambda one: "asked, and called again" if one.results[0] == "signed in" and len(one.asked) == 2 else "refused",
+    )
+
+
+def _answer(one: Seen, expected: object, place: int = 0) -> str:
+    given = json.loads(one.results[place])
+    if given == {"action": "cancel"} and not one.asked:
+        return "cancelled, nobody is asked"
+    return "a person is asked, and the answer is typed" if given == expected else str(given)
+
+
+@pytest.mark.soak
+async def test_a_server_that_ends_at_the_probe(both: Both) -> None:
+    seen = await both({"x": full("ends")}, tool("mcp__x__echo", word="hi"))
+    told(seen, "a server that ends at the first unknown message", _works)
+
+
+def _works(one: Seen) -> str:
+    return "works" if "mcp__x__echo" in one.tools and one.results == ['{"word": "hi"}'] else "is not there"
+
+
+async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) -> None:
+    servers = {"files": node(packages, "server-filesystem", ".")}
+    seen = await both(servers, tool("mcp__files__list_allowed_directories"))
+    told(
+        seen,
+        "`server-filesystem .` serves",
+        lambda one: "the session's directory" if one.cwd in one.results[0] else one.results[0],
+    )
+
+
+@pytest.mark.soak
+async def test_servers_that_claude_code_is_signed_in_to(both: Both, cli: Cli) -> None:  # noqa: F811
+    seen = await both({"x": {"type": "http", "url": cli.url}}, tool("mcp__x__echo"))
+    told(
+        seen,
+        "a server that `claude mcp login` signed in to",
+        lambda one: "works" if one.results[0] == "echo {}" else one.results[0],
+    )

@@ -1,0 +1,130 @@
+"""Callers over HTTP who sign in to a server of the hub each for themselves: nobody uses the account of another."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp.server.auth.provider import AccessToken
+
+from claude_code_mcp.testing.script import script, tool
+from tests.hub.oauth import Authority
+from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.server.connection import Connection, Reply
+from tests.support.bubblewrap import missing
+
+from .conftest import Target, without_isolation
+
+POLICY = """
+[profiles.both]
+allow = ["mcp__tickets"]
+
+[principals]
+alice = "both"
+mallory = "both"
+"""
+
+
+@dataclass
+class Witness(Authority):
+    """Remembers which tokens it was shown."""
+
+    shown: list[str] = field(default_factory=list)
+
+    async def load_access_token(self, token: str) -> AccessToken | None:
+        self.shown.append(token)
+        return await super().load_access_token(token)
+
+
+@pytest.fixture(scope="module")
+def tickets() -> Iterator[tuple[Witness, str]]:
+    """A server that wants a sign-in, in a thread of its own."""
+    authority, port = Witness(), free_port()
+    loop, ready, done = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+
+    async def serve() -> None:
+        async with http_server(RemoteServer(), port, **authority.options(port, "mcp")):
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    ready.wait(30)
+    yield authority, f"http://127.0.0.1:{port}/mcp"
+    loop.call_soon_threadsafe(done.set)
+    thread.join()
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def extra_environment(tmp_path_factory: pytest.TempPathFactory, tickets: tuple[Witness, str]) -> dict[str, str]:
+    own = tmp_path_factory.mktemp("hub") / "mcp.json"
+    own.write_text(json.dumps({"mcpServers": {"tickets": {"type": "http", "url": tickets[1]}}}))
+    return {
+        "CLAUDE_CODE_MCP_HUB_FILE": str(own),
+        "CLAUDE_CODE_MCP_TOOLSETS": "sessions,hub,hub-search",
+        "CLAUDE_CODE_MCP_PRINCIPAL_SIGN_IN": "1",
+        "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+    }
+
+
+@pytest.fixture(scope="module")
+def policy_text() -> str:
+    return POLICY if missing() is None else without_isolation(POLICY)
+
+
+def admin(caller: Connection, action: str, **arguments: str) -> Reply:
+    return caller.call("claude_mcp_servers", action=action, server="tickets", **arguments)
+
+
+def state(caller: Connection) -> str:
+    (one,) = admin(caller, "status").data["servers"]
+    return str(one["state"])
+
+
+def call(caller: Connection) -> Reply:
+    return caller.call("claude_mcp_call", name="mcp__tickets__echo", arguments={})
+
+
+def where_the_browser_ends(caller: Connection) -> str:
+    """The person signs in with a browser on another machine, which cannot open the page that it is sent back to."""
+    return httpx2.get(admin(caller, "authenticate").data["url"]).headers["location"]
+
+
+def test_each_caller_signs_in_for_itself_and_uses_no_others_account(
+    target: Target, alice: Connection, mallory: Connection, tickets: tuple[Witness, str]
+) -> None:
+    authority, _ = tickets
+    assert (state(alice), state(mallory)) == ("needs-auth", "needs-auth")
+    ended = where_the_browser_ends(mallory)
+    assert admin(alice, "authenticate", redirect=ended).code == "INVALID_ARGUMENT"
+    assert admin(mallory, "authenticate", redirect=ended).data["servers"][0]["state"] == "connected"
+    assert call(mallory).text == "echo {}"
+    mallorys = {*authority.access}
+
+    assert state(alice) == "needs-auth"
+    assert call(alice).code == "INVALID_ARGUMENT", "she has no such tool"
+    done = alice.create(script("go", tool("mcp__tickets__echo"), "done"), waitSeconds=40)
+    assert done.status == "completed"
+
+    admin(alice, "authenticate", redirect=where_the_browser_ends(alice))
+    authority.shown.clear()
+    assert call(alice).text == "echo {}"
+    done = alice.create(script("go", tool("mcp__tickets__echo"), "done"), waitSeconds=40)
+    assert done.status == "completed"
+    assert authority.shown
+    assert not {*authority.shown} & mallorys
+    assert admin(mallory, "disable").code == "PERMISSION_DENIED", "to sign in is all that anybody may"
+    target.audit("hub_steered", 1, who="alice")
+
+
+def test_what_is_kept_of_a_caller_is_kept_apart(target: Target) -> None:
+    kept = Path(target.environment["CLAUDE_CODE_MCP_STATE_DIR"]) / "mcp" / "principals"
+    assert {path.name for path in kept.iterdir()} == {"alice", "mallory"}
+    for name in ("alice", "mallory"):
+        [file] = (kept / name / "credentials").iterdir()
+        assert file.stat().st_mode & 0o77 == 0

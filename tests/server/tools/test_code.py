@@ -1,0 +1,169 @@
+"""`claude_code` and `claude_code_reply`: one call, one turn, exact turns and costs."""
+
+import asyncio
+import subprocess
+import uuid
+
+import pytest
+
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.model.states import State
+from claude_code_mcp.testing.script import fail, script, stall, text, tool
+from tests.sessions.support import ENDLESS
+
+from .conftest import Caller, StartCaller
+
+HELLO = script("Say hello", "hello")
+
+
+async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(caller: Caller) -> None:
+    two = script("Two requests", tool("Bash", command="true"), "done")
+    first = await caller.ok("claude_code", prompt=two, allowedTools=["Bash"])
+    assert first["numTurns"] == first["sessionTotalTurns"] == 2
+    assert first["totalCostUsd"] == pytest.approx(first["sessionTotalCostUsd"])
+    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+    assert second["sessionId"] == first["sessionId"]
+    assert second["numTurns"] == 1
+    assert second["sessionTotalTurns"] == 3
+    assert second["sessionTotalCostUsd"] == pytest.approx(first["totalCostUsd"] + second["totalCostUsd"])
+    assert second["modelUsage"]
+
+
+async def test_totals_survive_a_parked_process(caller: Caller) -> None:
+    first = await caller.ok("claude_code", prompt=HELLO)
+    caller.session(first).evict()
+    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+    assert second["sessionTotalCostUsd"] == pytest.approx(first["totalCostUsd"] + second["totalCostUsd"])
+    assert second["sessionTotalTurns"] == 2
+
+
+async def test_options_that_a_session_in_memory_does_not_take_are_named(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(allow_disk_resume=True)
+    first = await caller.ok("claude_code", prompt=HELLO)
+    given = {"sessionId": first["sessionId"], "prompt": HELLO, "maxTurns": 3, "model": "sonnet"}
+    reply = await caller.ok("claude_code_reply", **given)
+    assert reply["notice"].endswith("ignored: maxTurns, model.")
+    fork = await caller.ok("claude_code_reply", **given, forkSession=True)
+    assert "notice" not in fork
+    assert caller.session(fork).options.max_turns == 3
+    assert "notice" not in await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+
+
+async def test_a_fork_has_its_own_id_and_totals(caller: Caller) -> None:
+    first = await caller.ok("claude_code", prompt=HELLO)
+    fork = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO, forkSession=True)
+    assert fork["sessionId"] != first["sessionId"]
+    assert fork["sessionTotalCostUsd"] == pytest.approx(fork["totalCostUsd"])
+    assert caller.session(first).usage.cost_usd == pytest.approx(first["totalCostUsd"])
+    assert caller.session(first).model_turns == 1
+
+
+async def test_a_reply_to_a_running_session_is_refused(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(call_limit_ms=300)
+    running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))
+    assert running["status"] == "running"
+    for fork in (False, True):
+        code, _ = await caller.refused(
+            "claude_code_reply", sessionId=running["sessionId"], prompt=HELLO, forkSession=fork
+        )
+        assert code == "SESSION_BUSY"
+
+
+async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(call_limit_ms=400)
+    prompt = script("Slowly", text("one\ntwo\n", chunks=2, interval=1.5))
+    report = await caller.ok("claude_code", prompt=prompt)
+    assert report["status"] == "running"
+    assert "claude_get_status" in report["result"]
+    status = await caller.ok("claude_get_status", sessionId=report["sessionId"], waitSeconds=30)
+    assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
+
+
+async def test_a_question_comes_back_with_how_to_answer_it(caller: Caller) -> None:
+    prompt = script("Touch", tool("Bash", command="touch asked"), "done")
+    report = await caller.ok("claude_code", prompt=prompt, permissionMode="default")
+    (pending,) = report["pendingInputs"]
+    answer = {"sessionId": report["sessionId"], "inputId": pending["inputId"], "decision": "allow"}
+    status = await caller.ok("claude_respond", **answer, waitSeconds=30)
+    assert status["result"] == "done"
+    assert (caller.sandbox.project / "asked").exists()
+
+
+async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: Caller) -> None:
+    prompt = script("Fail", fail(500))
+    result = await caller.call("claude_code", prompt=prompt, env={"CLAUDE_CODE_MAX_RETRIES": "0"})
+    assert result.is_error
+    assert result.structured_content is not None
+    assert result.structured_content["isError"] is True
+    assert result.structured_content["errorSubtype"] == "error_api_error"
+
+
+async def test_a_session_that_is_only_on_disk_is_not_found(caller: Caller, environment: dict[str, str]) -> None:
+    session_id = await _a_session_of_someone_else(caller, environment)
+    code, _ = await caller.refused("claude_code_reply", sessionId=session_id, prompt=HELLO)
+    assert code == "SESSION_NOT_FOUND"
+
+
+async def test_disk_resume_is_there_when_the_operator_allows_it(
+    start_caller: StartCaller, environment: dict[str, str]
+) -> None:
+    caller: Caller = await start_caller(allow_disk_resume=True)
+    session_id = await _a_session_of_someone_else(caller, environment)
+    report = await caller.ok("claude_code_reply", sessionId=session_id, prompt=HELLO, model="claude-sonnet-4-5")
+    assert report["sessionId"] == session_id
+    assert caller.requests(report)[-1].model == "claude-sonnet-4-5"
+    assert report["sessionTotalCostUsd"] > report["totalCostUsd"]
+
+
+async def _a_session_of_someone_else(caller: Caller, environment: dict[str, str]) -> str:
+    session_id = str(uuid.uuid4())
+    command = [find_executable(), "-p", "--session-id", session_id, HELLO]
+    ran = await asyncio.to_thread(
+        subprocess.run, command, env=environment, cwd=caller.sandbox.project, capture_output=True, check=True
+    )
+    assert b"hello" in ran.stdout
+    return session_id
+
+
+async def test_disk_parameters_are_in_the_schema_only_when_allowed(caller: Caller, start_caller: StartCaller) -> None:
+    allowed: Caller = await start_caller(allow_disk_resume=True)
+    for one, expected in ((caller, False), (allowed, True)):
+        tools = {tool.name: tool for tool in (await one.client.list_tools()).tools}
+        assert ("resumeSessionAt" in tools["claude_code_reply"].input_schema["properties"]) is expected
+    code, message = await caller.refused("claude_code_reply", sessionId=str(uuid.uuid4()), prompt=HELLO, model="opus")
+    assert (code, message) == ("INVALID_ARGUMENT", "model: unknown field")
+
+
+async def test_progress_tells_what_happens(caller: Caller) -> None:
+    prompt = script("Work", tool("Bash", command="sleep 0.5"), text("finished\n"))
+    await caller.ok("claude_code", prompt=prompt, allowedTools=["Bash"])
+    assert "[tool] Run: sleep 0.5" in caller.progress
+
+
+async def test_progress_tells_of_api_trouble(caller: Caller) -> None:
+    await caller.ok("claude_code", prompt=script("Retry", fail(529, times=1, then="ok")))
+    assert any("529" in line for line in caller.progress)
+
+
+async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
+    prompt = script("Wait", tool("Bash", command=ENDLESS))
+    call = asyncio.ensure_future(caller.call("claude_code", prompt=prompt, allowedTools=["Bash"]))
+    await caller.until_progress("never")
+    call.cancel()
+    (session,) = caller.service.sessions()
+    assert await session.wait(30)
+    assert session.state is State.INTERRUPTED
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_session_of_one_family_is_usable_in_the_others(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode)
+    created = await caller.ok(
+        "claude_create_session", prompt=HELLO, workingDirectory=str(caller.sandbox.project), waitSeconds=30
+    )
+    reply = await caller.ok("claude_code_reply", sessionId=created["sessionId"], prompt=HELLO)
+    assert reply["sessionTotalTurns"] == 2
+    listed = await caller.ok("claude_code_session", action="list")
+    assert [session["sessionId"] for session in listed["sessions"]] == [created["sessionId"]]
+    sent = await caller.ok("claude_send_message", sessionId=created["sessionId"], message=HELLO, waitSeconds=30)
+    assert sent["turnCount"] == 3

@@ -1,0 +1,290 @@
+"""Every parameter of `claude_code` has an effect that is seen on the real CLI."""
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.server.tools.code import ClaudeCode
+from claude_code_mcp.testing.script import script, stall, structured, tool
+from tests.sessions.worktree_support import repository
+
+from .conftest import Caller
+from .test_images import png, seen, url
+
+Check = Callable[[Caller], Awaitable[None]]
+CHECKS: dict[str, Check] = {}
+
+
+def checks(*parameters: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        CHECKS.update(dict.fromkeys(parameters, check))
+        return check
+
+    return register
+
+
+def argv(caller: Caller, report: dict[str, Any]) -> list[str]:
+    pid = caller.session(report).pid
+    assert pid is not None
+    return psutil.Process(pid).cmdline()
+
+
+def body(caller: Caller, report: dict[str, Any]) -> dict[str, Any]:
+    found = caller.requests(report)[0].body
+    assert found is not None
+    return dict(found)
+
+
+HELLO = script("Say hello", "hello")
+
+
+@checks("prompt", "cwd")
+async def the_prompt_runs_in_the_directory(caller: Caller) -> None:
+    other = caller.sandbox.root / "elsewhere"
+    other.mkdir()
+    prompt = script("Where are you?", tool("Bash", command="pwd"), "${tool_result}")
+    report = await caller.ok("claude_code", prompt=prompt, cwd=str(other), allowedTools=["Bash"])
+    assert report["result"] == str(other)
+
+
+@checks("allowedTools")
+async def only_allowed_tools_run(caller: Caller) -> None:
+    prompt = script("Touch", tool("Bash", command="touch here"), "${tool_result}")
+    await caller.ok("claude_code", prompt=prompt, allowedTools=["Bash(touch *)"])
+    assert (caller.sandbox.project / "here").exists()
+
+
+@checks("permissionMode")
+async def nobody_is_asked_by_default(caller: Caller) -> None:
+    prompt = script("Touch", tool("Bash", command="touch there"), "${tool_result}")
+    report = await caller.ok("claude_code", prompt=prompt)
+    assert not (caller.sandbox.project / "there").exists()
+    assert [denial["tool_name"] for denial in report["permissionDenials"]] == ["Bash"]
+    report = await caller.ok("claude_code", prompt=HELLO, permissionMode="plan", hubServers=[])
+    assert "--permission-mode=plan" in argv(caller, report)
+
+
+@checks("tools")
+async def only_these_tools_are_offered(caller: Caller) -> None:
+    report = await caller.ok("claude_code", prompt=HELLO, tools=["Read", "Glob"])
+    offered = set(caller.requests(report)[0].tools)
+    assert {"Read"} <= offered
+    assert not offered & {"Bash", "Edit", "Write"}
+    preset = await caller.ok("claude_code", prompt=HELLO, tools={"type": "preset", "preset": "claude_code"})
+    assert "Bash" in caller.requests(preset)[0].tools
+
+
+@checks("persistSession")
+async def a_session_can_leave_no_transcript(caller: Caller) -> None:
+    kept = await caller.ok("claude_code", prompt=HELLO)
+    gone = await caller.ok("claude_code", prompt=HELLO, persistSession=False)
+    transcripts = {path.stem for path in caller.sandbox.home.rglob("*.jsonl")}
+    assert kept["sessionId"] in transcripts
+    assert gone["sessionId"] not in transcripts
+
+
+@checks("maxTurns")
+async def turns_are_limited(caller: Caller) -> None:
+    prompt = script("Loop", tool("Bash", command="true"), tool("Bash", command="true"), "done")
+    result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], maxTurns=1)
+    assert result.is_error
+    assert result.structured_content is not None
+    assert result.structured_content["errorSubtype"] == "error_max_turns"
+
+
+@checks("systemPrompt")
+async def the_system_prompt_is_replaced_or_extended(caller: Caller) -> None:
+    replaced = await caller.ok("claude_code", prompt=HELLO, systemPrompt="Only speak of cheese.")
+    extended = await caller.ok(
+        "claude_code", prompt=HELLO, systemPrompt={"type": "preset", "preset": "claude_code", "append": "And of wine."}
+    )
+    short, long = caller.requests(replaced)[0].system, caller.requests(extended)[0].system
+    assert "Only speak of cheese." in short
+    assert "And of wine." in long
+    assert len(long) > len(short) + 1000
+
+
+REVIEWER = {"reviewer": {"description": "Reviews code", "prompt": "You review only."}}
+
+
+@checks("agents", "agent")
+async def agents_are_defined_and_chosen(caller: Caller) -> None:
+    report = await caller.ok("claude_code", prompt=HELLO, agents=REVIEWER)
+    assert "reviewer" in json.dumps(body(caller, report))
+    chosen = await caller.ok("claude_code", prompt=HELLO, agents=REVIEWER, agent="reviewer")
+    assert "You review only." in caller.requests(chosen)[0].system
+
+
+@checks("maxBudgetUsd")
+async def the_budget_is_kept(caller: Caller) -> None:
+    prompt = script("Spend", tool("Bash", command="true"), tool("Bash", command="true"), "done")
+    result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], maxBudgetUsd=0.0001)
+    assert result.is_error
+    assert result.structured_content is not None
+    assert result.structured_content["errorSubtype"] == "error_max_budget_usd"
+
+
+@checks("timeout")
+async def the_turn_is_limited_in_time(caller: Caller) -> None:
+    code, message = await caller.refused("claude_code", prompt=script("Wait", stall("…")), timeout=1500)
+    assert code == "TIMEOUT"
+    assert "can be continued" in message
+
+
+@checks(
+    *("effort", "betas", "additionalDirectories", "disallowedTools", "fallbackModel", "debug", "debugFile"),
+    *("includePartialMessages", "env", "enableFileCheckpointing"),
+)
+async def many_options_hold_side_by_side(caller: Caller) -> None:
+    """Each start of the CLI takes half a second: these do not depend on each other."""
+    other, log = caller.sandbox.root / "other", caller.sandbox.root / "debug.log"
+    other.mkdir()
+    (other / "note").write_text("found it", encoding="utf-8")
+    read = script("Read", tool("Read", file_path=str(other / "note")), "${tool_result}")
+    report = await caller.ok(
+        "claude_code",
+        prompt=read,
+        effort="low",
+        betas=["context-1m-2025-08-07"],
+        additionalDirectories=[str(other)],
+        disallowedTools=["Bash"],
+        fallbackModel="claude-haiku-4-5",
+        debug=True,
+        debugFile=str(log),
+        includePartialMessages=False,
+        env={"GREETING": "hi"},
+        enableFileCheckpointing=True,
+    )
+    assert "found it" in report["result"]
+    expected = {"--effort=low", f"--add-dir={other}", "--fallback-model=claude-haiku-4-5", "--debug"}
+    assert expected - set(argv(caller, report)) == set()
+    assert "--include-partial-messages" not in argv(caller, report)
+    assert body(caller, report)["output_config"]["effort"] == "low"
+    first = caller.requests(report)[0]
+    assert "context-1m-2025-08-07" in first.headers["anthropic-beta"]
+    assert "Bash" not in first.tools
+    assert log.stat().st_size > 0
+    variables = psutil.Process(caller.session(report).pid).environ()
+    assert (variables["GREETING"], variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"]) == ("hi", "1")
+
+
+async def test_options_with_values_that_there_are_not_are_refused(caller: Caller) -> None:
+    code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
+    assert code == "INVALID_ARGUMENT"
+    assert "xhigh" in message
+    code, _ = await caller.refused("claude_code", prompt=HELLO, betas=["time-travel"])
+    assert code == "INVALID_ARGUMENT"
+
+
+@checks("outputFormat")
+async def the_output_has_the_form_asked_for(caller: Caller) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+    prompt = script("A number", structured({"n": 3}))
+    report = await caller.ok("claude_code", prompt=prompt, outputFormat={"type": "json_schema", "schema": schema})
+    assert report["structuredOutput"] == {"n": 3}
+
+
+@checks("thinking", "model")
+async def model_and_thinking_are_chosen(caller: Caller) -> None:
+    off = await caller.ok("claude_code", prompt=HELLO, model="claude-sonnet-4-5", thinking={"type": "disabled"})
+    assert caller.requests(off)[0].model == "claude-sonnet-4-5"
+    assert body(caller, off).get("thinking", {"type": "disabled"})["type"] == "disabled"
+    budget = await caller.ok("claude_code", prompt=HELLO, thinking={"type": "enabled", "budgetTokens": 2000})
+    assert "--max-thinking-tokens=2000" in argv(caller, budget)
+    adaptive = await caller.ok("claude_code", prompt=HELLO, thinking={"type": "adaptive"})
+    assert body(caller, adaptive)["thinking"]["type"] == "adaptive"
+
+
+@checks("pathToClaudeCodeExecutable")
+async def another_executable_is_run(caller: Caller) -> None:
+    link = caller.sandbox.root / "another-claude"
+    link.symlink_to(find_executable())
+    report = await caller.ok("claude_code", prompt=HELLO, pathToClaudeCodeExecutable=str(link))
+    assert argv(caller, report)[0] == str(link)
+    code, _ = await caller.refused("claude_code", prompt=HELLO, pathToClaudeCodeExecutable="/nowhere/claude")
+    assert code == "CLI_NOT_FOUND"
+
+
+_SERVER = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("calc")
+@server.tool()
+def add(a: int, b: int) -> int:
+    return a + b
+server.run("stdio")
+"""
+
+
+@checks("mcpServers", "strictMcpConfig")
+async def mcp_servers_are_given_to_the_session(caller: Caller) -> None:
+    servers = {"calc": {"command": sys.executable, "args": ["-c", _SERVER], "env": {"SECRET": "hush"}}}
+    prompt = script("Add", tool("mcp__calc__add", a=2, b=3), "${tool_result}")
+    report = await caller.ok(
+        "claude_code", prompt=prompt, mcpServers=servers, strictMcpConfig=True, allowedTools=["mcp__calc__add"]
+    )
+    assert "5" in report["result"]
+    command = argv(caller, report)
+    assert "--strict-mcp-config" in command
+    assert "hush" not in " ".join(command)
+
+
+@checks("sandbox")
+async def a_sandbox_that_cannot_be_had_stops_the_turn(caller: Caller) -> None:
+    prompt = script("Touch", tool("Bash", command="touch outside"), "done")
+    nowhere = {"PATH": str(caller.sandbox.root)}  # without the programs that a sandbox is made of
+    for sandbox in ({"enabled": True}, {"enabled": True, "failIfUnavailable": False}):
+        result = await caller.call("claude_code", prompt=prompt, allowedTools=["Bash"], sandbox=sandbox, env=nowhere)
+        assert result.is_error
+        assert "sandbox required but unavailable" in json.dumps(result.structured_content).lower()
+    assert not (caller.sandbox.project / "outside").exists()
+
+
+@checks("settingSources")
+async def setting_sources_are_chosen(caller: Caller) -> None:
+    settings = caller.sandbox.home / ".claude" / "settings.json"
+    settings.parent.mkdir(exist_ok=True)
+    settings.write_text(json.dumps({"permissions": {"allow": ["Bash(touch *)"]}}), encoding="utf-8")
+    prompt = script("Touch", tool("Bash", command="touch allowed-by-user"), "done")
+    await caller.ok("claude_code", prompt=prompt, settingSources=[])
+    assert not (caller.sandbox.project / "allowed-by-user").exists()
+    await caller.ok("claude_code", prompt=prompt, settingSources=["user"])
+    assert (caller.sandbox.project / "allowed-by-user").exists()
+
+
+@checks("hubServers")
+async def a_server_that_the_hub_does_not_have_is_refused(caller: Caller) -> None:
+    """That one which it has is given to the session is tested with the hub."""
+    code, message = await caller.refused("claude_code", prompt=HELLO, hubServers=["nobody"])
+    assert code == "INVALID_ARGUMENT"
+    assert "no server 'nobody'" in message
+
+
+@checks("images")
+async def the_model_sees_an_image(caller: Caller) -> None:
+    """From where images may come, and which ones, is tested in test_images."""
+    report = await caller.ok("claude_code", prompt=HELLO, images=[url(png())])
+    assert seen(caller, report) == [png()]
+    assert "--include-partial-messages" in argv(caller, report)  # unless they are left out
+
+
+@checks("worktree")
+async def a_session_works_in_a_worktree_of_its_own(caller: Caller) -> None:
+    repo = repository(caller.sandbox.root / "repo")
+    prompt = script("Where are you?", tool("Bash", command="pwd"), "${tool_result}")
+    report = await caller.ok("claude_code", prompt=prompt, cwd=str(repo), worktree=True, allowedTools=["Bash"])
+    assert report["result"].startswith(f"{repo}/.claude/worktrees/mcp-")
+
+
+def test_every_parameter_has_a_check() -> None:
+    parameters = {field.alias or name for name, field in ClaudeCode.model_fields.items()}
+    assert parameters == set(CHECKS)
+
+
+@pytest.mark.parametrize("check", list(dict.fromkeys(CHECKS.values())), ids=lambda check: check.__name__)
+async def test_on_the_real_cli(check: Check, caller: Caller) -> None:
+    await check(caller)

@@ -1,0 +1,171 @@
+"""Sessions as things, as a caller sees them: read, looked after, counted."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.service import Service
+from claude_code_mcp.store.session_marks import Mark
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
+from tests.sessions.support import end_of, options, parked
+
+from .conftest import Caller, StartCaller
+
+CARE = "sessions,code,care"
+
+
+async def a_session(caller: Caller, prompt: str = "Greet", *steps: Any) -> str:
+    report = await caller.ok("claude_code", prompt=script(prompt, *(steps or ("hello there",))), allowedTools=["Bash"])
+    await parked(caller.session(report))
+    return str(report["sessionId"])
+
+
+async def test_a_session_is_read_in_pages_that_are_the_whole(caller: Caller) -> None:
+    long = "\n".join(f"line {number} of a long answer" for number in range(3000))
+    session_id = await a_session(caller, "Talk", tool("Bash", command="echo seen"), long)
+    read, cursor, pages = "", "1", 0
+    while cursor:
+        page = await caller.ok("claude_read_session", sessionId=session_id, cursor=cursor)
+        assert len(page["transcript"]) <= 24_000
+        read, cursor, pages = read + page["transcript"], page.get("nextCursor", ""), pages + 1
+    assert long in read
+    assert "[Bash] echo seen\n[ok] seen" in read
+    assert pages > 2
+    assert page["turns"] == 1
+    assert page["title"].startswith("Talk")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [({"cursor": "next"}, "cursor"), ({"agent": "../../../etc/passwd"}, "agent"), ({"sessionId": "x"}, "sessionId")],
+)
+async def test_what_cannot_be_read_is_refused_by_name(caller: Caller, arguments: dict[str, str], field: str) -> None:
+    session_id = await a_session(caller)
+    code, message = await caller.refused("claude_read_session", **{"sessionId": session_id, **arguments})
+    assert code == "INVALID_ARGUMENT"
+    assert message.startswith(field)
+
+
+async def test_the_list_has_pages_and_finds_what_was_said(caller: Caller) -> None:
+    made = [await a_session(caller, f"number {number}", f"an okapi number {number}") for number in range(3)]
+    first = await caller.ok("claude_list_sessions", limit=2)
+    second = await caller.ok("claude_list_sessions", limit=2, offset=first["nextOffset"])
+    assert [row["sessionId"] for row in first["sessions"] + second["sessions"]] == made[::-1]
+    assert "nextOffset" not in second
+    row = second["sessions"][0]
+    assert (row["messages"], row["model"]) == (2, "claude-opus-5-5")
+    assert row["costUsd"] > 0
+    assert (await caller.ok("claude_list_sessions", text="nothing like it"))["sessions"] == []
+    (found,) = (await caller.ok("claude_list_sessions", text="number 1"))["sessions"]
+    assert found["sessionId"] == made[1]
+
+
+async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(toolsets=CARE)
+    session_id = await a_session(caller)
+    manage = "claude_manage_session"
+    await caller.ok(manage, sessionId=session_id, action="rename", text="My kitchen")
+    await caller.ok(manage, sessionId=session_id, action="tag", text="cooking")
+    await caller.ok(manage, sessionId=session_id, action="pin")
+    newer = await a_session(caller)
+    rows = (await caller.ok("claude_list_sessions"))["sessions"]
+    assert [row["sessionId"] for row in rows] == [session_id, newer]
+    assert (rows[0]["displayText"], rows[0]["tag"], rows[0]["pinned"]) == ("My kitchen", "cooking", True)
+    await caller.ok(manage, sessionId=session_id, action="archive")
+    assert [row["sessionId"] for row in (await caller.ok("claude_list_sessions"))["sessions"]] == [newer]
+    assert len((await caller.ok("claude_list_sessions", archived=True))["sessions"]) == 1
+    fork = (await caller.ok(manage, sessionId=session_id, action="fork", text="Another kitchen"))["sessionId"]
+    assert (await caller.ok("claude_read_session", sessionId=fork))["title"] == "Another kitchen"
+    exported = await caller.ok(manage, sessionId=session_id, action="export", format="html")
+    assert "hello there" in await asyncio.to_thread(Path(exported["path"]).read_text)
+    assert (await caller.refused(manage, sessionId=session_id, action="rename"))[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_person_is_asked_before_a_session_is_deleted(start_caller: StartCaller, mode: str) -> None:
+    asked: list[str] = []
+    answers = [types.ElicitResult(action="decline"), types.ElicitResult(action="accept", content={"confirm": True})]
+
+    async def person(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        asked.append(params.message)
+        return answers[len(asked) - 1]
+
+    caller: Caller = await start_caller(mode, person, toolsets=CARE)
+    session_id = await a_session(caller, "Greet the people")
+    refused = await caller.refused("claude_manage_session", sessionId=session_id, action="delete")
+    assert refused[0] == "PERMISSION_DENIED"
+    assert (await caller.ok("claude_read_session", sessionId=session_id))["turns"] == 1
+    await caller.ok("claude_manage_session", sessionId=session_id, action="delete")
+    assert len(asked) == 2
+    assert "Greet the people" in asked[0]
+    assert session_id in asked[0]
+    assert (await caller.refused("claude_read_session", sessionId=session_id))[0] == "SESSION_NOT_FOUND"
+
+
+async def test_where_nobody_can_be_asked_a_session_is_deleted_only_on_the_callers_word(
+    start_caller: StartCaller,
+) -> None:
+    caller: Caller = await start_caller(toolsets=CARE)
+    session_id = await a_session(caller)
+    code, message = await caller.refused("claude_manage_session", sessionId=session_id, action="delete")
+    assert (code, "confirm" in message) == ("PERMISSION_DENIED", True)
+    await caller.ok("claude_manage_session", sessionId=session_id, action="delete", confirm=True)
+    assert (await caller.ok("claude_list_sessions"))["sessions"] == []
+
+
+async def test_costs_are_told_in_groups(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(toolsets=CARE)
+    session_id = await a_session(caller)
+    for by, name in (("session", session_id), ("project", str(caller.sandbox.project)), ("model", "claude-opus-5-5")):
+        costs = await caller.ok("claude_session_costs", by=by)
+        assert [line["name"] for line in costs["lines"]] == [name]
+        assert costs["total"]["usd"] > 0
+        assert costs["total"]["sessions"] == 1
+    assert (await caller.refused("claude_session_costs", since="yesterday"))[0] == "INVALID_ARGUMENT"
+
+
+async def test_nobody_touches_the_session_of_another_caller(start_service: StartService, sandbox: Sandbox) -> None:
+    service: Service = await start_service()
+    turn = await service.create(script("mine", "alone"), options(sandbox), owner="alice")
+    await end_of(turn)
+    session_id = turn.session.id
+    await parked(turn.session)
+    for server in (service, await start_service()):  # in memory, and on disk alone
+        for act in (
+            server.stored.read(session_id, owner="bob"),
+            server.stored.rename(session_id, "his", owner="bob"),
+            server.stored.tag(session_id, "his", owner="bob"),
+            server.stored.mark(session_id, Mark.PINNED, True, owner="bob"),
+            server.stored.copy(session_id, owner="bob"),
+            server.stored.export(session_id, "html", owner="bob"),
+            server.stored.delete(session_id, owner="bob"),
+            anext(server.stored.follow(session_id, owner="bob")),
+        ):
+            with pytest.raises(SessionNotFound):
+                await act
+        assert await server.catalogue(owner="bob", text="mine", whole=True) == []
+        assert (await server.stored.costs("session", owner="bob")).lines == []
+        (entry,) = await server.catalogue(owner="alice", text="mine")
+        assert (entry.session_id, entry.title, entry.pinned) == (session_id, None, False)
+    copy = await service.stored.copy(session_id, owner="alice")
+    assert {entry.session_id for entry in await service.catalogue(owner="alice")} == {session_id, copy}
+    with pytest.raises(SessionNotFound):
+        await service.stored.read(copy, owner="bob")
+
+
+async def test_after_a_restart_the_status_is_what_it_was(start_caller: StartCaller) -> None:
+    before: Caller = await start_caller()
+    steps = (tool("Bash", command="echo seen"), tool("Bash", command="exit 3"), "Done at last.")
+    session_id = await a_session(before, "Work", *steps)
+    told = await before.ok("claude_get_status", sessionId=session_id, outputLines=1000)
+    after: Caller = await start_caller()
+    again = await after.ok("claude_get_status", sessionId=session_id, outputLines=1000)
+    for report in (told, again):
+        del report["nextCursor"]
+    assert again == told

@@ -1,0 +1,52 @@
+"""The reference of the tools names everything that the tools have."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp import errors
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.server.server import tools_of
+from claude_code_mcp.server.tools.base import Tool
+
+PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
+TOOLS = tools_of(load_settings({}, allow_disk_resume=True, toolsets=("sessions", "code", "query", "care")))
+
+
+def section(name: str) -> str:
+    found = re.search(rf"^### {name}$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{name} has no section"
+    return found[1]
+
+
+def properties(schema: Any) -> set[str]:
+    """Names at the top, and those of an object that groups parameters."""
+    top = dict(schema["properties"])
+    options = top.pop("options", {"properties": {}})
+    return {*top, *(f"options.{name}" for name in options["properties"])}
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+def test_every_parameter_and_result_is_described(tool: Tool[Any]) -> None:
+    listing = tool.listing()
+    assert listing.output_schema is not None
+    about = section(tool.name)
+    if tool.name == "claude_code_reply":
+        about += section("claude_code")  # it has these too, and says so
+    named = set(re.findall(r"`([A-Za-z.]+)`", about)) | {"error"}
+    assert properties(listing.input_schema) | properties(listing.output_schema) <= named
+
+
+def test_every_section_is_a_tool() -> None:
+    assert set(re.findall(r"^### (\w+)$", PAGE, re.MULTILINE)) == set(TOOLS)
+
+
+def test_every_code_is_described() -> None:
+    kinds = [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, errors.ClaudeCodeError)
+    ]
+    assert {kind.code for kind in kinds} <= set(re.findall(r"^  \| `([A-Z_]+)` \|", PAGE, re.MULTILINE))

@@ -1,0 +1,279 @@
+"""Sessions as resources: listed, read in pages, followed, and nobody else's business."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import mcp_types as types
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp import MCPError
+
+from claude_code_mcp.server.resources import ResourceAddress, parse
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.sessions.support import end_of, options, parked, say
+from tests.sessions.test_open_elsewhere import open_in_claude
+
+from .conftest import Caller, StartCaller
+
+MODERN = "2026-07-28"
+BOTH = pytest.mark.parametrize("mode", ["legacy", MODERN], ids=["2025", "2026"])
+LIST = "claude-sessions:///"
+ASK = script("Touch", tool("Bash", command="touch asked"), "went on")
+
+
+def uri_of(session_id: str, view: str = "") -> str:
+    return f"claude-session:///{session_id}" + (f"/{view}" if view else "")
+
+
+async def a_session(caller: Caller, prompt: str = "Greet", *steps: Any) -> str:
+    report = await caller.ok("claude_code", prompt=script(prompt, *(steps or ("hello there",))), allowedTools=["Bash"])
+    return str(report["sessionId"])
+
+
+async def read(caller: Caller, uri: str) -> str:
+    (content,) = (await caller.client.read_resource(uri)).contents
+    assert isinstance(content, types.TextResourceContents)
+    assert str(content.uri) == uri
+    return content.text
+
+
+async def data(caller: Caller, uri: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(await read(caller, uri))
+    return found
+
+
+async def unknown(caller: Caller, uri: str) -> None:
+    with pytest.raises(MCPError, match="Unknown resource") as refusal:
+        await caller.client.read_resource(uri)
+    assert refusal.value.error.code == types.INVALID_PARAMS
+    assert refusal.value.error.data == {"uri": uri[:200]}
+
+
+async def subscribe(caller: Caller, uri: str) -> None:
+    wanted = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
+    await caller.client.session.send_request(wanted, types.EmptyResult)
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+async def test_a_session_is_listed_and_every_side_of_it_can_be_read(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode)
+    session_id = await a_session(caller, "Bake bread", tool("Bash", command="echo flour"), "It is baked.")
+    listed = {str(one.uri): one for one in (await caller.client.list_resources()).resources}
+    assert listed[uri_of(session_id)].name.startswith("Bake bread")
+    assert LIST in listed
+    templates = (await caller.client.list_resource_templates()).resource_templates
+    assert {"claude-session:///{id}/transcript{?cursor,full,thinking,agent}"} < {one.uri_template for one in templates}
+    status = await data(caller, uri_of(session_id))
+    assert (status["status"], status["result"], status["live"]) == ("completed", "It is baked.", True)
+    assert status["workingDirectory"] == str(caller.sandbox.project)
+    transcript = await read(caller, uri_of(session_id, "transcript"))
+    assert "[Bash] echo flour\n[ok] flour" in transcript
+    assert transcript.rstrip().endswith("It is baked.")
+    events = await data(caller, uri_of(session_id, "events"))
+    assert {"turn_started", "output", "turn_ended"} <= {event["type"] for event in events["events"]}
+    assert (await data(caller, f"{uri_of(session_id, 'events')}?cursor={events['nextCursor']}"))["events"] == []
+    assert (await data(caller, uri_of(session_id, "questions")))["pendingInputs"] == []
+    assert (await data(caller, LIST))["sessions"][0]["sessionId"] == session_id
+    assert (await data(caller, f"{LIST}?text=bread"))["sessions"][0]["sessionId"] == session_id
+    assert (await data(caller, f"{LIST}?text=cake"))["sessions"] == []
+    assert (await data(caller, f"{LIST}costs?by=model"))["total"]["sessions"] == 1
+
+
+async def test_long_ones_are_read_in_pages_that_are_the_whole(caller: Caller) -> None:
+    long_line = "an answer that is rather long, goes on and on, and does not end before its very last word"
+    long = "\n".join(f"line {number} of {long_line}" for number in range(400))
+    session_id = await a_session(caller, "Talk", long)
+    text, uri = "", uri_of(session_id, "transcript")
+    while uri:
+        (content,) = (await caller.client.read_resource(uri)).contents
+        assert isinstance(content, types.TextResourceContents)
+        uri = str((content.meta or {}).get("next", ""))
+        text += content.text.removesuffix(f"\n\n[more: {uri}]") if uri else content.text
+    assert long in text
+    lines, cursor, pages = [], "", 0
+    while True:
+        page = await data(caller, uri_of(session_id, "events") + (f"?cursor={cursor}" if cursor else ""))
+        lines += [event["line"] for event in page["events"] if event["type"] == "output"]
+        cursor, pages = page["nextCursor"], pages + 1
+        if not page["hasMore"]:
+            break
+    assert "\n".join(lines).endswith(long)
+    assert pages > 1
+
+
+async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> None:
+    asked = await caller.ok("claude_code", prompt=ASK, permissionMode="default")
+    (pending,) = asked["pendingInputs"]
+    uri = uri_of(asked["sessionId"], "questions")
+    (shown,) = (await data(caller, uri))["pendingInputs"]
+    assert shown["inputId"] == pending["inputId"]
+    assert shown["toolInput"]["command"] == "touch asked"
+    await subscribe(caller, uri)
+    await caller.ok(
+        "claude_respond", sessionId=asked["sessionId"], inputId=shown["inputId"], decision="allow", waitSeconds=50
+    )
+    await caller.changes.until(uri)
+    assert (await data(caller, uri))["pendingInputs"] == []
+    kinds = [event["type"] for event in (await data(caller, uri_of(asked["sessionId"], "events")))["events"]]
+    assert kinds.index("question") < kinds.index("answered")
+
+
+async def test_a_session_from_before_a_restart_is_told_from_disk(caller: Caller, start_caller: StartCaller) -> None:
+    session_id = await a_session(caller)
+    before = await data(caller, uri_of(session_id))
+    await parked(caller.service.session(session_id))
+    other: Caller = await start_caller()
+    after = await data(other, uri_of(session_id))
+    for name in ("status", "result", "costUsd", "workingDirectory"):
+        assert after[name] == before[name]
+    assert "hello there" in str((await data(other, uri_of(session_id, "events")))["events"])
+
+
+async def test_an_address_that_means_nothing_is_unknown(caller: Caller) -> None:
+    nobody = "claude-session:///00000000-0000-4000-8000-000000000000"
+    for uri in (
+        "claude-session:///",
+        "claude-session:///x",
+        nobody,
+        f"{nobody}/transcript",
+        f"{nobody}/other",
+        "claude-session:///../../etc/passwd",
+        f"{LIST}other",
+        f"{LIST}?unknown=1",
+        f"{LIST}?offset",
+        "file:///etc/passwd",
+    ):
+        await unknown(caller, uri)
+
+
+async def test_a_page_that_cannot_be_is_refused_by_name(caller: Caller) -> None:
+    session_id = await a_session(caller)
+    for uri, field in (
+        (f"{uri_of(session_id, 'transcript')}?cursor=next", "cursor"),
+        (f"{uri_of(session_id, 'transcript')}?agent=../x", "agent"),
+        (f"{uri_of(session_id, 'events')}?cursor=next", "cursor"),
+        (f"{uri_of(session_id)}?part=other", "part"),
+        (f"{LIST}?offset=-1", "offset"),
+        (f"{LIST}costs?by=moon", "by"),
+        (f"{LIST}costs?since=yesterday", "since"),
+    ):
+        with pytest.raises(MCPError, match=f"^{field}: "):
+            await caller.client.read_resource(uri)
+
+
+async def test_the_sessions_of_others_do_not_exist(caller: Caller) -> None:
+    turn = await caller.service.create(script("Hide", "hidden"), options(caller.sandbox), owner="ada")
+    await end_of(turn)
+    uri = uri_of(turn.session.id)
+    for view in ("", "transcript", "events", "questions"):
+        await unknown(caller, uri_of(turn.session.id, view))
+    with pytest.raises(MCPError, match="Unknown resource"):
+        await subscribe(caller, uri)
+    assert all(one.live for one in caller.service.sessions(owner="ada"))
+
+
+async def test_secrets_are_taken_out(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(extra={"MY_API_TOKEN": "hidden-behind-7-hills"})
+    session_id = await a_session(caller, "say hidden-behind-7-hills", "It is hidden-behind-7-hills.")
+    for uri in (LIST, *(uri_of(session_id, view) for view in ("", "transcript", "events", "questions"))):
+        assert "hidden-behind" not in await read(caller, uri)
+    assert "hidden-behind" not in (await caller.client.list_resources()).model_dump_json()
+
+
+@given(st.tuples(st.sampled_from(["", "claude-session:///", LIST]), st.text() | st.text("0af-/?=&%costs")).map("".join))
+def test_every_text_is_an_address_or_none(text: str) -> None:
+    found = parse(text)
+    assert found is None or parse(found.uri) == ResourceAddress(found.view, found.session_id)
+
+
+# -- following ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_client_with_a_handshake_hears_of_sessions_and_of_what_it_subscribed_to(caller: Caller) -> None:
+    await caller.client.list_resources()
+    session_id = await a_session(caller)
+    await caller.changes.until("resources")
+    views = ("", "transcript", "events")
+    for view in views:
+        await subscribe(caller, uri_of(session_id, view))
+    await subscribe(caller, LIST)
+    caller.changes.heard.clear()
+    await say(caller.service, session_id, script("more", "again"))
+    for view in views:
+        await caller.changes.until(uri_of(session_id, view))
+    await caller.changes.until(LIST)
+    assert uri_of(session_id, "questions") not in caller.changes.heard
+
+
+async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(MODERN)
+    session_id = await a_session(caller)
+    uri, heard = uri_of(session_id, "transcript"), set()
+    async with caller.client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
+        await say(caller.service, session_id, script("more", "again"))
+        await a_session(caller, "Another")
+        async with asyncio.timeout(60):
+            async for change in changes:
+                heard.add(getattr(change, "uri", None) or type(change).__name__)
+                if heard >= {uri, LIST, "ResourcesListChanged"}:
+                    break
+
+
+async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: Caller) -> None:
+    session_id = await a_session(caller)
+    uri = uri_of(session_id, "events")
+    await subscribe(caller, uri)
+    began = time.monotonic()
+    steps = [tool("Bash", command=f"echo {number}") for number in range(6)]
+    await say(caller.service, session_id, script("count", *steps, "\n".join("x" * 500)))
+    await caller.changes.until(uri)
+    events = (await data(caller, uri))["events"]
+    heard, passed = caller.changes.heard.count(uri), time.monotonic() - began
+    assert 1 <= heard <= 2 * passed + 1
+    assert len(events) > heard
+
+
+async def test_a_session_that_somebody_drives_in_a_terminal_is_followed(
+    caller: Caller, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    session_id = await a_session(caller)
+    await parked(caller.service.session(session_id))
+    other: str = uri_of(session_id, "transcript")
+    await subscribe(caller, other)
+    caller.changes.heard.clear()
+    async with open_in_claude(sandbox, environment, session_id, "--resume"):
+        await caller.changes.until(other)
+
+
+async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: Caller) -> None:
+    session_id = await a_session(caller)
+    await subscribe(caller, uri_of(session_id))
+    await say(caller.service, session_id, "/clear")
+    assert caller.service.current_id(session_id) != session_id
+    await asyncio.sleep(0)
+    caller.changes.heard.clear()
+    await say(caller.service, session_id, script("afterwards", "still here"))
+    await caller.changes.until(uri_of(session_id))
+    status = await data(caller, uri_of(session_id))
+    assert (status["result"], status["previousSessionId"]) == ("still here", session_id)
+
+
+async def test_who_has_unsubscribed_hears_nothing(caller: Caller) -> None:
+    session_id = await a_session(caller)
+    quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
+    await subscribe(caller, quiet)
+    await subscribe(caller, quiet)
+    await subscribe(caller, loud)
+    unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
+    await caller.client.session.send_request(unwanted, types.EmptyResult)
+    caller.changes.heard.clear()
+    await say(caller.service, session_id, script("more", "again"))
+    await caller.changes.until(loud)
+    assert quiet not in caller.changes.heard

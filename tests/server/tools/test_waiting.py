@@ -1,0 +1,191 @@
+"""Every call gets the answer and the cost of its own message, whatever else the session is told meanwhile."""
+
+import asyncio
+from typing import Any
+
+import mcp_types as types
+import pytest
+
+from claude_code_mcp.model.events import AuditEvent, Event, Message
+from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.testing.script import script, text, tool
+from tests.sessions.support import events, streams, until
+
+from .conftest import Caller, StartCaller
+
+HELLO = script("Say hello", "hello")
+SLOW = text("mine", chunks=4, interval=0.2)
+"""The last answer of a turn: a message that comes meanwhile finds nothing left to join."""
+ERA, OTHER_ERA = "legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)
+EITHER_ERA = pytest.mark.parametrize("mode", [ERA, OTHER_ERA])
+"""Nothing that differs between the eras is at work here."""
+
+
+class Arrival:
+    """Notices the first sign of life of a session."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        self.came.set()
+
+    def act(self, act: AuditEvent) -> None:
+        pass
+
+
+async def while_it_speaks(caller: Caller, call: "asyncio.Future[Any]") -> Session:
+    """The one session, as soon as the model has begun its last answer."""
+    arrival = Arrival()
+    caller.service.observe(arrival)
+    async with asyncio.timeout(60):
+        await arrival.came.wait()
+    (session,) = caller.service.sessions()
+    await until(session, lambda: streams(session))
+    assert not call.done()
+    return session
+
+
+def messages_read(session: Session) -> int:
+    """How many messages the process has told of."""
+    reported = [event.raw for event in events(session, Message) if event.type == "command_lifecycle"]
+    return len({item["command_uuid"] for item in reported})
+
+
+@EITHER_ERA
+async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode)
+    call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", SLOW)))
+    session = await while_it_speaks(caller, call)
+    other = await caller.ok(
+        "claude_send_message", sessionId=session.id, message=script("And", text("theirs", delay=0.5)), waitSeconds=30
+    )
+    mine = await call
+    assert (mine["result"], mine["numTurns"]) == ("mine", 1)
+    assert (other["result"], other["status"]) == ("theirs", "completed")
+    assert mine["totalCostUsd"] < mine["sessionTotalCostUsd"] + 1e-9
+    assert session.usage.cost_usd > mine["totalCostUsd"]
+
+
+async def test_a_call_returns_with_its_own_turn_while_another_still_runs(caller: Caller) -> None:
+    call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", SLOW)))
+    session = await while_it_speaks(caller, call)
+    await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("long", delay=60)))
+    mine = await call
+    assert mine["result"] == "mine"
+    assert session.busy
+    stopped = await caller.ok("claude_interrupt", sessionId=session.id)
+    assert stopped["status"] == "interrupted"
+
+
+@EITHER_ERA
+async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode, allow_disk_resume=True)
+    first = await caller.ok("claude_code", prompt=HELLO)
+    for park in (False, True):
+        if park:
+            caller.session(first).evict()
+        calls = [
+            caller.call(
+                "claude_code_reply", sessionId=first["sessionId"], prompt=script(f"{n}", text(f"answer {n}", delay=1))
+            )
+            for n in range(3)
+        ]
+        results = [item.structured_content or {} for item in await asyncio.gather(*calls)]
+        codes = [result["error"]["code"] for result in results if "error" in result]
+        assert codes == ["SESSION_BUSY", "SESSION_BUSY"]
+        [accepted] = [number for number, one in enumerate(results) if "error" not in one]
+        assert results[accepted]["result"] == f"answer {accepted}"
+
+
+@EITHER_ERA
+async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: str) -> None:
+    caller: Caller = await start_caller(mode)
+    call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=script("Work", SLOW)))
+    session = await while_it_speaks(caller, call)
+    await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("theirs", delay=1.5)))
+    bundle = await call
+    assert bundle["result"] == {"success": True, "summary": "mine"}
+    assert bundle["messages"][-1]["type"] == "result"
+    assert bundle["messages"][-1]["result"] == "mine"
+    assert await session.wait(60)
+    assert session.outcome is not None
+    assert session.outcome.result == "theirs"
+    assert [message["result"] for message in caller.listener.messages if message["type"] == "result"] == ["mine"]
+
+
+async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: StartCaller) -> None:
+    """While its person thinks, the turn is answered elsewhere and the session goes on to something else."""
+    thinking, go = asyncio.Event(), asyncio.Event()
+
+    async def thinks(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
+        thinking.set()
+        await go.wait()
+        return types.ElicitResult(action="accept", content={"decision": "Allow once"})
+
+    caller: Caller = await start_caller("2026-07-28", thinks)
+    prompt = script("Touch", tool("Bash", command="touch asked"), "mine")
+    call = asyncio.ensure_future(caller.ok("claude_code", prompt=prompt, permissionMode="default"))
+    async with asyncio.timeout(60):
+        await thinking.wait()
+    (session,) = caller.service.sessions()
+    (question,) = session.questions
+    await caller.ok("claude_respond", sessionId=session.id, inputId=question.id, decision="allow", waitSeconds=30)
+    sent = await caller.ok("claude_send_message", sessionId=session.id, message=HELLO, waitSeconds=30)
+    assert sent["result"] == "hello"
+    go.set()
+    assert (await call)["result"] == "mine"
+
+
+async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Caller) -> None:
+    call = asyncio.ensure_future(caller.call("claude_code", prompt=script("Wait", text("mine", chunks=2, interval=60))))
+    session = await while_it_speaks(caller, call)
+    other = asyncio.ensure_future(
+        caller.ok("claude_send_message", sessionId=session.id, message=script("And", "theirs"), waitSeconds=50)
+    )
+    await until(session, lambda: messages_read(session) == 2)
+    call.cancel()
+    assert (await other)["result"] == "theirs"
+
+
+async def test_times_with_the_api_are_of_the_call(caller: Caller) -> None:
+    first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=1)))
+    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+    assert first["durationApiMs"] >= 1000 > second["durationApiMs"]
+
+
+async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
+    prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
+    created = await caller.ok(
+        "claude_create_session",
+        prompt=prompt,
+        workingDirectory=str(caller.sandbox.project),
+        allowedTools=["Bash"],
+    )
+    session = caller.session(created)
+    await until(session, lambda: bool(session.readable_lines.tools))
+    waiting = asyncio.ensure_future(
+        caller.call("claude_send_message", sessionId=session.id, message="never read", waitSeconds=50)
+    )
+    await until(session, lambda: messages_read(session) == 2)
+    stopped = await caller.ok("claude_interrupt", sessionId=session.id)
+    assert stopped["droppedMessages"] == ["never read"]
+    reported = (await waiting).structured_content or {}
+    assert (reported["status"], reported["error"]["code"]) == ("interrupted", "dropped")
+
+
+async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Caller) -> None:
+    first = await caller.ok("claude_code", prompt=HELLO)
+    old = first["sessionId"]
+    cleared = await caller.ok("claude_code_reply", sessionId=old, prompt="/clear")
+    new = cleared["sessionId"]
+    assert new != old
+    assert cleared["previousSessionId"] == old
+    assert new in cleared["result"]
+    again = await caller.ok("claude_code_reply", sessionId=new, prompt=HELLO)
+    assert (again["sessionId"], again.get("previousSessionId")) == (new, None)
+    reported = await caller.ok("claude_get_status", sessionId=old)
+    assert (reported["sessionId"], reported["previousSessionId"]) == (new, old)
+    assert (await caller.ok("claude_interrupt", sessionId=old))["sessionId"] == new
+    sent = await caller.ok("claude_send_message", sessionId=old, message=HELLO, waitSeconds=30)
+    assert (sent["sessionId"], sent["previousSessionId"], sent["result"]) == (new, old, "hello")

@@ -1,0 +1,108 @@
+"""Cancelling is final, at every moment of a turn and after it."""
+
+import asyncio
+
+import psutil
+import pytest
+
+from claude_code_mcp.errors import Cancelled
+from claude_code_mcp.model.events import Message, ProcessChanged, StateChanged, TurnEnded
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.states import State
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing.script import script
+from tests.conftest import StartService
+
+from .support import MOMENTS, Moment, at, end_of, event, events, options, parked, run, streams, until
+
+every_moment = pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name)
+
+
+@every_moment
+async def test_a_cancelled_session_is_over_at_once_and_for_good(
+    service: Service, sandbox: Sandbox, moment: Moment
+) -> None:
+    async with at(moment, service, sandbox) as (session, sent):
+        pid = session.pid
+        await service.cancel(session.id)
+        assert (session.state, session.live, session.questions) == (State.CANCELLED, False, [])
+        assert {(await end_of(turn)).code for turn in sent} == {OutcomeCode.CANCELLED}
+        seen = session.log.last_seq
+        await session.closed()
+        assert session.state is State.CANCELLED
+        late = [one for one in session.log.after(seen) if isinstance(one, StateChanged | TurnEnded | Message)]
+        assert late == []
+        assert pid is None or not psutil.pid_exists(pid)
+        assert len(events(session, TurnEnded)) == 1
+        with pytest.raises(Cancelled):
+            await service.send(session.id, "hello")
+        await service.interrupt(session.id)
+        assert session.state is State.CANCELLED
+
+
+@pytest.mark.parametrize("live", [True, False])
+async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: Sandbox, live: bool) -> None:
+    session, outcome = await run(service, script("one", "first"), options(sandbox))
+    if not live:
+        await parked(session)
+    await service.cancel(session.id)
+    await service.cancel(session.id)
+    await session.closed()
+    assert (session.state, session.outcome) == (State.CANCELLED, outcome)
+    with pytest.raises(Cancelled):
+        await service.send(session.id, "hello")
+
+
+async def test_cancelling_beats_an_interruption_that_is_under_way(service: Service, sandbox: Sandbox) -> None:
+    async with at(MOMENTS[2], service, sandbox) as (session, sent):
+        interruption = asyncio.create_task(service.interrupt(session.id))
+        await asyncio.sleep(0)
+        await service.cancel(session.id)
+        await interruption
+        assert (await end_of(sent[0])).code is OutcomeCode.CANCELLED
+        assert session.state is State.CANCELLED
+
+
+async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    session.evict()
+    sending = asyncio.create_task(service.send(session.id, "hello"))
+    await asyncio.sleep(0)
+    await service.cancel(session.id)
+    with pytest.raises(Cancelled):
+        await sending
+    await session.closed()
+    assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
+
+
+async def test_a_process_that_is_just_being_started_is_stopped(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(script("one", "first"), options(sandbox))
+    session = turn.session
+    started = await event(session, ProcessChanged)
+    await service.cancel(session.id)
+    assert (await end_of(turn)).code is OutcomeCode.CANCELLED
+    await session.closed()
+    assert started.pid is not None
+    assert not psutil.pid_exists(started.pid)
+
+
+async def test_a_process_that_resists_is_gone_all_the_same(start_service: StartService, sandbox: Sandbox) -> None:
+    cli = install_misbehaving_cli(sandbox.root / "bin")
+    ways = {"MISBEHAVE": "silent ignore_interrupt ignore_signals ignore_eof"}
+    service = await start_service(ways, claude_path=str(cli), stop_timeout_ms=200)
+    session = (await service.create("go", options(sandbox))).session
+    await until(session, lambda: streams(session))
+    pid = session.pid
+    await service.cancel(session.id)
+    await session.closed()
+    assert pid is not None
+    assert not psutil.pid_exists(pid)
+
+
+async def test_what_a_cancelled_turn_cost_is_counted(service: Service, sandbox: Sandbox) -> None:
+    async with at(MOMENTS[2], service, sandbox) as (session, _):
+        await service.cancel(session.id)
+        await session.closed()
+        assert session.usage.cost_usd > 0
+        assert session.spent_usd == pytest.approx(session.usage.cost_usd)

@@ -1,0 +1,121 @@
+"""`/clear` begins another conversation in the same process: the session follows it and keeps everything else."""
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached, SessionBusy, SessionNotFound
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.question import Answer
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
+
+from .support import end_of, options, parked, question, run, say
+
+SECRET = "the word is plum"
+
+
+async def cleared(service: Service, sandbox: Sandbox, **more: object) -> tuple[str, str]:
+    """A session that was cleared: its id before and after."""
+    session, _ = await run(service, script(SECRET, "first"), options(sandbox, **more))
+    old = session.id
+    outcome = await say(service, session, "/clear")
+    assert outcome.code is OutcomeCode.COMPLETED
+    assert session.id != old
+    assert session.id in outcome.result
+    return old, session.id
+
+
+def told(model: ScriptedModelThread, session_id: str) -> str:
+    """Everything that the model was told in this session."""
+    return str([one.body for one in model.requests if one.session_id == session_id])
+
+
+async def test_the_session_goes_on_under_the_new_id_and_the_old_one_leads_there(
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    old, new = await cleared(service, sandbox, allowed_tools=("Read",), model="claude-opus-5-5")
+    session = service.session(new)
+    assert service.session(old) is session
+    assert (session.options.allowed_tools, session.options.model) == (("Read",), "claude-opus-5-5")
+    assert [one.id for one in service.sessions()] == [new]
+    assert (await say(service, old, script("two", "second"))).result == "second"
+    assert SECRET in told(model, old)
+    assert "two" in told(model, new)
+    assert SECRET not in told(model, new)
+
+
+@pytest.mark.parametrize("words", [(), (script("persimmon", "said"),)], ids=["at once", "after a message"])
+async def test_a_parked_session_resumes_the_conversation_after_the_clearing(
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread, words: tuple[str, ...]
+) -> None:
+    old, new = await cleared(service, sandbox)
+    session = service.session(new)
+    for prompt in words:
+        await say(service, session, prompt)
+    await parked(session)
+    assert (await say(service, old, script("again", "resumed"))).result == "resumed"
+    assert session.id == new
+    assert SECRET not in told(model, new)
+    assert ("persimmon" in told(model, new)) is bool(words)
+
+
+async def test_after_a_restart_the_old_id_leads_to_the_new_conversation(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    first = await start_service()
+    old, new = await cleared(first, sandbox)
+    again = await say(first, old, "/clear")
+    newest = first.session(old).id
+    assert again.ok
+    assert len({old, new, newest}) == 3
+    await first.__aexit__()
+    second = await start_service()
+    for number, name in enumerate((old, new, newest)):
+        turn = await second.send(name, script(f"{number}", "here"))
+        session = turn.session
+        assert (await end_of(turn)).result == "here"
+        assert session.id == newest
+    assert SECRET not in told(model, newest)
+
+
+async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: StartService, sandbox: Sandbox) -> None:
+    first, second = await start_service(), await start_service()
+    turn = await first.create(script("one", "first"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
+    old = session.id
+    turn = await first.send(old, "/clear", owner="alice")
+    await end_of(turn)
+    for name in (old, session.id):
+        with pytest.raises(SessionNotFound):
+            await second.send(name, "mine", owner="bob")
+        with pytest.raises(SessionBusy):
+            await second.send(name, "second writer", owner="alice")
+    await first.__aexit__()
+    assert (await say(second, old, script("two", "second"), owner="alice")).result == "second"
+
+
+async def test_questions_of_the_new_conversation_are_answered_under_either_id(
+    service: Service, sandbox: Sandbox
+) -> None:
+    old, _ = await cleared(service, sandbox)
+    turn = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
+    session = turn.session
+    asked = await question(session)
+    assert [one.id for one in service.questions(old)] == [asked]
+    service.respond(old, asked, Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    assert (sandbox.project / "made").exists()
+
+
+async def test_clearing_gives_no_new_budget(service: Service, sandbox: Sandbox) -> None:
+    """The CLI counts from nothing again; the session does not, and replaces the process."""
+    old, new = await cleared(service, sandbox, max_budget_usd=0.0012)
+    session = service.session(new)
+    assert not session.live
+    assert (await say(service, old, script("two", "second"))).ok
+    spent = await say(service, old, script("three", "third"))
+    assert spent.code is OutcomeCode.MAX_BUDGET
+    with pytest.raises(LimitReached):
+        await service.send(old, "more")

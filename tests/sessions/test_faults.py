@@ -1,0 +1,190 @@
+"""Faults that the real CLI will not produce: it fails to start, dies, or says what nobody expects."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.errors import ExecutableNotFound, InvalidArgument
+from claude_code_mcp.model.events import Message, Noise
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.states import State
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from tests.conftest import StartService
+
+from .support import end_of, events, options, run, say, until
+
+
+@pytest.fixture
+def cli(sandbox: Sandbox) -> Path:
+    return install_misbehaving_cli(sandbox.root / "bin")
+
+
+async def misbehaving(start_service: StartService, cli: Path, ways: dict[str, Any], **settings: Any) -> Service:
+    service = await start_service(
+        {"MISBEHAVE": json.dumps(ways)}, claude_path=str(cli), stop_timeout_ms=300, **settings
+    )
+    assert isinstance(service, Service)
+    return service
+
+
+async def test_an_executable_that_is_not_there_is_found_out_before_anything_starts(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(claude_path=str(sandbox.root / "nowhere"))
+    with pytest.raises(ExecutableNotFound):
+        await service.create("hello", options(sandbox))
+    assert service.sessions() == []
+
+
+async def test_a_file_that_is_no_program_fails_to_start(service: Service, sandbox: Sandbox) -> None:
+    garbage = sandbox.root / "garbage"
+    garbage.write_bytes(b"\x00\x01\x02")
+    garbage.chmod(0o755)
+    session, outcome = await run(service, "hello", options(sandbox, executable=str(garbage)))
+    assert (outcome.code, outcome.error_code) == (OutcomeCode.START_FAILED, "INTERNAL")
+    assert session.state is State.ERROR
+
+
+@pytest.mark.parametrize("moment", ["start", "initialize"])
+async def test_a_process_that_exits_at_once_tells_why(
+    start_service: StartService, sandbox: Sandbox, cli: Path, moment: str
+) -> None:
+    ways = {"stderr": "out of luck", "crash": 3, "crash_at": moment}
+    service = await misbehaving(start_service, cli, ways)
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert (outcome.code, session.state) == (OutcomeCode.START_FAILED, State.ERROR)
+    assert "code 3" in outcome.detail
+    assert "out of luck" in outcome.detail
+    assert not session.live
+
+
+async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service: Service, sandbox: Sandbox) -> None:
+    hasty = sandbox.root / "hasty"
+    hasty.write_text("#!/bin/sh\nexec <&-\necho too hasty >&2\nexit 3\n")
+    hasty.chmod(0o755)
+    for _ in range(10):
+        _, outcome = await run(service, "hello", options(sandbox, executable=str(hasty)))
+        assert outcome.code is OutcomeCode.START_FAILED
+        assert "code 3" in outcome.detail
+        assert "too hasty" in outcome.detail
+
+
+async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Service, sandbox: Sandbox) -> None:
+    nowhere = {"PATH": str(sandbox.root)}  # without the programs that a sandbox is made of
+    boxed = SessionOptions(cwd=str(sandbox.project), sandbox={"enabled": True}, env=nowhere)
+    _, outcome = await run(service, "hello", boxed)
+    assert outcome.code is OutcomeCode.START_FAILED
+    assert "sandbox required but unavailable" in outcome.detail.lower()
+
+
+async def test_an_option_that_the_cli_does_not_know_is_told(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    ways = {"stderr": "error: unknown option '--effort=low'", "crash": 1, "crash_at": "start"}
+    service = await misbehaving(start_service, cli, ways)
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert (outcome.code, outcome.error_code) == (OutcomeCode.START_FAILED, "INVALID_ARGUMENT")
+    assert "no --effort" in outcome.detail
+
+
+async def test_a_definition_that_no_version_takes_is_refused_before_anything_starts(
+    service: Service, sandbox: Sandbox
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"reviewer\.description"):
+        await service.create("hello", options(sandbox, agents={"reviewer": {}}))
+    assert service.sessions() == []
+
+
+async def test_a_process_that_never_says_that_it_is_ready_is_given_up(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    service = await misbehaving(start_service, cli, {"no_init": True}, start_timeout_ms=300)
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert outcome.code is OutcomeCode.START_FAILED
+    assert "initialize" in outcome.detail
+    await session.closed()
+    assert not session.live
+
+
+async def test_a_process_that_refuses_to_get_ready_is_given_up(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    service = await misbehaving(start_service, cli, {"init_error": "not today"})
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert outcome.code is OutcomeCode.START_FAILED
+    assert "not today" in outcome.detail
+
+
+@pytest.mark.parametrize("moment", ["first_event", "mid_turn", "mid_line"])
+@pytest.mark.parametrize("how", [7, "SIGSEGV"])
+async def test_a_crash_in_mid_turn_comes_with_the_last_words(
+    start_service: StartService, sandbox: Sandbox, cli: Path, moment: str, how: int | str
+) -> None:
+    ways = {"stderr": "panic: the end", "crash": how, "crash_at": moment}
+    service = await misbehaving(start_service, cli, ways)
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert (outcome.code, session.state) == (OutcomeCode.CRASHED, State.ERROR)
+    assert "panic: the end" in outcome.detail
+    assert str(how) in outcome.detail
+
+
+async def test_a_crash_takes_its_question_with_it(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+    ways = {"ask": True, "crash": 1, "crash_at": "question"}
+    service = await misbehaving(start_service, cli, ways)
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert outcome.code is OutcomeCode.CRASHED
+    assert (session.questions, service.pending_questions()) == ([], [])
+
+
+async def test_a_process_that_dies_while_idle_is_replaced(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    service = await misbehaving(start_service, cli, {})
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert outcome.ok
+    assert session.pid is not None
+    os.kill(session.pid, 9)
+    await until(session, lambda: not session.live)
+    assert session.state is State.IDLE
+    assert (await say(service, session, "again")).ok
+
+
+@pytest.mark.parametrize(
+    "ways", [{"malformed_line": True}, {"noise": True}, {"unknown_frames": True}, {"giant_line": 3 << 20}], ids=str
+)
+async def test_what_cannot_be_understood_harms_nobody(
+    start_service: StartService, sandbox: Sandbox, cli: Path, ways: dict[str, Any]
+) -> None:
+    service = await misbehaving(start_service, cli, ways)
+    session, outcome = await run(service, "hello", options(sandbox))
+    assert outcome.ok
+    kinds = {one.raw.get("type") for one in events(session, Message)}
+    assert events(session, Noise) or kinds >= {"telepathy"} or "giant_line" in ways
+
+
+async def test_a_request_that_nobody_knows_is_refused(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+    service = await misbehaving(start_service, cli, {"unknown_control": True})
+    _, outcome = await run(service, "hello", options(sandbox))
+    assert "read_minds is not supported" in outcome.result
+
+
+async def test_a_second_result_of_the_same_turn_is_an_echo(
+    start_service: StartService, sandbox: Sandbox, cli: Path
+) -> None:
+    service = await misbehaving(start_service, cli, {"duplicate_result": True})
+    session, _ = await run(service, "hello", options(sandbox))
+    await until(session, lambda: [one.type for one in events(session, Message)].count("result") == 2)
+    assert (session.turns, session.state) == (1, State.IDLE)
+
+
+async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+    service = await misbehaving(start_service, cli, {"cancel_question": True})
+    turn = await service.create("hello", options(sandbox))
+    session = turn.session
+    assert (await end_of(turn)).ok
+    assert session.questions == []

@@ -1,0 +1,166 @@
+"""Every way a turn can end has a code of its own, and the session goes on after it."""
+
+import os
+import signal
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached
+from claude_code_mcp.model.events import Retrying, Stalled
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.states import State
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import fail, script, structured, text, tool
+from tests.conftest import StartService
+
+from .support import ENDLESS, end_of, event, events, options, parked, run, say, until
+
+WORK = script("work", tool("Bash", command=ENDLESS))
+SCHEMA = {
+    "type": "object",
+    "properties": {"count": {"type": "integer"}},
+    "required": ["count"],
+    "additionalProperties": False,
+}
+
+
+async def test_a_turn_that_outlasts_its_timeout_is_ended(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash",), turn_timeout=20))
+    outcome = await say(service, session, WORK, timeout=0.5)
+    assert (outcome.code, session.state) == (OutcomeCode.TIMEOUT, State.ERROR)
+    assert "longer" in outcome.detail
+    assert session.live
+    assert (await say(service, session, script("go on", "in time"))).result == "in time"
+
+
+async def test_the_timeout_of_the_session_counts_for_every_turn(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, WORK, options(sandbox, allowed_tools=("Bash",), turn_timeout=1.5))
+    assert session.outcome is not None
+    assert session.outcome.code is OutcomeCode.TIMEOUT
+    assert (await say(service, session, script("one", "first"), timeout=30)).ok
+    assert (await say(service, session, WORK)).code is OutcomeCode.TIMEOUT
+
+
+async def test_a_turn_whose_time_is_up_before_it_has_started_is_ended(service: Service, sandbox: Sandbox) -> None:
+    session, outcome = await run(service, WORK, options(sandbox, turn_timeout=0.001))
+    assert outcome.code is OutcomeCode.TIMEOUT
+    assert (await say(service, session, script("go on", "in time"), timeout=30)).result == "in time"
+
+
+async def test_silence_is_reported_and_ends_with_the_next_word(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service(stall_ms=300)
+    turn = await service.create(script("slow", text("at last", delay=1.5)), options(sandbox))
+    session = turn.session
+    assert (await event(session, Stalled)).seconds >= 0.3
+    assert (session.stalled, session.state) == (True, State.RUNNING)
+    assert (await end_of(turn)).result == "at last"
+    assert not session.stalled
+    assert len(events(session, Stalled)) <= 8  # once per silence, not once per look
+
+
+async def test_waiting_for_an_answer_is_no_silence(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service(stall_ms=300, permission_timeout_ms=1500)
+    turn = await service.create(script("ask", tool("Bash", command="touch a"), "ok"), options(sandbox))
+    session = turn.session
+    await until(session, lambda: session.state is State.WAITING)
+    seen = len(events(session, Stalled))
+    await until(session, lambda: session.state is not State.WAITING)
+    assert len(events(session, Stalled)) == seen
+    assert (await end_of(turn)).ok
+
+
+async def test_the_number_of_model_turns_is_limited(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("work", tool("Bash", command="true"), tool("Bash", command="true"), "never said")
+    session, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",), max_turns=1))
+    assert (outcome.code, session.state) == (OutcomeCode.MAX_TURNS, State.ERROR)
+    assert (await say(service, session, script("go on", "short"))).result == "short"
+
+
+DEAR = text("dear", usage={"input_tokens": 1_000, "output_tokens": 40_000})
+"""About a dollar at the prices of the default model, and more than a cent at any."""
+
+
+async def test_a_spent_budget_ends_the_turn_and_refuses_the_next(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("spend", {**DEAR, **tool("Bash", command="true")}, "never said")
+    session, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",), max_budget_usd=0.01))
+    assert (outcome.code, session.state) == (OutcomeCode.MAX_BUDGET, State.ERROR)
+    assert outcome.usage.cost_usd > 0.01
+    with pytest.raises(LimitReached, match="budget"):
+        await service.send(session.id, "hello")
+
+
+async def test_what_is_left_of_a_budget_survives_parking(service: Service, sandbox: Sandbox) -> None:
+    _, price = await run(service, script("spend", DEAR), options(sandbox))
+    budget = 1.5 * price.usage.cost_usd
+    session, first = await run(service, script("spend", DEAR), options(sandbox, max_budget_usd=budget))
+    assert first.ok
+    await parked(session)
+    assert session.budget_left == pytest.approx(budget / 3)
+    spend_more = script("more", {**DEAR, **tool("Bash", command="true")}, "never said")
+    assert (await say(service, session, spend_more)).code is OutcomeCode.MAX_BUDGET
+    with pytest.raises(LimitReached, match="budget"):
+        await service.send(session.id, "hello")
+
+
+async def test_structured_output_is_handed_over(service: Service, sandbox: Sandbox) -> None:
+    _, outcome = await run(service, script("count", structured({"count": 3})), options(sandbox, output_schema=SCHEMA))
+    assert (outcome.ok, outcome.structured_output) == (True, {"count": 3})
+
+
+async def test_a_model_that_gives_no_structured_output_has_not_succeeded(service: Service, sandbox: Sandbox) -> None:
+    session, outcome = await run(
+        service, script("count", "three", "still three", "three!"), options(sandbox, output_schema=SCHEMA)
+    )
+    assert (outcome.code, session.state) == (OutcomeCode.STRUCTURED_OUTPUT_MISSING, State.ERROR)
+    assert outcome.structured_output is None
+    assert (await say(service, session, script("count", structured({"count": 3})))).structured_output == {"count": 3}
+
+
+async def test_a_model_that_never_fits_the_schema_has_not_succeeded(service: Service, sandbox: Sandbox) -> None:
+    wrong = structured({"count": "three"})
+    session, outcome = await run(service, script("count", *[wrong] * 12), options(sandbox, output_schema=SCHEMA))
+    assert (outcome.code, session.state) == (OutcomeCode.STRUCTURED_OUTPUT_MISSING, State.ERROR)
+    assert outcome.structured_output is None
+
+
+async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    service = await start_service({"CLAUDE_CODE_MAX_RETRIES": "1"})
+    turn = await service.create(script("fail", fail(529)), options(sandbox))
+    session = turn.session
+    retry = await event(session, Retrying)
+    assert (retry.attempt, retry.of, retry.status) == (1, 1, 529)
+    shown = session.retrying
+    assert shown is retry
+    outcome = await end_of(turn)
+    assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 529)
+    assert (session.state, session.retrying) == (State.ERROR, None)
+    assert (await say(service, session, script("go on", "fine again"))).result == "fine again"
+
+
+async def test_an_api_that_recovers_ends_the_retrying(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS)))
+    session = (await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))).session
+    await until(session, lambda: session.retrying is not None)
+    await until(session, lambda: bool(session.readable_lines.tools))
+    assert (session.retrying, session.state) == (None, State.RUNNING)
+
+
+async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service({"ANTHROPIC_API_KEY": "sk-bad", "CLAUDE_CODE_MAX_RETRIES": "0"})
+    _, outcome = await run(service, script("say", "never"), options(sandbox))
+    assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 401)
+
+
+async def test_a_crash_in_mid_turn_tells_how_the_process_died(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(WORK, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
+    await until(session, lambda: bool(session.readable_lines.tools))
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGKILL)
+    outcome = await end_of(turn)
+    assert (outcome.code, outcome.exit_code) == (OutcomeCode.CRASHED, -signal.SIGKILL)
+    assert "SIGKILL" in outcome.detail
+    assert (session.state, session.live) == (State.ERROR, False)

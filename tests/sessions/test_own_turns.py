@@ -1,0 +1,157 @@
+"""A message that wants a turn of its own gets one, and its outcome; of two at once one is refused."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from benchmarks.callers import Callers
+from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
+from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.messages import WhenBusy
+from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, text, tool
+from tests.conftest import StartService
+
+from .support import end_of, options, parked, run, say, until
+
+DAILY = Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=100)}))
+Whereabouts = Callable[[Session, Service], Awaitable[None]]
+
+
+async def live(session: Session, service: Service) -> None:
+    assert session.live
+
+
+async def in_memory(session: Session, service: Service) -> None:
+    await parked(session)
+
+
+async def on_disk(session: Session, service: Service) -> None:
+    await service.__aexit__()
+
+
+@pytest.mark.parametrize(
+    ("where", "policy"),
+    [
+        (live, DAILY),
+        (in_memory, DAILY),
+        (on_disk, None),
+        *(
+            pytest.param(where, policy, marks=pytest.mark.soak)
+            for where, policy in [(live, None), (in_memory, None), (on_disk, DAILY)]
+        ),
+    ],
+    ids=lambda given: given.__name__ if callable(given) else "daily budget" if given else "unlimited",
+)
+async def test_of_two_replies_at_once_exactly_one_is_accepted(
+    start_service: StartService, sandbox: Sandbox, where: Whereabouts, policy: Policy | None
+) -> None:
+    service = await start_service(policy=policy)
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    await where(session, service)
+    if where is on_disk:
+        service = await start_service(policy=policy)
+    # Slow enough that the second one is decided on while the first one runs.
+    prompts = [script(f"reply {number}", text(f"answer {number}", delay=1)) for number in range(2)]
+    sent = await asyncio.gather(
+        *(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE) for prompt in prompts), return_exceptions=True
+    )
+    accepted = [(number, one) for number, one in enumerate(sent) if not isinstance(one, BaseException)]
+    assert [type(one) for one in sent if isinstance(one, BaseException)] == [SessionBusy]
+    [(number, turn)] = accepted
+    assert (await end_of(turn)).result == f"answer {number}"
+
+
+async def test_a_refused_message_leaves_no_process_behind(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start_service(policy=DAILY)
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    await parked(session)
+    first = asyncio.create_task(
+        service.send(session.id, script("a", text("slow", delay=0.5)), when_busy=WhenBusy.REFUSE)
+    )
+    second = asyncio.create_task(
+        service.send(session.id, script("b", text("slow", delay=0.5)), when_busy=WhenBusy.REFUSE)
+    )
+    await asyncio.wait({first, second})
+    [accepted] = [task for task in (first, second) if task.exception() is None]
+    [refused] = [task for task in (first, second) if task.exception() is not None]
+    assert isinstance(refused.exception(), SessionBusy)
+    assert (await end_of(accepted.result())).result == "slow"
+    assert session.turns == 2
+
+
+async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Service, sandbox: Sandbox) -> None:
+    given = options(sandbox, allowed_tools=("Bash",))
+    work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), text("done", delay=0.4))
+    first = await service.create(work, given)
+    session = first.session
+    await until(session, lambda: bool(session.readable_lines.tools))
+    second = await service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
+    (sandbox.project / "go").touch()
+    long, short = await end_of(first), await end_of(second)
+    assert (long.num_turns, short.num_turns) == (2, 1)
+    assert long.usage.cost_usd > short.usage.cost_usd > 0
+    assert long.duration_api_ms >= 400 > short.duration_api_ms >= 0
+    assert session.usage.cost_usd == pytest.approx(long.usage.cost_usd + short.usage.cost_usd)
+
+
+async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_and_a_fork(
+    service: Service, sandbox: Sandbox
+) -> None:
+    """The CLI counts it over the whole conversation, from what it wrote at its last clean exit."""
+    session, first = await run(service, script("slow", text("one", delay=1)), options(sandbox))
+    assert first.duration_api_ms >= 1000
+    assert (await say(service, session, script("quick", "two"))).duration_api_ms < 1000
+    await parked(session)
+    assert (await say(service, session, script("quick", "three"))).duration_api_ms < 1000
+    slow = await say(service, session, script("slow", text("four", delay=1)))
+    assert slow.duration_api_ms >= 1000
+    turn = await service.fork(session.id, script("quick", "five"))
+    fork = turn.session
+    assert (await end_of(turn)).duration_api_ms < 1000
+    assert fork.id != session.id
+
+
+async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(
+    service: Service, sandbox: Sandbox
+) -> None:
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    slow = await service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
+    behind = await service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
+    assert (await end_of(slow)).code is OutcomeCode.TIMEOUT
+    assert (await end_of(behind)).result == "my answer"
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+async def test_whatever_the_order_everybody_gets_their_own_answer(
+    start_service: StartService, sandbox: Sandbox, seed: int
+) -> None:
+    service = await start_service(policy=DAILY)
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    callers = Callers(service, session, seed)
+    assert await callers.go(20) == []
+    assert callers.refused
+    assert len(callers.sent) + callers.refused == 20
+    assert session.turns == len(callers.sent) + 1
+
+
+async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
+    service: Service, sandbox: Sandbox
+) -> None:
+    first = await service.create(script("slow", text("never", delay=60)), options(sandbox))
+    session = first.session
+    await until(session, lambda: first.message.started)
+    behind = [
+        await service.send(session.id, script(f"{number}", f"answer {number}"), when_busy=WhenBusy.QUEUE)
+        for number in range(2)
+    ]
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGKILL)
+    assert (await end_of(first)).code is OutcomeCode.CRASHED
+    assert [(await end_of(one)).result for one in behind] == ["answer 0", "answer 1"]

@@ -1,0 +1,205 @@
+"""Permission questions: what an answer makes the real CLI do."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument, QuestionClosed
+from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
+from claude_code_mcp.model.states import State
+from claude_code_mcp.service import Service
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
+
+from .support import end_of, events, options, question
+
+ASK = script("ask", tool("Bash", command="touch made"), "saw: ${tool_result}")
+
+
+def made(sandbox: Sandbox) -> bool:
+    return (sandbox.project / "made").exists()
+
+
+async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    await service.wait(session.id, 30)
+    [asked] = service.questions(session.id)
+    assert (session.state, asked.kind) == (State.WAITING, QuestionKind.PERMISSION)
+    assert (asked.tool_name, asked.description) == ("Bash", "Run: touch made")
+    assert asked.deadline is not None
+    assert not made(sandbox)
+    service.respond(session.id, asked.id, Answer(allow=True), by="me")
+    assert session.state is State.RUNNING
+    assert (await end_of(turn)).ok
+    assert made(sandbox)
+    [settled] = events(session, QuestionSettled)
+    assert (settled.resolution.closure, settled.resolution.by) == (Closure.ANSWERED, "me")
+
+
+async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    service.respond(session.id, await question(session), Answer(allow=False, message="not on a Friday"))
+    outcome = await end_of(turn)
+    assert "not on a Friday" in outcome.result
+    assert not made(sandbox)
+    assert len(outcome.permission_denials) == 1
+    [used] = session.readable_lines.tools.values()
+    assert used.status == "denied"
+
+
+async def test_a_denial_may_end_the_turn(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    service.respond(session.id, await question(session), Answer(allow=False, interrupt=True))
+    outcome = await end_of(turn)
+    assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)
+    assert not made(sandbox)
+
+
+async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(service: Service, sandbox: Sandbox) -> None:
+    command = tool("Bash", command="touch made")
+    turn = await service.create(script("twice", command, command, "done"), options(sandbox))
+    session = turn.session
+    service.respond(session.id, await question(session), Answer(allow=True, scope=Scope.SESSION))
+    assert (await end_of(turn)).result == "done"
+    assert len(events(session, QuestionOpened)) == 1
+    assert list((sandbox.project / ".claude").glob("*")) == []
+
+
+async def test_an_edited_input_is_what_runs(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    edited = Answer(allow=True, updated_input={"command": "echo something else"})
+    service.respond(session.id, await question(session), edited)
+    assert "something else" in (await end_of(turn)).result
+    assert not made(sandbox)
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    asked = await question(session)
+    with pytest.raises(InvalidArgument):
+        service.respond(session.id, asked, Answer(allow=True, answers=["blue"]))
+    with pytest.raises(QuestionClosed):
+        service.respond(session.id, "q-unknown", Answer(allow=True))
+    assert session.state is State.WAITING
+    service.respond(session.id, asked, Answer(allow=True))
+    assert (await end_of(turn)).ok
+
+
+async def test_the_first_answer_wins(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    asked = await question(session)
+    service.respond(session.id, asked, Answer(allow=True), by="the terminal")
+    with pytest.raises(QuestionClosed, match="the terminal"):
+        service.respond(session.id, asked, Answer(allow=False))
+    assert (await end_of(turn)).ok
+
+
+async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(permission_timeout_ms=300)
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    outcome = await end_of(turn)
+    assert "Nobody answered within 0.3 seconds" in outcome.result
+    assert not made(sandbox)
+    assert [one.resolution.closure for one in events(session, QuestionSettled)] == [Closure.EXPIRED]
+
+
+class Bystander:
+    """A channel that only looks on."""
+
+    name = "bystander"
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Question] = {}
+
+    def offer(self, question: Question) -> None:
+        self.shown[question.id] = question
+
+    def withdraw(self, question: Question, resolution: Resolution) -> None:
+        del self.shown[question.id]
+
+
+@pytest.mark.parametrize("end", ["interrupt", "cancel", "kill"])
+async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
+    service: Service, sandbox: Sandbox, end: str
+) -> None:
+    bystander = Bystander()
+    service.add_channel(bystander)
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    asked = await question(session)
+    await asyncio.sleep(0)  # channels are told right after the code that opened the question
+    assert list(bystander.shown) == [asked]
+    if end == "kill":
+        assert session.pid is not None
+        os.kill(session.pid, signal.SIGKILL)
+    else:
+        await getattr(service, end)(session.id)
+    await end_of(turn)
+    assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
+    with pytest.raises(QuestionClosed, match="withdrawn"):
+        service.respond(session.id, asked, Answer(allow=True))
+    assert not made(sandbox)
+
+
+async def test_a_channel_that_answers_at_once_is_heard(service: Service, sandbox: Sandbox) -> None:
+    class Eager(Bystander):
+        def offer(self, question: Question) -> None:
+            super().offer(question)
+            service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
+
+    service.add_channel(Eager())
+    turn = await service.create(ASK, options(sandbox))
+    session = turn.session
+    assert (await end_of(turn)).ok
+    assert made(sandbox)
+    kinds = [type(one) for one in session.log.after(0) if isinstance(one, QuestionOpened | QuestionSettled)]
+    assert kinds == [QuestionOpened, QuestionSettled]
+
+
+async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbox: Sandbox) -> None:
+    names = ("a", "b", "c")
+    prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
+    made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
+    asked = [await question(turn.session) for turn in made]
+    assert {one.id for one in service.pending_questions()} == set(asked)
+    with pytest.raises(QuestionClosed):
+        service.respond(made[0].session.id, asked[1], Answer(allow=True))
+    for turn, one, name in reversed(list(zip(made, asked, names, strict=True))):
+        service.respond(turn.session.id, one, Answer(allow=name != "b", message="no b" if name == "b" else None))
+    results = [(await end_of(turn)).result for turn in made]
+    assert ["no b" in result for result in results] == [False, True, False]
+    assert sorted(path.name for path in sandbox.project.iterdir()) == ["a", "c"]
+
+
+async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service: Service, sandbox: Sandbox) -> None:
+    """Callers see inputs without secrets, and what they send back must not write the mark into a file."""
+    secret = "correct-horse-battery-staple"
+    service.add_secrets([secret])
+    asking = tool("Write", file_path=str(sandbox.project / "asked"), content=f"key={secret}\n")
+    turn = await service.create(script("ask", asking, "done"), options(sandbox))
+    session = turn.session
+    asked = await question(session)
+    shown = service.redaction.data(session.questions[0].tool_input)
+    assert secret not in str(shown)
+    changed = {**shown, "content": shown["content"] + "more\n"}
+    with pytest.raises(InvalidArgument, match="stands for a secret"):
+        service.respond(session.id, asked, Answer(allow=True, updated_input=changed))
+    assert session.questions, "it is still open"
+    moved = {**shown, "file_path": str(sandbox.project / "moved")}
+    service.respond(session.id, asked, Answer(allow=True, updated_input=moved))
+    assert (await end_of(turn)).ok
+    assert (sandbox.project / "moved").read_text() == f"key={secret}\n"

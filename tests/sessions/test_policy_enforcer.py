@@ -1,0 +1,285 @@
+"""The policy at work: real sessions, real tools, and nobody there to answer."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached, PermissionDenied
+from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.model.question import Answer, Scope
+from claude_code_mcp.policy.policy import Limits, Policy, Profile
+from claude_code_mcp.policy.rules import parse_rule
+from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
+from claude_code_mcp.testing.script import script, text, tool
+from tests.conftest import StartService
+
+from .support import ENDLESS, end_of, events, options, question, run, say
+
+BASH_RULES = Profile(
+    allow=tuple(map(parse_rule, ["Bash(touch *)", "Bash(echo *)"])),
+    deny=tuple(map(parse_rule, ["Bash(rm *)", "Write"])),
+)
+
+
+class Acts:
+    """An observer that remembers."""
+
+    def __init__(self) -> None:
+        self.seen: list[AuditEvent] = []
+
+    def act(self, act: AuditEvent) -> None:
+        self.seen.append(act)
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        """Not of interest here."""
+
+    def kinds(self) -> list[AuditKind]:
+        return [act.kind for act in self.seen]
+
+
+async def start(start_service: StartService, profile: Profile, **more: Any) -> Service:
+    service = await start_service(policy=Policy(profile), **more)
+    assert isinstance(service, Service)
+    return service
+
+
+async def test_a_rule_answers_with_nobody_asked(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, BASH_RULES)
+    prompt = script("work", tool("Bash", command="touch made && echo done"), "finished")
+    session, outcome = await run(service, prompt, options(sandbox))
+    assert (outcome.result, outcome.permission_denials) == ("finished", ())
+    assert (sandbox.project / "made").exists()
+    settled = events(session, QuestionSettled)
+    assert [(one.resolution.by, one.resolution.answer and one.resolution.answer.allow) for one in settled] == [
+        ("policy", True)
+    ]
+    assert len(events(session, QuestionOpened)) == 1
+
+
+async def test_a_rule_denies_with_nobody_asked(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, BASH_RULES)
+    prompt = script("work", tool("Bash", command="echo a; rm -rf kept"), text("${tool_result}"))
+    (sandbox.project / "kept").touch()
+    _, outcome = await run(service, prompt, options(sandbox))
+    assert (sandbox.project / "kept").exists()
+    assert "Bash(rm *)" in outcome.result
+
+
+async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start(start_service, BASH_RULES)
+    (sandbox.project / "kept").touch()
+    session, _ = await run(service, script("hello", "there"), options(sandbox, allowed_tools=("Bash",)))
+    for command in ("echo a; rm kept", "sh -c 'rm kept'", "env rm kept", "/bin/rm kept"):
+        prompt = script("work", tool("Bash", command=command), text("${tool_result}"))
+        assert "policy" in (await say(service, session, prompt)).result, command
+        assert (sandbox.project / "kept").exists(), command
+
+
+async def test_denials_hold_where_permissions_are_bypassed(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, BASH_RULES, extra={"IS_SANDBOX": "1"})
+    (sandbox.project / "kept").touch()
+    prompt = script("work", tool("Bash", command="touch ran; rm kept"), tool("Bash", command="touch ran"), "done")
+    await run(service, prompt, options(sandbox, permission_mode="bypassPermissions"))
+    assert (sandbox.project / "kept").exists()
+    assert (sandbox.project / "ran").exists()
+
+
+async def test_a_command_that_could_hide_a_denied_one_is_asked_though_all_were_allowed(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start(start_service, BASH_RULES)
+    commands = (
+        "x=kept; $(echo touch) $x",
+        "echo 'touch kept' | sh",
+        "trap 'tou\\ch kept' EXIT",
+        "git -c alias.x='!t' x",
+    )
+    prompt = script("work", *(tool("Bash", command=command) for command in commands), "done")
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
+    for _ in commands:
+        service.respond(session.id, await question(session), Answer(allow=False))
+    await end_of(turn)
+    assert not (sandbox.project / "kept").exists()
+
+
+async def test_a_denied_tool_is_not_there(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    service = await start(start_service, BASH_RULES)
+    session, outcome = await run(service, script("look", "seen"), options(sandbox))
+    assert outcome.result == "seen"
+    asked = next(one for one in reversed(model.requests) if one.session_id == session.id and one.tools)
+    assert "Write" not in asked.tools
+    assert "Bash" in asked.tools
+
+
+async def test_only_the_tools_of_the_list_are_there(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
+    service = await start(start_service, Profile(tools=("Read",)))
+    prompt = script("work", tool("Bash", command="touch made"), "seen")
+    session, _ = await run(service, prompt, options(sandbox))
+    asked = next(one for one in reversed(model.requests) if one.session_id == session.id and one.tools)
+    assert set(asked.tools) & {"Read", "Bash", "Write", "Edit"} == {"Read"}
+    assert not (sandbox.project / "made").exists()
+
+
+async def test_an_answer_cannot_turn_a_call_into_a_denied_one(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, BASH_RULES)
+    (sandbox.project / "kept").touch()
+    turn = await service.create(script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox))
+    session = turn.session
+    asked = await question(session)
+    with pytest.raises(PermissionDenied):
+        service.respond(session.id, asked, Answer(allow=True, updated_input={"command": "rm kept"}))
+    service.respond(session.id, asked, Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    assert (sandbox.project / "kept").exists()
+
+
+async def test_allowing_for_the_session_does_not_lift_the_mode_above_its_ceiling(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start(start_service, Profile(mode_ceiling="default"))
+    edits = [tool("Write", file_path=str(sandbox.project / name), content="x") for name in ("one", "two")]
+    turn = await service.create(script("write", *edits, "done"), options(sandbox))
+    session = turn.session
+    first = await question(session)
+    assert "setMode" not in {one.get("type") for one in session.questions[0].suggestions}
+    service.respond(session.id, first, Answer(allow=True, scope=Scope.ONCE))
+    second = await question(session)
+    assert second != first
+    service.respond(session.id, second, Answer(allow=False))
+    await end_of(turn)
+    assert not (sandbox.project / "two").exists()
+
+
+async def test_roots_hold_against_links_and_variables_against_poison(
+    start_service: StartService, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    acts = Acts()
+    profile = Profile(roots=(str(sandbox.project),), env=("*",))
+    service = await start(start_service, profile, observers=[acts])
+    (sandbox.project / "escape").symlink_to("/")
+    with pytest.raises(PermissionDenied) as caught:
+        await service.create("go", SessionOptions(cwd=str(sandbox.project / "escape" / "tmp")))
+    assert caught.value.data["field"] == "cwd"
+    with pytest.raises(PermissionDenied) as caught:
+        await service.create("go", options(sandbox, env={"LD_PRELOAD": "/tmp/evil.so"}))
+    assert caught.value.data["field"] == "env"
+    assert acts.kinds() == [AuditKind.REFUSED, AuditKind.REFUSED]
+    assert service.sessions(owner=None) == []
+
+
+async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
+    start_service: StartService, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    free = await start(start_service, Profile())
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    session, _ = await run(free, script("hello", "there"), SessionOptions(cwd=str(outside)))
+    bound = await start(start_service, Profile(roots=(str(sandbox.project),)))
+    with pytest.raises(PermissionDenied):
+        await bound.send(session.id, "go on")
+    with pytest.raises(PermissionDenied):
+        await bound.fork(session.id, "go on")
+
+
+async def test_each_caller_has_so_many_sessions_at_work(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, Profile(limits=Limits(sessions=2)))
+    work = script("work", tool("Bash", command=ENDLESS))
+    given = options(sandbox, allowed_tools=("Bash",))
+    made = await asyncio.gather(*(service.create(work, given, owner="alice") for _ in range(5)), return_exceptions=True)
+    refused = [one for one in made if isinstance(one, LimitReached)]
+    assert len(refused) == 3
+    await service.create(work, given, owner="bob")
+    first = next(one for one in made if isinstance(one, PendingTurn)).session
+    await service.interrupt(first.id, owner="alice")
+    await service.create(work, given, owner="alice")
+
+
+async def test_the_budget_of_a_day_outlives_the_server(start_service: StartService, sandbox: Sandbox) -> None:
+    profile = Profile(limits=Limits(daily_usd=0.000001))
+    service = await start(start_service, profile)
+    turn = await service.create(script("work", "done"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
+    assert session.spent_usd > 0.000001
+    with pytest.raises(LimitReached):
+        await service.send(session.id, "more", owner="alice")
+    with pytest.raises(LimitReached):
+        await service.create("more", options(sandbox), owner="alice")
+    turn = await service.create(script("work", "done"), options(sandbox), owner="bob")
+    await end_of(turn)
+    again = await start(start_service, profile)
+    with pytest.raises(LimitReached):
+        await again.create("more", options(sandbox), owner="alice")
+
+
+async def test_limits_reach_the_process(start_service: StartService, sandbox: Sandbox) -> None:
+    service = await start(start_service, Profile(limits=Limits(turns=1, turn_seconds=600)))
+    prompt = script("work", tool("Bash", command="echo 1"), "never said")
+    session, outcome = await run(service, prompt, options(sandbox, allowed_tools=("Bash",)))
+    assert outcome.code.value == "max_turns"
+    assert session.options.turn_timeout == 600
+    with pytest.raises(PermissionDenied):
+        await service.send(session.id, "more", timeout=601)
+
+
+async def test_bypassing_must_be_switched_on_and_can_be_switched_off(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    acts = Acts()
+    service = await start(start_service, Profile(bypass="confirm"), observers=[acts], extra={"IS_SANDBOX": "1"})
+    bypassing = options(sandbox, permission_mode="bypassPermissions")
+    with pytest.raises(PermissionDenied):
+        await service.create("go", bypassing)
+    service.set_bypass("local", True)
+    session, outcome = await run(service, script("work", tool("Bash", command="touch ran"), "done"), bypassing)
+    assert outcome.result == "done"
+    assert (sandbox.project / "ran").exists()
+    with pytest.raises(PermissionDenied):
+        await service.create("go", bypassing, owner="somebody else")
+    service.set_bypass("local", False)
+    with pytest.raises(PermissionDenied):
+        await service.send(session.id, "more")
+    assert [act.details["on"] for act in acts.seen if act.kind is AuditKind.BYPASS_SWITCHED] == [True, False]
+
+
+async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_service: StartService) -> None:
+    service = await start(start_service, Profile(bypass="never"))
+    assert not service.bypass_possible("local")
+    with pytest.raises(PermissionDenied):
+        service.set_bypass("local", True)
+    assert not service.bypass_on("local")
+
+
+async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
+    acts = Acts()
+    service = await start(start_service, Profile(), observers=[acts])
+    turn = await service.create(script("one", "1"), options(sandbox), owner="alice")
+    session = turn.session
+    await end_of(turn)
+    await say(service, session, script("two", "2"), owner="alice")
+    turn = await service.fork(session.id, script("three", "3"), owner="alice")
+    fork = turn.session
+    await end_of(turn)
+    await service.interrupt(fork.id, owner="alice")
+    await service.cancel(fork.id, owner="alice")
+    with pytest.raises(Exception, match="There is no session"):
+        await service.send(session.id, "mine?", owner="mallory")
+    assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [
+        (AuditKind.SESSION_CREATED, "alice", session.id),
+        (AuditKind.MESSAGE_SENT, "alice", session.id),
+        (AuditKind.SESSION_FORKED, "alice", fork.id),
+        (AuditKind.INTERRUPTED, "alice", fork.id),
+        (AuditKind.CANCELLED, "alice", fork.id),
+        (AuditKind.REFUSED, "mallory", session.id),
+    ]

@@ -1,0 +1,31 @@
+"""A part of the soak: sessions meet random fates, and neither a process nor a session is lost.
+
+`make soak` runs many more, with a new seed each time.
+"""
+
+import os
+
+import pytest
+
+from benchmarks.common import Place
+from benchmarks.trial import Fate, Trial, plan, run_trial
+from claude_code_mcp.testing import Sandbox
+from tests.conftest import RUN
+
+SEED = 5
+TRIALS = plan(SEED, 12)
+QUICK = {trial.fate: trial for trial in reversed(TRIALS)}
+"""Of every fate, the first that meets it; `make soak` runs the others too."""
+CASES = [trial if trial in QUICK.values() else pytest.param(trial, marks=pytest.mark.soak) for trial in TRIALS]
+
+
+def test_the_trials_of_this_seed_meet_every_fate() -> None:
+    assert {trial.fate for trial in TRIALS} == set(Fate)
+
+
+@pytest.mark.parametrize("trial", CASES, ids=str)
+async def test_no_fate_leaves_a_process_or_loses_a_session(sandbox: Sandbox, trial: Trial) -> None:
+    place = Place(sandbox.root, sandbox.model_url)
+    place.environment[RUN] = os.environ[RUN]
+    finding = await run_trial(place, trial, os.environ[RUN])
+    assert finding.problem == ""

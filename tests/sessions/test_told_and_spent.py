@@ -1,0 +1,97 @@
+"""What a caller was told is on disk, and what was spent stays spent, whatever ends the process."""
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from claude_code_mcp.errors import Cancelled, InvalidArgument, LimitReached
+from claude_code_mcp.model.outcome import OutcomeCode
+from claude_code_mcp.model.question import Answer
+from claude_code_mcp.service import Service
+from claude_code_mcp.store.session_records import SessionRecords
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
+
+from .support import ENDLESS, PATIENCE, end_of, options, question, run, until
+
+
+def recorded(service: Service, sandbox: Sandbox) -> SessionRecords:
+    return SessionRecords(sandbox.root / "state", str(sandbox.home / ".claude"))
+
+
+async def test_an_outcome_is_in_the_record_when_it_is_told(service: Service, sandbox: Sandbox) -> None:
+    for number in range(5):
+        turn = await service.create(script("one", f"answer {number}"), options(sandbox))
+        outcome = await asyncio.wait_for(turn.outcome(), PATIENCE)
+        record = recorded(service, sandbox).read(turn.session.id)
+        assert record is not None
+        assert record.outcome is not None
+        assert (record.outcome.result, record.running_since) == (outcome.result, None)
+
+
+async def test_a_turn_that_ends_its_own_process_is_not_free(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("work", tool("Bash", command=f"# {'x' * 30_000}\n{ENDLESS}"))
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",), max_budget_usd=0.5))
+    session = turn.session
+    await until(session, lambda: bool(session.readable_lines.tools))
+    assert session.pid is not None
+    os.kill(session.pid, signal.SIGKILL)
+    outcome = await end_of(turn)
+    assert outcome.code is OutcomeCode.CRASHED
+    assert session.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert session.spent_usd >= 0.5
+    with pytest.raises(LimitReached):
+        await service.send(session.id, script("more", "more"))
+
+
+async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    first = await start_service()
+    session, outcome = await run(first, script("one", "first"), options(sandbox, max_budget_usd=5.0))
+    await first.__aexit__()
+    records = recorded(first, sandbox)
+    record = records.read(session.id)
+    assert record is not None
+    assert outcome.usage.cost_usd > 0
+    records.write(record.model_copy(update={"usage": type(record.usage)(), "spent_usd": 0.0}))
+    second = await start_service()
+    found = await second.find(session.id)
+    assert found.spent_usd == pytest.approx(outcome.usage.cost_usd)
+    assert found.usage.cost_usd == pytest.approx(outcome.usage.cost_usd)
+
+
+async def test_a_cancelled_session_cannot_be_forked(service: Service, sandbox: Sandbox) -> None:
+    session, _ = await run(service, script("one", "first"), options(sandbox))
+    await service.cancel(session.id)
+    with pytest.raises(Cancelled):
+        await service.fork(session.id, script("two", "second"))
+
+
+async def test_a_changed_call_is_told_as_it_ran(service: Service, sandbox: Sandbox) -> None:
+    prompt = script("Touch", tool("Bash", command="touch asked"), "done")
+    turn = await service.create(prompt, options(sandbox))
+    asked = await question(turn.session)
+    with pytest.raises(InvalidArgument, match="updated_input"):
+        service.respond(turn.session.id, asked, Answer(allow=True, updated_input={}))
+    service.respond(turn.session.id, asked, Answer(allow=True, updated_input={"command": "touch changed"}))
+    assert (await end_of(turn)).ok
+    assert (sandbox.project / "changed").exists()
+    assert not (sandbox.project / "asked").exists()
+    [used] = turn.session.readable_lines.tools.values()
+    assert used.description == "Run: touch changed (changed by the answer)"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("env", {"A": "y" * 200_000}), ("allowed_tools", ("x" * 200_000,))], ids=["env", "tools"]
+)
+async def test_options_that_no_command_line_takes_are_refused_by_name(
+    service: Service, sandbox: Sandbox, field: str, value: object
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        await service.create(script("one", "first"), options(sandbox, **{field: value}))
+    assert refused.value.data["field"] == field
+    assert service.sessions() == []

@@ -1,0 +1,220 @@
+"""The page itself: its size, its policy, its build, who can use it."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from claude_code_mcp.testing.script import ask_user, text, tool
+from tests.support import npm
+
+from .conftest import OpenBrowser
+from .console import PATIENCE, PHONE, Person, Site, write_script
+
+ROOT = Path(__file__).parents[3]
+PACKAGE = ROOT / "src" / "claude_code_mcp"
+BUILT = ("web/static/index.html", "web/static/sw.js", "web/static/manifest.webmanifest", "web/static/icon.svg",
+         "web/static/icon-192.png", "web/static/icon-512.png", "server/app.html")  # fmt: skip
+COLD_LOAD = 100_000
+
+
+def test_the_shipped_pages_are_what_the_sources_build(tmp_path: Path) -> None:
+    modules = npm.BUILD / "web"
+    try:
+        npm.install(ROOT / "web" / "package.json", modules)
+    except npm.Unavailable as error:
+        pytest.skip(f"the pages cannot be built here: {error}")
+    node = shutil.which("node")
+    assert node is not None
+    subprocess.run([modules / "node_modules" / ".bin" / "tsc", "-p", ROOT / "web"], check=True)
+    subprocess.run([node, ROOT / "web" / "build.mjs", tmp_path, modules], check=True)
+    different = [name for name in BUILT if (tmp_path / name).read_bytes() != (PACKAGE / name).read_bytes()]
+    assert different == [], "run `make web`"
+
+
+@pytest.mark.parametrize("name", ["web/static/index.html", "server/app.html"])
+def test_a_page_needs_nothing_from_elsewhere_and_takes_no_markup(name: str) -> None:
+    page = (PACKAGE / name).read_text(encoding="utf-8")
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "@import",
+        "url(",
+    ):
+        assert forbidden not in page, forbidden
+    addresses = {part.split('"')[0].split("'")[0] for part in page.split("://")[1:]}
+    assert {address.split("/")[0] for address in addresses} <= {"www.w3.org", "", "…"} | {"\\/\\", "\\S+$", "\\/"}, (
+        addresses
+    )
+
+
+def test_wheel_and_source_distribution_contain_the_pages(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode and "No module named" in done.stderr:
+        pytest.skip("hatchling is not installed here")
+    assert done.returncode == 0, done.stderr
+    (wheel,), (source,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        for name in BUILT:
+            assert archive.read(f"claude_code_mcp/{name}") == (PACKAGE / name).read_bytes()
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"src/claude_code_mcp/{name}" for name in BUILT} | {"web/build.mjs", "web/src/main.ts"} <= names
+
+
+def test_a_cold_load_transfers_little(open_browser: OpenBrowser, site: Site) -> None:
+    person = open_browser(**PHONE)
+    network = person.context.new_cdp_session(person.page)
+    sizes: list[float] = []
+    network.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    network.send("Network.enable")
+    person.page.goto(site.url)
+    expect(person.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
+    assert 10_000 < sum(sizes) < COLD_LOAD
+
+
+AXE = """async () => {
+    const rules = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"];
+    const {violations} = await axe.run(document, {runOnly: rules});
+    return violations.map(({id, nodes}) => `${id}: ${nodes.slice(0, 3).map(node => node.html).join(" | ")}`);
+}"""
+
+
+def _violations(page: Page, axe: str) -> Any:
+    page.evaluate(axe)
+    return page.evaluate(AXE)
+
+
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.soak)])
+def test_every_screen_passes_the_accessibility_checks(
+    open_browser: OpenBrowser, site: Site, signed_in: Any, axe: str, scheme: str
+) -> None:
+    stranger = open_browser(color_scheme=scheme, reduced_motion="reduce")
+    stranger.page.goto(site.url)
+    expect(stranger.page.get_by_role("button", name="Sign in")).to_be_visible(timeout=PATIENCE)
+    found = {"sign-in": _violations(stranger.page, axe)}
+    size = PHONE if scheme == "dark" else {}
+    person = open_browser(storage_state=signed_in, color_scheme=scheme, reduced_motion="reduce", **size).arrive()
+    directory = site.project()
+    file = str(directory / "a.py")
+    steps = (
+        tool("Read", file_path=file),
+        tool("Bash", command="touch checked"),
+        tool("Edit", file_path=file, old_string="a\nb", new_string="a\nc"),
+        ask_user("Which?", "red", "blue"),
+        text("# Done\n\n- [x] all\n\n| a |\n|---|\n| b |\n\n```py\nx\n```"),
+    )
+    Path(file).write_text("a\nb\n")
+    write_script(directory, *steps)
+    person.start("Check everything", directory)
+    found["command"] = _violations(person.question("touch checked") and person.page, axe)
+    person.question("touch checked").get_by_role("button", name="Allow once").click()
+    found["edit"] = _violations(person.question("Edit") and person.page, axe)
+    person.question("Edit").get_by_role("button", name="Deny with a reason").click()
+    found["reason"] = _violations(person.page, axe)
+    person.question("Edit").get_by_role("button", name="Deny", exact=True).click()
+    found["question"] = _violations(person.question("Which?") and person.page, axe)
+    person.question("Which?").get_by_role("radio", name="blue").check()
+    person.question("Which?").get_by_role("button", name="Send answer").click()
+    expect(person.page.locator(".ending").last).to_contain_text("Done", timeout=PATIENCE)
+    for fold in person.page.locator("details.tool > summary").all():
+        fold.click()
+    found["conversation"] = _violations(person.page, axe)
+    person.page.locator(".menu > summary").click()
+    found["menu"] = _violations(person.page, axe)
+    for route, ready in (
+        ("/", ".row"),
+        ("/new", "main textarea"),
+        ("/costs", "main table"),
+        ("/servers", "main code"),
+        ("/settings", "main fieldset"),
+    ):
+        person.page.goto(f"{site.url}/#{route}")
+        expect(person.page.locator(ready).first).to_be_visible(timeout=PATIENCE)
+        found[route] = _violations(person.page, axe)
+    assert {screen: problems for screen, problems in found.items() if problems} == {}
+
+
+def test_everything_can_be_done_with_the_keyboard_alone(person: Person, site: Site) -> None:
+    page = person.page
+    page.keyboard.press("n")
+    expect(page.locator("h1", has_text="New session")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Task")).to_be_focused()
+    page.keyboard.type("Touch a file")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ControlOrMeta+A")
+    page.keyboard.type(str(site.project(tool("Bash", command="touch keyboard"), "Touched.")))
+    page.get_by_label("Task").focus()
+    page.keyboard.press("Control+Enter")
+    person.question("touch keyboard")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Allow once":
+            break
+    page.keyboard.press("Enter")
+    person.says("Touched.")
+    expect(page.get_by_label("Message", exact=True)).to_be_focused()
+    page.keyboard.press("Escape")
+
+
+def test_what_happens_is_told_to_those_who_do_not_see_the_screen(person: Person, site: Site) -> None:
+    person.start("Touch it", site.project(tool("Bash", command="touch told"), "Done."))
+    person.question("touch told")
+    told = person.page.locator("body > [aria-live=polite]")
+    expect(told).to_contain_text("Claude asks: Run: touch told")
+    person.question("touch told").get_by_role("button", name="Allow once").click()
+    expect(told).to_contain_text("Claude has finished", timeout=PATIENCE)
+
+
+REGISTER = """async () => {
+    const policy = trustedTypes.createPolicy("claude-code-mcp", {createScriptURL: () => "/sw.js"});
+    await navigator.serviceWorker.register(policy.createScriptURL(""));
+    return new URL((await navigator.serviceWorker.ready).active.scriptURL).pathname;
+}"""
+SHOWN = """async () => {
+    const {registration} = {registration: await navigator.serviceWorker.ready};
+    for (;;) {
+        const found = await registration.getNotifications();
+        if (found.length) return found.map(({title, body, data, close}) => ({title, body, url: data.url}));
+        await new Promise(resolve => setTimeout(resolve, 50));
+    }
+}"""
+
+
+def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(person: Person, site: Site) -> None:
+    manifest = json.loads(person.page.evaluate("fetch('/manifest.webmanifest').then(answer => answer.text())"))
+    assert manifest["display"] == "standalone"
+    for one in manifest["icons"]:
+        assert person.page.evaluate(f"fetch({one['src']!r}).then(answer => answer.status)") == 200
+    person.context.grant_permissions(["notifications"], origin=site.url)
+    protocol = person.context.new_cdp_session(person.page)
+    workers: list[str] = []
+    protocol.on(
+        "ServiceWorker.workerRegistrationUpdated",
+        lambda event: workers.extend(one["registrationId"] for one in event["registrations"]),
+    )
+    protocol.send("ServiceWorker.enable")
+    assert person.page.evaluate(REGISTER) == "/sw.js"
+    message = {
+        "title": "Fix the login",
+        "body": "wants to: Run: make",
+        "url": "https://evil.example/#/sessions/1",
+        "tag": "t",
+    }
+    pushed = {"origin": site.url, "registrationId": workers[-1], "data": json.dumps(message)}
+    protocol.send("ServiceWorker.deliverPushMessage", pushed)
+    (shown,) = person.page.evaluate(SHOWN)
+    assert shown == {"title": "Fix the login", "body": "wants to: Run: make", "url": f"{site.url}/#/sessions/1"}

@@ -1,0 +1,90 @@
+"""Push messages in the browser: what the server sends, read as a browser would, reaches the page's service worker while
+the page is closed, is shown, and leads to the question. No push service can be reached from a test: the browser's
+debugging interface delivers in its place."""
+
+import json
+from typing import Any
+
+from playwright.sync_api import BrowserContext, CDPSession, Worker, expect
+
+from claude_code_mcp.testing.script import tool
+from tests.web.receiver import BrowserKeys, receiving
+
+from .conftest import OpenBrowser
+from .console import PATIENCE, Caller, Site
+
+_SHOWN = """self.registration.getNotifications().then((all) =>
+    all.map((one) => ({ title: one.title, body: one.body, tag: one.tag, url: one.data.url })))"""
+_UNTIL_SHOWN = """new Promise((done) => {
+    const look = async () => ((await self.registration.getNotifications()).length ? done() : setTimeout(look, 20));
+    void look();
+})"""
+_CLICK = """self.registration.getNotifications().then(([one]) =>
+    self.dispatchEvent(new NotificationEvent("notificationclick", { notification: one })))"""
+
+
+def told(site: Site, *, then: str) -> tuple[str, str]:
+    """A session asks, and the server tells a subscribed browser: the message as it is read there, and the session."""
+    keys, caller = BrowserKeys(), Caller(site)
+    with receiving(201) as service:
+        subscription = keys.subscription(f"{service.url}/send/1")
+        made = caller.post("/api/push/receivers", {"kind": "webpush", "subscription": subscription})
+        directory = site.project(tool("Bash", command=f"touch {then}"), "done")
+        session = caller.post("/api/sessions", {"prompt": "Ask me", "workingDirectory": str(directory)})["sessionId"]
+        message = keys.plaintext(service.next().body).decode()
+        caller.delete(f"/api/push/receivers/{made['receiver']['id']}")
+    return message, session
+
+
+def deliver(context: BrowserContext, cdp: CDPSession, site: Site, registration: str, message: str) -> Worker:
+    """Has the browser hand a message to the service worker; returns that, once it has shown it."""
+    given = {"origin": f"{site.url}/", "registrationId": registration, "data": message}
+    cdp.send("ServiceWorker.deliverPushMessage", given)
+    (worker,) = context.service_workers
+    worker.evaluate(_UNTIL_SHOWN)
+    return worker
+
+
+def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
+    open_browser: OpenBrowser, site: Site, signed_in: Any
+) -> None:
+    person = open_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")
+    context, page = person.context, person.page
+    found: list[Any] = []
+    aside = context.new_page()
+    cdp = context.new_cdp_session(aside)
+    cdp.on("ServiceWorker.workerRegistrationUpdated", lambda event: found.extend(event["registrations"]))
+    cdp.send("ServiceWorker.enable")
+    page.get_by_role("button", name="Switch on for this device").click()
+    # There is no push service here, which is said; the service worker is registered before.
+    expect(page.get_by_role("alert")).to_contain_text("Registration failed", timeout=PATIENCE)
+    assert [fault for fault in person.faults if "Push API" not in fault] == []
+    person.faults.clear()
+    page.close()
+
+    message, session = told(site, then="otter")
+    link = json.loads(message)["url"]
+    assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
+    worker = deliver(context, cdp, site, found[-1]["registrationId"], message)
+    (shown,) = worker.evaluate(_SHOWN)
+    assert (shown["title"], shown["body"], shown["url"]) == ("Ask me", "Wants to: Run: touch otter", link)
+
+    # A click that no person made may open no window, so what would be opened is noted.
+    worker.evaluate("self.clients.openWindow = async (address) => { self.openedAddress = address; return null; }")
+    worker.evaluate(_CLICK)
+    person.page = context.new_page()
+    person.page.goto(str(worker.evaluate("self.openedAddress")))
+    expect(person.question("touch otter").locator("h2")).to_be_focused()
+    assert worker.evaluate(_SHOWN) == []
+
+    # With the page open, the click leads it there.
+    person.page.goto(f"{site.url}/#/")
+    deliver(context, cdp, site, found[-1]["registrationId"], message)
+    worker.evaluate(_CLICK)
+    expect(person.question("touch otter").locator("h2")).to_be_focused()
+    assert len(context.pages) == 2
+    person.question("touch otter").get_by_role("button", name="Deny", exact=True).click()
+    person.says("done")
+    elsewhere = {"title": "x", "url": "https://evil.example/#/costs"}  # or this server under another name
+    deliver(context, cdp, site, found[-1]["registrationId"], json.dumps(elsewhere))
+    assert worker.evaluate(_SHOWN)[0]["url"] == f"{site.url}/#/costs"
