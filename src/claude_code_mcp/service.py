@@ -21,12 +21,13 @@ from typing import Any
 
 from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound, StateUnavailable
 from .model.events import AuditEvent, AuditKind, Event
 from .model.image import Image
 from .model.options import SessionOptions
 from .model.origin import ClientOrigin
 from .model.question import Answer, Question
+from .model.session_ids import is_session_id
 from .model.states import State
 from .policy.policy import Policy
 from .processes.leftovers import sweep_quietly
@@ -52,11 +53,11 @@ from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
+from .state.session_records import LOCAL
+from .state.shared import database_in
+from .state.spending import Spending
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
-from .store.session_records import LOCAL
-from .store.spending import Spending
-from .store.transcripts import is_session_id
 
 log = logging.getLogger(__name__)
 
@@ -103,12 +104,15 @@ class Service:
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         policy = policy or Policy()
+        self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
-        self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir), guarded)
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state), guarded)
         self._homes = Homes(self.settings, self._environment, policy, principals)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
+        """Raises StateUnavailable if the state of this user cannot be used, before anything is started."""
+        await asyncio.to_thread(self.state.open)
         await self._homes.prepare()
         settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
@@ -137,6 +141,7 @@ class Service:
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
+        self.start_task(self._check_state())
         self.start_task(prepare())
         self.start_task(self._sweep_later(), endless=True)
         self.start_task(self._sessions.clean_up_regularly(), endless=True)
@@ -151,6 +156,13 @@ class Service:
         self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
+
+    async def _check_state(self) -> None:
+        """Reads the whole database once, beside the first calls. Damage is logged, and what is damaged is not used."""
+        try:
+            await asyncio.to_thread(self.state.check)
+        except StateUnavailable as error:
+            log.error("%s", error.message)
 
     async def _sweep_later(self) -> None:
         """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""

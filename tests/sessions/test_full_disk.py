@@ -1,8 +1,5 @@
 """A turn that could not be written to the transcript is not told as completed; the session waits until it can be."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.support.full_disk import small_disk
 
 from .support import options, parked, run, say
 
@@ -43,18 +41,8 @@ class SmallDisk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be mounted: {mounted.stderr.decode()}")
-    try:
+    with small_disk(tmp_path / "disk") as place:
         yield SmallDisk(place)
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 async def not_saved(service: Service, sandbox: Sandbox, disk: SmallDisk) -> Session:

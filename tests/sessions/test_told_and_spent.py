@@ -10,7 +10,7 @@ from claude_code_mcp.errors import Cancelled, InvalidArgument, LimitReached
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
-from claude_code_mcp.store.session_records import SessionRecords
+from claude_code_mcp.state.session_records import SessionRecords
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService

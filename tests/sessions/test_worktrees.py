@@ -15,7 +15,7 @@ from claude_code_mcp.model.worktree import Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.sessions.worktrees import make, remove_unused
-from claude_code_mcp.store.session_records import LOCAL
+from claude_code_mcp.state.session_records import LOCAL
 
 from .worktree_support import enforcer, git, home, repository
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.sessions.homes import Home
 from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
-from claude_code_mcp.store.spending import Spending
+from claude_code_mcp.state.spending import Spending
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Test",

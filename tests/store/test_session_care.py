@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.errors import ClaudeCodeError, SessionNotFound
+from claude_code_mcp.state.session_marks import Mark, Marks
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.store.session_care import SessionFiles
-from claude_code_mcp.store.session_marks import Mark, Marks
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.model.session_ids import is_session_id
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.store.transcript_lines import lines_from, parse
-from claude_code_mcp.store.transcripts import Transcripts, is_session_id
+from claude_code_mcp.store.transcripts import Transcripts
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 USER = {"type": "user", "cwd": "/srv/app", "message": {"role": "user", "content": "hi"}}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from claude_code_mcp.web.push.undelivered import Waiting, WaitingFiles
 
 from claude_code_mcp.model.events import Event, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
@@ -20,7 +21,6 @@ from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.web.push.delivery import Push
 from claude_code_mcp.web.push.news import Notice
 from claude_code_mcp.web.push.preferences import Receiver
-from claude_code_mcp.web.push.undelivered import Waiting, WaitingFiles
 
 from .conftest import running_console
 from .receiver import receiving

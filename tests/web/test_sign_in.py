@@ -4,10 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
+from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 
 from claude_code_mcp.web.answers import RequestRefused
 from claude_code_mcp.web.guard import FailureLimit
-from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 
 from .conftest import PROXY, Console, write_tokens
 from .console_client import Browser, until

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import anyio
 
+from ..state.database import Database
+from ..state.documents import Documents
 from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.silent_oauth import Renewals
@@ -84,7 +86,7 @@ class HubDeps:
 
     environment: Mapping[str, str]
     """What the programs of stdio servers inherit."""
-    state_directory: Path
+    database: Database
     """Where it is remembered which servers need a sign-in, and what else they have shown of themselves."""
     vault: Vault
     """Where tokens are kept."""
@@ -105,6 +107,12 @@ class HubDeps:
     uses_claude_sign_ins: bool = True
     """Whether a server that Claude Code is signed in to needs no other sign-in."""
     renewals: Renewals = field(default_factory=Renewals)
+    principal: str = ""
+    """Whose the hub is alone, with a memory of its own; empty for one that is shared."""
+
+    def documents(self, kind: str) -> Documents:
+        """What this hub remembers of one kind."""
+        return Documents(self.database, f"{kind} for {self.principal}" if self.principal else kind)
 
 
 def usual_vault(state_directory: Path, principal: str = "") -> Vault:

@@ -83,8 +83,8 @@ class Hub:
     def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
         self._settings = settings
         self._deps = deps
-        self._needs_auth = NeedsAuthMemory(deps.state_directory / "needs-auth.json")
-        self._memory = ServerMemory(deps.state_directory / "servers")
+        self._needs_auth = NeedsAuthMemory(deps.documents("sign-in needed"))
+        self._memory = ServerMemory(deps.documents("server"))
         self._context = UpstreamContext(
             deps,
             ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch),

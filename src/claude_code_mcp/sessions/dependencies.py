@@ -11,8 +11,10 @@ from typing import Any
 from ..config import Settings
 from ..model.events import Event
 from ..questions.broker import Broker
+from ..state.leases import Leases
+from ..state.session_records import MovedIds, SessionRecords
+from ..state.shared import database_in
 from ..store.catalogue import Catalogue
-from ..store.session_records import Aliases, Leases, SessionRecords
 from ..store.transcripts import Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
@@ -73,7 +75,7 @@ class Stores:
 
     leases: Leases
     transcripts: Transcripts
-    aliases: Aliases
+    moved_ids: MovedIds
     recorder: RecordWriter
     library: SessionLibrary
 
@@ -81,14 +83,14 @@ class Stores:
     def below(
         cls, config_dir: str, settings: Settings, start_task: StartTask, redact: Callable[[Any], Any]
     ) -> "Stores":
-        state_dir = settings.state_dir
-        leases, records = Leases(state_dir, config_dir), SessionRecords(state_dir, config_dir)
+        database = database_in(settings.state_dir)
+        leases, records = Leases(database.directory, config_dir), SessionRecords(database, config_dir)
         return cls(
             leases,
             Transcripts(config_dir),
-            Aliases(state_dir, config_dir),
+            MovedIds(database, config_dir),
             RecordWriter(records, start_task),
-            SessionLibrary(config_dir, state_dir, redact, records=records, leases=leases),
+            SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases),
         )
 
     @property

@@ -16,8 +16,8 @@ from ..claude.frames import (
     System,
 )
 from ..model.events import Output
+from ..model.session_ids import is_session_id
 from ..store.event_log import EventLog
-from ..store.transcripts import is_session_id
 from .policy_enforcer import PolicyEnforcer
 from .turn import SessionParts, TurnRunner
 

@@ -32,7 +32,7 @@ from ..policy.policy import Policy, Profile
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
 from ..processes.bubblewrap import SandboxSpec
-from ..store.session_records import LOCAL
+from ..state.session_records import LOCAL
 
 log = logging.getLogger(__name__)
 

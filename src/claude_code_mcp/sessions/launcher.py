@@ -30,7 +30,7 @@ from ..model.worktree import Worktree
 from ..private_files import opened_directory
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
-from ..store.session_records import LOCAL
+from ..state.session_records import LOCAL
 from ..store.transcripts import Transcripts
 from .homes import Home
 

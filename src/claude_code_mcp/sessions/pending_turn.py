@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..model.outcome import Outcome
 from ..redaction import Redactor
-from ..store.session_records import SessionRecord
+from ..state.session_records import SessionRecord
 from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .messages import UserMessage

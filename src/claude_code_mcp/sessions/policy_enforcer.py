@@ -18,7 +18,7 @@ from ..policy.admission import Admission, within
 from ..policy.policy import MODE_LADDER, Policy
 from ..policy.rules import Decision, ToolCall, Verdict, judge
 from ..processes.environment import expand_home
-from ..store.spending import Spending
+from ..state.spending import Spending
 
 BY = "policy"
 """The channel through which rules answer."""

@@ -16,11 +16,11 @@ from ..claude.option_checks import check_definitions
 from ..errors import Cancelled, InvalidArgument, SessionBusy, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
+from ..model.session_ids import is_session_id
 from ..model.states import State
 from ..model.worktree import Worktree
+from ..state.session_records import LOCAL, Summary
 from ..store.catalogue import CatalogueEntries, Entry
-from ..store.session_records import LOCAL, Summary
-from ..store.transcripts import is_session_id
 from .dependencies import SessionDeps, Stores
 from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
@@ -163,7 +163,7 @@ class Sessions:
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        session_id = await asyncio.to_thread(deps.stores.aliases.resolve, session_id)
+        session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
         await deps.stores.recorder.saved(session_id)
         found = await asyncio.to_thread(read_session, session_id, deps.stores, deps.directory)
         if found is None:
@@ -262,6 +262,8 @@ class Sessions:
         for stores in self._all_stores():
             if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
                 _clean_up_stores(stores)
+        with contextlib.suppress(OSError):
+            self._deps.gate.spending.clean_up()
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
@@ -326,7 +328,7 @@ async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
 
 def _clean_up_stores(stores: Stores) -> None:
     with contextlib.suppress(OSError):
-        for kept in (stores.recorder.records, stores.aliases):
+        for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 
 

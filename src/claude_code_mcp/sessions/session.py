@@ -32,8 +32,8 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
+from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog, EventReader
-from ..store.session_records import SessionRecord
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .frame_router import FrameRouter

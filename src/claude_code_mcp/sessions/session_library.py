@@ -19,6 +19,10 @@ from ..errors import InvalidArgument, SessionBusy, SessionNotFound
 from ..model.text import iso
 from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
+from ..state.leases import Leases
+from ..state.session_marks import Mark
+from ..state.session_records import LOCAL, MovedIds, SessionRecords
+from ..state.shared import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
@@ -26,8 +30,6 @@ from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, sp
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
 from ..store.session_care import SessionFiles
-from ..store.session_marks import Mark
-from ..store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from ..store.transcript_html import page
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
@@ -90,9 +92,10 @@ class SessionLibrary:
         self._config_dir = config_dir
         self._state_dir = state_dir
         self._redact = redact
-        self._records = records or SessionRecords(state_dir, config_dir)
+        database = database_in(state_dir)
+        self._records = records or SessionRecords(database, config_dir)
         self._leases = leases or Leases(state_dir, config_dir)
-        self._aliases = Aliases(state_dir, config_dir)
+        self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir)
         self._follower = FileFollower()
         self._counting = asyncio.Lock()
@@ -322,7 +325,7 @@ class SessionLibrary:
         records = self._records.summaries()
         known = self.catalogue.all_summaries()
         former: defaultdict[str, list[str]] = defaultdict(list)
-        for old, new in self._aliases.all().items():
+        for old, new in self._moved_ids.all().items():
             former[new].append(old)
         for session_id, (file, summary) in known.items():
             record = records.get(session_id)

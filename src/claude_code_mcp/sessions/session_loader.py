@@ -13,7 +13,7 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
 from ..model.worktree import Worktree
-from ..store.session_records import SessionRecord
+from ..state.session_records import SessionRecord
 from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcripts import Transcript, Transcripts, read_lines

@@ -19,15 +19,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..model.session_ids import is_session_id
 from ..model.text import clip_line
+from ..state.leases import directory_name
+from ..state.session_marks import MarkedSessions, Marks
+from ..state.shared import database_in
 from .file_changes import File, FileTable, look_at
 from .index import FileIndex
-from .session_marks import MarkedSessions, Marks
-from .session_records import shared_name
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
 from .transcript_reader import first_mention, grown_lines, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
-from .transcripts import EXTENSION, is_session_id, is_transcript, locate
+from .transcripts import EXTENSION, is_transcript, locate
 
 _EXTENSION = len(EXTENSION)
 _NAME = 36 + _EXTENSION
@@ -88,9 +90,9 @@ class Catalogue:
         """The index and the marks are below `state_dir`; without one, nothing is kept from one run to the next."""
         self._projects = os.path.join(config_dir, "projects")
         self._history_path = os.path.join(config_dir, "history.jsonl")
-        name = f"{shared_name(config_dir)}.sqlite3"
+        name = f"{directory_name(config_dir)}.sqlite3"
         self.index = FileIndex(state_dir / "index" / name if state_dir is not None else None)
-        self.marks = Marks(state_dir, config_dir)
+        self.marks = Marks(database_in(state_dir) if state_dir is not None else None)
         self._table = FileTable(self._projects, is_transcript, below=True)
         self._summaries: OrderedDict[str, tuple[File, TranscriptSummary]] = OrderedDict()
         self._lock = threading.Lock()

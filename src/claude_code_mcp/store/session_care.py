@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import SessionNotFound
+from ..model.session_ids import is_session_id
 from ..model.text import clip_line
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
 from .file_changes import scandir
 from .transcript_lines import clean, lines_from, parse
-from .transcripts import EXTENSION, is_session_id, locate
+from .transcripts import EXTENSION, locate
 
 LONGEST_TITLE = 200
 _TITLE_FILE = "custom-title.json"

@@ -7,13 +7,13 @@ call them from a thread.
 
 import contextlib
 import os
-import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..model.session_ids import is_session_id
 from ..model.usage import Usage, read_number, read_usage
 from .file_changes import look_at, scandir
 from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_nonblocking, parse
@@ -22,7 +22,6 @@ _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
-_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +34,6 @@ class Transcript:
     """The directory it works in."""
     usage: Usage = field(default_factory=Usage)
     """As the CLI wrote it at its last clean exit."""
-
-
-def is_session_id(text: str) -> bool:
-    """Whether this has the form of a session id. Nothing else may be made part of a path."""
-    return _SESSION_ID.fullmatch(text) is not None
 
 
 EXTENSION = ".jsonl"

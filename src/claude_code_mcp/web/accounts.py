@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..service import LOCAL
-from .sign_ins import Identity
+from ..state.sign_ins import Identity
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from .accounts import Accounts
 from .answers import RequestRefused
-from .sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10

@@ -13,8 +13,9 @@ from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.observers.audit import RotatingJsonl
 from claude_code_mcp.private_files import open_private, private_directory
-from claude_code_mcp.store.session_records import Leases, SessionRecord, SessionRecords
-from claude_code_mcp.store.spending import Spending
+from claude_code_mcp.state.leases import Leases
+from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.state.spending import Spending
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are a matter of POSIX")
 

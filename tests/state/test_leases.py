@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from claude_code_mcp.errors import ProcessFailed, SessionBusy
-from claude_code_mcp.store.session_records import Leases
+from claude_code_mcp.state.leases import Leases, directory_name
 
 SESSION = "11111111-1111-4111-8111-111111111111"
 OTHER = "22222222-2222-4222-8222-222222222222"
@@ -18,7 +19,7 @@ OTHER = "22222222-2222-4222-8222-222222222222"
 HOLDER = """
 import sys
 from pathlib import Path
-from claude_code_mcp.store.session_records import Leases
+from claude_code_mcp.state.leases import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 print("taken", flush=True)
 if sys.stdin.readline() == "release\\n":
@@ -30,7 +31,7 @@ if sys.stdin.readline() == "release\\n":
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from claude_code_mcp.store.session_records import Leases
+from claude_code_mcp.state.leases import Leases
 lease = Leases(Path(sys.argv[1]), sys.argv[2]).take(sys.argv[3])
 subprocess.run([sys.executable, "-c", "import sys; print('taken', flush=True); sys.stdin.read(); print('bye')"])
 """
@@ -98,27 +99,32 @@ def test_releasing_twice_does_not_take_the_lease_from_its_next_holder(leases: Le
             leases.take(SESSION)
 
 
-def test_servers_with_transcripts_of_their_own_do_not_disturb_each_other(tmp_path: Path) -> None:
-    one, two = (Leases(tmp_path / "state", str(tmp_path / name)) for name in ("one", "two"))
-    held = one.take(SESSION)
-    two.take(SESSION).release()
-    held.release()
-
-
-def test_every_spelling_of_the_directory_of_the_transcripts_is_the_same(leases: Leases, tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "config")
+def test_a_session_has_one_lease_however_its_files_are_reached(leases: Leases, tmp_path: Path) -> None:
     held = leases.take(SESSION)
-    for spelling in (tmp_path / "link", tmp_path / "config" / ".." / "config"):
+    for config_dir in (tmp_path / "config", tmp_path / "another"):
         with pytest.raises(SessionBusy):
-            Leases(tmp_path / "state", str(spelling)).take(SESSION)
+            Leases(tmp_path / "state", str(config_dir)).take(SESSION)
     held.release()
+
+
+def test_a_server_of_an_earlier_version_is_respected_and_respects_us(leases: Leases, tmp_path: Path) -> None:
+    path = tmp_path / "state" / "locks" / directory_name(str(tmp_path / "config")) / f"{SESSION}.lock"
+    path.parent.mkdir(parents=True)
+    with FileLock(path):
+        with pytest.raises(SessionBusy):
+            leases.take(SESSION)
+        leases.take(OTHER).release()
+    held = leases.take(SESSION)
+    with pytest.raises(Timeout):
+        FileLock(path, timeout=0).acquire()
+    held.release()
+    FileLock(path, timeout=0).acquire().lock.release()
 
 
 def test_locks_are_for_the_user_alone(leases: Leases, tmp_path: Path) -> None:
     leases.take(SESSION).release()
-    (directory,) = (tmp_path / "state" / "locks").iterdir()
-    assert os.stat(directory).st_mode & 0o077 == 0
+    directory = tmp_path / "state" / "locks"
+    assert [os.stat(path).st_mode & 0o077 for path in (directory, *directory.iterdir())] == [0, 0]
 
 
 def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
