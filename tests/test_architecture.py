@@ -26,6 +26,7 @@ ROWS: list[set[str]] = [
     {"model"},
     {"errors", "json_text", "private_files", "claude_home"},
     {"config"},
+    {"state"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
     {"service"},
@@ -54,6 +55,7 @@ NARROW: dict[str, set[str]] = {
     "json_text": set(),
     "claude_home": set(),
     "config": {"processes", "errors"},
+    "state": {"model", "errors", "private_files"},  # knows nothing of who remembers
     "processes": set(),  # knows nothing of what it runs
     "policy": {"model", "errors"},  # pure
     "testing": set(),  # stands in for the outside world, and must not know what it tests

@@ -24,7 +24,7 @@ from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.launcher import default_directory, own_directory
 from .sessions.workplaces import environment_key
-from .state.shared import database_in
+from .state.state_directory import database_in
 from .store.following import FileFollower, Following, followable
 
 log = logging.getLogger(__name__)

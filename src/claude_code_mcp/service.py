@@ -21,7 +21,7 @@ from typing import Any
 
 from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound, StateUnavailable
+from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
 from .model.image import Image
 from .model.options import SessionOptions
@@ -54,8 +54,8 @@ from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
 from .state.session_records import LOCAL
-from .state.shared import database_in
 from .state.spending import Spending
+from .state.state_directory import check_quietly, database_in
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
 
@@ -141,7 +141,7 @@ class Service:
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
-        self.start_task(self._check_state())
+        self.start_task(asyncio.to_thread(check_quietly, self.state))
         self.start_task(prepare())
         self.start_task(self._sweep_later(), endless=True)
         self.start_task(self._sessions.clean_up_regularly(), endless=True)
@@ -156,13 +156,6 @@ class Service:
         self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
-
-    async def _check_state(self) -> None:
-        """Reads the whole database once, beside the first calls. Damage is logged, and what is damaged is not used."""
-        try:
-            await asyncio.to_thread(self.state.check)
-        except StateUnavailable as error:
-            log.error("%s", error.message)
 
     async def _sweep_later(self) -> None:
         """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""

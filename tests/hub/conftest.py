@@ -17,6 +17,7 @@ from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.state.database import Database
 from tests.conftest import RUN
 from tests.support import npm
 
@@ -45,7 +46,7 @@ def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | Non
     """A hub that keeps everything below `root`."""
     environment = {"PATH": os.environ["PATH"], RUN: os.environ[RUN], "HOME": str(root)}
     usual = {
-        "state_directory": root / "state",
+        "database": Database(root / "state"),
         "vault": FileVault(root / "vault"),
         "claude_directory": root / ".claude",
     }

@@ -11,6 +11,7 @@ from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.state.session_records import SessionRecords
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -19,7 +20,7 @@ from .support import ENDLESS, PATIENCE, end_of, options, question, run, until
 
 
 def recorded(service: Service, sandbox: Sandbox) -> SessionRecords:
-    return SessionRecords(sandbox.root / "state", str(sandbox.home / ".claude"))
+    return SessionRecords(database_in(sandbox.root / "state"), str(sandbox.home / ".claude"))
 
 
 async def test_an_outcome_is_in_the_record_when_it_is_told(service: Service, sandbox: Sandbox) -> None:

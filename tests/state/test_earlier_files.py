@@ -1,4 +1,4 @@
-"""What every earlier release kept is read by this one: files from before the database, and databases of each version."""
+"""What earlier releases kept is read: files from before the database, and databases of every version."""
 
 import logging
 import os
@@ -16,9 +16,9 @@ from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.state.earlier_files import ASIDE, import_earlier_files
 from claude_code_mcp.state.session_marks import Marks
 from claude_code_mcp.state.session_records import MovedIds, SessionRecords
-from claude_code_mcp.state.shared import database_in
 from claude_code_mcp.state.sign_ins import Identity, SignIns
 from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.state.task_records import TaskRecords
 
 RELEASES = Path(__file__).parent / "releases"

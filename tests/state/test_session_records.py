@@ -175,7 +175,7 @@ def test_a_record_of_another_version_is_not_taken_in_part(
     content = {**kept.model_dump(), field: 2}
     monkeypatch.setattr(SessionRecord, "model_dump", lambda _: content)
     records.write(kept)
-    with pytest.raises(RecordUnreadable, match="another version|1 of its fields"):
+    with pytest.raises(RecordUnreadable, match=r"another version|1 of its fields"):
         records.read(kept.session_id)
 
 

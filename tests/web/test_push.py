@@ -23,10 +23,12 @@ from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Question, QuestionKind
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.database import FILE_NAME, Database
+from claude_code_mcp.state.documents import Documents
 from claude_code_mcp.testing.script import script, text, tool
 from claude_code_mcp.web.push.delivery import Push
 from claude_code_mcp.web.push.news import Notice, notice_of
-from claude_code_mcp.web.push.preferences import PreferenceFiles, Preferences, QuietHours, Receiver
+from claude_code_mcp.web.push.preferences import Preferences, PreferenceStore, QuietHours, Receiver
 from claude_code_mcp.web.push.sending import SendFailed, check_url, is_public, post
 from claude_code_mcp.web.push.web_push import ServerKey, decode64, encrypt
 
@@ -101,9 +103,9 @@ def test_receivers_are_each_persons_own_and_their_secrets_are_shown_once(console
     assert other.get("/api/push").json["receivers"] == []
     assert other.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 400
     assert other.post(f"/api/push/receivers/{receiver_id}/test").status == 400
-    files = [path for path in (console.state / "web" / "push").iterdir() if path.suffix == ".json"]
+    files = [path for path in console.state.iterdir() if path.name.startswith(FILE_NAME)]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    assert secret in "".join(path.read_text() for path in files)  # it is needed to sign
+    assert secret.encode() in b"".join(path.read_bytes() for path in files)  # it is needed to sign
     assert alice.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 200
     console.audited('"act": "push_changed", "who": "alice"')
 
@@ -117,15 +119,14 @@ def test_quiet_hours_and_kinds_are_kept(alice: Browser) -> None:
     assert reset["quietHours"] is None
 
 
-def test_a_file_that_is_damaged_is_reported_and_never_replaced(tmp_path: Path) -> None:
-    files = PreferenceFiles(tmp_path)
-    files.update("alice", lambda chosen: chosen)
-    (file,) = tmp_path.glob("*.json")
-    file.write_text('{"principal": "alice", "from": "a later version"}')
-    assert files.read("alice").receivers == ()
+def test_preferences_of_a_later_version_are_reported_and_never_replaced(tmp_path: Path) -> None:
+    documents, store = Documents(Database(tmp_path), "push"), PreferenceStore(Database(tmp_path))
+    later = {"principal": "alice", "from": "a later version"}
+    documents.write("alice", later)
+    assert store.read("alice").receivers == ()
     with pytest.raises(UpstreamUnavailable):
-        files.update("alice", lambda chosen: chosen)
-    assert "a later version" in file.read_text()
+        store.update("alice", lambda chosen: chosen)
+    assert documents.read("alice") == later
 
 
 def test_two_servers_that_make_the_key_at_the_same_time_have_the_same(tmp_path: Path) -> None:
@@ -300,7 +301,7 @@ async def pushing(service: Service, tmp_path: Path) -> Any:
                 secret=secret,
                 **fields,
             )
-            push.files.add("local", receiver)
+            push.preferences.add("local", receiver)
         made.append(push)
         return push
 
@@ -357,7 +358,7 @@ async def test_a_subscription_that_has_ended_is_removed(pushing: Pushing) -> Non
         push = pushing(receiver.url, kind="webpush", public_key=encode64(keys.public), auth=encode64(keys.auth))
         news(push)
         await taken(receiver)
-        await until(lambda: not push.files.read("local").receivers)
+        await until(lambda: not push.preferences.read("local").receivers)
 
 
 async def test_a_question_that_is_answered_already_is_not_told(pushing: Pushing) -> None:

@@ -13,7 +13,7 @@ from ..model.events import Event
 from ..questions.broker import Broker
 from ..state.leases import Leases
 from ..state.session_records import MovedIds, SessionRecords
-from ..state.shared import database_in
+from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue
 from ..store.transcripts import Transcripts
 from .launcher import Launcher

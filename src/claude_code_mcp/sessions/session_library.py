@@ -22,7 +22,7 @@ from ..private_files import TEMPORARY, open_private, private_directory, replace_
 from ..state.leases import Leases
 from ..state.session_marks import Mark
 from ..state.session_records import LOCAL, MovedIds, SessionRecords
-from ..state.shared import database_in
+from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item

@@ -23,7 +23,7 @@ from ..model.session_ids import is_session_id
 from ..model.text import clip_line
 from ..state.leases import directory_name
 from ..state.session_marks import MarkedSessions, Marks
-from ..state.shared import database_in
+from ..state.state_directory import database_in
 from .file_changes import File, FileTable, look_at
 from .index import FileIndex
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped

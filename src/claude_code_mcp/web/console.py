@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Route
 
 from ..model.events import AuditEvent, AuditKind
 from ..service import Service
-from ..state.shared import database_in
 from ..state.sign_ins import Identity, SignIns
+from ..state.state_directory import database_in
 from .accounts import Accounts
 from .answers import RequestRefused, guarded, refusal
 from .feeds import Feeds

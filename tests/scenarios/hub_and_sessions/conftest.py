@@ -28,6 +28,7 @@ from claude_code_mcp.policy.policy import Policy, parse_policy
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 
@@ -132,7 +133,7 @@ async def start_rig(
             relay = ChannelRelay(given.channels, given.permission_channels)
             means = HubDeps(
                 around,
-                sandbox.root / "hub",
+                Database(sandbox.root / "hub"),
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
                 child_environment=marked_environment,

@@ -22,7 +22,7 @@ from ...errors import ClaudeCodeError
 from ...model.events import AuditEvent, Event, QuestionOpened, Stalled, TurnEnded
 from ...service import LOCAL, Service
 from ...state.deliveries import Deliveries, PendingDelivery
-from ...state.shared import database_in
+from ...state.state_directory import database_in
 from .news import Notice, notice_of, trial_notice
 from .preferences import Preferences, PreferenceStore, Receiver, new_id
 from .receivers import request_for
@@ -74,8 +74,14 @@ class Waiting:
         return PendingDelivery(self.delivery_id, self.principal, self.receiver_id, self.notice.at, asdict(self.notice))
 
     @classmethod
-    def of(cls, delivery: PendingDelivery) -> "Waiting":
-        return cls(delivery.delivery_id, delivery.principal, delivery.receiver_id, Notice(**delivery.notice))
+    def of(cls, delivery: PendingDelivery) -> "Waiting | None":
+        """None for one whose notice is of another version."""
+        try:
+            notice = Notice(**delivery.notice)
+        except TypeError:
+            log.warning("a notice that waited is not understood")
+            return None
+        return cls(delivery.delivery_id, delivery.principal, delivery.receiver_id, notice)
 
 
 class Push:
@@ -161,7 +167,7 @@ class Push:
         """Goes on with what servers before this one have not delivered."""
         try:
             stored = await asyncio.to_thread(self._deliveries.take_over)
-            left = [Waiting.of(delivery) for delivery in stored]
+            left = [waiting for delivery in stored if (waiting := Waiting.of(delivery)) is not None]
         except OSError as error:
             log.warning("notices of before cannot be read: %s", error)
             return

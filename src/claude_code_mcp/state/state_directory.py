@@ -1,13 +1,16 @@
 """The databases of this process: one for each state directory, for all its users."""
 
+import logging
 import os
 import threading
 import weakref
 from pathlib import Path
 
+from ..errors import StateUnavailable
 from .database import Database
 from .earlier_files import import_earlier_files
 
+log = logging.getLogger(__name__)
 _databases: "weakref.WeakValueDictionary[str, Database]" = weakref.WeakValueDictionary()
 _lock = threading.Lock()
 
@@ -21,3 +24,11 @@ def database_in(state_dir: Path) -> Database:
         if found is None:
             found = _databases[key] = Database(Path(key), on_open=import_earlier_files)
         return found
+
+
+def check_quietly(database: Database) -> None:
+    """Reads the whole database once. Damage is logged, and a database that is damaged is not used any more."""
+    try:
+        database.check()
+    except StateUnavailable as error:
+        log.error("%s", error.message)
