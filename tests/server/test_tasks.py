@@ -3,7 +3,6 @@
 import json
 import secrets
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -340,12 +339,3 @@ def test_tasks_belong_to_their_caller(server_environment: dict[str, str], place:
         assert ask("alice", "tasks/get", id_, taskId=id_)["result"]["status"] == "working"
         assert ask("alice", "tasks/get", "other", taskId=id_)["error"]["code"] == -32020
         ask("alice", "tasks/cancel", id_, taskId=id_)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX")
-def test_records_of_tasks_are_private(client: Client, place: Sandbox) -> None:
-    client.until(started(client.call("claude_code", prompt=script("Say", text("Said.")))), "completed")
-    records = [path for path in place.root.rglob("*.json") if path.parent.name == "tasks"]
-    assert records
-    assert {record.stat().st_mode & 0o777 for record in records} == {0o600}
-    assert {record.parent.stat().st_mode & 0o777 for record in records} == {0o700}

@@ -1,22 +1,27 @@
 """What a session was created with holds after its process, its time in memory and its server are gone."""
 
 import asyncio
-import json
 import os
 import signal
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.errors import (
+    Cancelled,
+    LimitReached,
+    PermissionDenied,
+    SessionBusy,
+    SessionNotFound,
+    StateUnavailable,
+)
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.model.states import State
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
@@ -35,15 +40,10 @@ LIMITED: dict[str, Any] = {
 }
 
 
-def record_file(sandbox: Sandbox, session_id: str) -> Path:
-    [path] = (sandbox.root / "state" / "sessions").glob(f"*/{session_id}.json")
-    return path
-
-
-def newest(path: Path) -> dict[str, Any]:
-    """The record that counts, as it is in the file."""
-    found: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
-    return found
+def rows(sandbox: Sandbox) -> list[tuple[str, str]]:
+    """The ids and contents of all records."""
+    query = "SELECT session_id, body FROM sessions"
+    return database_in(sandbox.root / "state").read(lambda db: db.execute(query).fetchall())
 
 
 async def forgotten(session: Session) -> None:
@@ -244,23 +244,13 @@ async def test_a_fork_has_the_options_of_its_parent_and_none_of_its_grants(
 
 async def test_a_session_without_persistence_leaves_no_record(service: Service, sandbox: Sandbox) -> None:
     await run(service, script("one", "first"), options(sandbox, persist=False))
-    assert list((sandbox.root / "state" / "sessions").glob("*/*")) == []
+    assert rows(sandbox) == []
 
 
 async def test_a_session_that_was_refused_leaves_no_record(service: Service, sandbox: Sandbox) -> None:
     with pytest.raises(Exception, match="delegate"):
         await service.create("hello", options(sandbox, permission_mode="delegate"))
-    assert list((sandbox.root / "state" / "sessions").glob("*/*")) == []
-
-
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
-    "version": lambda path: path.write_text(json.dumps({**newest(path), "version": 99})),
-    "credit": lambda path: path.write_text(json.dumps({**newest(path), "spent_usd": -1})),
-    "other": lambda path: path.write_text(json.dumps({**newest(path), "session_id": "0" * 36})),
-    "deep": lambda path: path.write_text("[" * 100_000),
-}
+    assert rows(sandbox) == []
 
 
 async def test_a_session_whose_record_cannot_be_read_is_not_resumed(
@@ -271,28 +261,31 @@ async def test_a_session_whose_record_cannot_be_read_is_not_resumed(
     session = turn.session
     await end_of(turn)
     await first.__aexit__()
-    file = record_file(sandbox, session.id)
-    sound = file.read_bytes()
-    for name, damage in DAMAGES.items():
-        second = await start_service()
-        file.write_bytes(sound)
-        damage(file)
+    [(_, body)] = rows(sandbox)
+    update = "UPDATE sessions SET body = ?"
+    database_in(sandbox.root / "state").write(lambda db: db.execute(update, (body.replace("Read", "Bash"),)))
+    second = await start_service()
+    for act in (second.send, second.fork):
         with pytest.raises(PermissionDenied, match="cannot be read"):
-            await second.send(session.id, "hello")
-        with pytest.raises(PermissionDenied, match="cannot be read"):
-            await second.fork(session.id, "hello")
+            await act(session.id, "hello")
         with pytest.raises(SessionNotFound):
-            await second.send(session.id, "hello", owner="alice")
-        assert second.sessions() == [], name
+            await act(session.id, "hello", owner="alice")
+    assert second.sessions() == []
 
 
 async def test_no_session_runs_that_cannot_be_recorded(start_service: StartService, sandbox: Sandbox) -> None:
-    (sandbox.root / "state").mkdir()
-    (sandbox.root / "state" / "sessions").touch()
     service = await start_service()
+    service.state.write(lambda db: db.execute("DROP TABLE sessions"))
     with pytest.raises(Exception, match="cannot be written down"):
         await service.create("hello", options(sandbox))
     assert service.sessions() == []
+
+
+async def test_no_service_starts_on_a_state_that_cannot_be_used(start_service: StartService, sandbox: Sandbox) -> None:
+    (sandbox.root / "state").mkdir()
+    (sandbox.root / "state" / "state.sqlite3").write_text("This is no database, whatever its name may say. " * 50)
+    with pytest.raises(StateUnavailable, match="damaged"):
+        await start_service()
 
 
 # -- allowed for the session ----------------------------------------------------------------------------------------
@@ -379,7 +372,7 @@ async def test_a_session_on_disk_has_its_output_and_a_cursor_that_stays(
 async def test_a_long_result_is_whole_after_a_restart(start_service: StartService, sandbox: Sandbox) -> None:
     first = await start_service()
     session, outcome = await run(first, script("long", text("0123456789", repeat=40_000)), options(sandbox))
-    assert record_file(sandbox, session.id).stat().st_size < 300_000
+    assert [len(body) < 300_000 for _, body in rows(sandbox)] == [True]
     second = await restarted(start_service, first)
     found = await second.find(session.id)
     assert found.outcome is not None
