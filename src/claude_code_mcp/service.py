@@ -209,14 +209,17 @@ class Service:
         options: SessionOptions | None = None,
         *,
         owner: str = LOCAL,
+        timeout: float | None = None,
         origin: ClientOrigin | None = None,
         images: Sequence[str] = (),
     ) -> PendingTurn:
         """A new session with its first message. Returns at once; the id of the session is final. It runs in the
-        environment of its `origin`, here and in the other methods; without one, in that of this service. `images` go
-        with the message: paths that the session could read, or `data:` URLs."""
+        environment of its `origin`, here and in the other methods; without one, in that of this service. `timeout`
+        ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
+        URLs."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
+            timeout = self._enforcer.turn_time(timeout, owner)
             deps = self._workplaces.of(origin, owner)
             async with (
                 self._sessions.creating(options or SessionOptions(), owner, deps) as made,
@@ -224,7 +227,7 @@ class Service:
                 self._acceptance.recorded(session),
             ):
                 shown = await _images(session, images)
-                message = await session.send(await self._expanded(session, prompt), images=shown)
+                message = await session.send(await self._expanded(session, prompt), timeout=timeout, images=shown)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)

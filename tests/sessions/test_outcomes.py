@@ -34,6 +34,15 @@ async def test_a_turn_that_outlasts_its_timeout_is_ended(service: Service, sandb
     assert (await say(service, session, script("go on", "in time"))).result == "in time"
 
 
+async def test_a_time_limit_belongs_to_its_call(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(script("one", "first"), options(sandbox), timeout=20)
+    await end_of(turn)
+    assert turn.message.timeout == 20
+    later = await service.send(turn.session.id, script("two", "second"))
+    await end_of(later)
+    assert (later.message.timeout, turn.session.options.turn_timeout) == (None, None)
+
+
 async def test_the_timeout_of_the_session_counts_for_every_turn(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, WORK, options(sandbox, allowed_tools=("Bash",), turn_timeout=1.5))
     assert session.outcome is not None

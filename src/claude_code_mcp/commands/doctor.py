@@ -23,11 +23,13 @@ from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..claude_home import config_directory
 from ..config import Settings, load_settings
-from ..errors import ClaudeCodeError, ExecutableNotFound
+from ..errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.environment import child_environment
 from ..processes.spawn import containment
+from ..shared.place import is_held, places
+from ..state.state_directory import database_in
 from .flags import add_config_file, add_json, print_json
 
 _NEEDED_DISK = 500 << 20
@@ -119,6 +121,8 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
     yield from _check_hub(settings)
     yield from _check_default_directory(settings)
     yield _check_state_directory(settings.state_dir)
+    yield _check_state(settings.state_dir)
+    yield from _check_shared_servers()
     if isinstance(settings.audit_file, Path):
         directory = settings.audit_file.parent
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
@@ -252,6 +256,30 @@ def _check_state_directory(directory: Path) -> Finding:
     if finding.ok and sys.platform != "win32" and stat.S_IMODE(directory.stat().st_mode) & 0o022:
         return Finding(finding.subject, False, f"others may write to {directory}", f"chmod 700 {directory}")
     return finding
+
+
+def _check_state(directory: Path) -> Finding:
+    """Opens the state database as a server would, and reads all of it."""
+    database = database_in(directory)
+    if not database.path.exists():
+        return Finding("state", True, "nothing is remembered yet")
+    try:
+        database.check()
+    except StateUnavailable as error:
+        return Finding("state", False, error.message, "as it says")
+    return Finding("state", True, f"{database.path} is whole")
+
+
+def _check_shared_servers() -> Iterator[Finding]:
+    """Nothing if no shared server can be here. More than one is no fault, but rarely what somebody wants."""
+    try:
+        running = [found for found in places(os.environ) if is_held(found)]
+    except OSError:
+        return
+    detail = ", ".join(found.socket for found in running) or "none runs"
+    if len(running) > 1:
+        detail = f"{len(running)} run, for clients with different settings or of an earlier version: {detail}"
+    yield Finding("shared servers", True, detail)
 
 
 def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
