@@ -21,7 +21,7 @@ from typing import Any
 
 from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, QuestionClosed, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
 from .model.image import Image
 from .model.options import SessionOptions
@@ -31,7 +31,6 @@ from .model.session_ids import is_session_id
 from .model.states import State
 from .policy.policy import Policy
 from .processes.leftovers import sweep_quietly
-from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
 from .questions.cli_reply import put_back
@@ -44,6 +43,7 @@ from .sessions.images import read_images
 from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
+from .sessions.neighbours import Neighbours
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
@@ -117,8 +117,9 @@ class Service:
         settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
-        self._slots = Slots(
-            settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
+        self._slots = Slots.of(settings)
+        self.neighbours = Neighbours(
+            self.state, self.start_task, lambda event: str(self._redactor.data(event.question.description))
         )
         deps = SessionDeps(
             settings=settings,
@@ -128,6 +129,7 @@ class Service:
             slots=self._slots,
             gate=self._enforcer,
             start_task=self.start_task,
+            neighbours=self.neighbours,
             hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
             notice=self._on_event,
@@ -144,6 +146,7 @@ class Service:
         self.start_task(asyncio.to_thread(check_quietly, self.state))
         self.start_task(prepare())
         self.start_task(self._sweep_later(), endless=True)
+        self.start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
         self.start_task(self._sessions.clean_up_regularly(), endless=True)
         self.start_task(self._slots.watch_memory(), endless=True)
         return self
@@ -156,6 +159,7 @@ class Service:
         self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
+        await self.neighbours.close()
 
     async def _sweep_later(self) -> None:
         """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
@@ -196,6 +200,7 @@ class Service:
 
     def _on_event(self, session_id: str, owner: str, event: Event) -> None:
         self._bookkeeper.on_event(session_id, owner, event)
+        self.neighbours.on_event(session_id, event)
         self._observers.event(session_id, owner, event)
 
     def _on_moved(self, old: str, new: str) -> None:
@@ -272,6 +277,7 @@ class Service:
             timeout = self._enforcer.turn_time(timeout, owner)
             sender = self._workplaces.of(origin, owner)
             found = await self._owned(session_id, owner, sender, options)
+            await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
@@ -339,7 +345,7 @@ class Service:
     ) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
         session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
-        _refuse_elsewhere(session)
+        await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
@@ -349,7 +355,7 @@ class Service:
         session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
-        _refuse_elsewhere(session)
+        await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, owner, session_id))
         session.cancel()
         await session.deps.stores.recorder.save(session)
@@ -362,7 +368,7 @@ class Service:
         mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
         if mine and await asyncio.to_thread(records.read, session_id) is not None:
             if await asyncio.to_thread(deps.stores.leases.held, session_id):
-                raise _elsewhere(session_id)
+                raise await self.neighbours.busy(session_id)
             return await self._owned(session_id, owner, deps)
         return self.session(session_id, owner=owner)
 
@@ -577,20 +583,6 @@ class Service:
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Values that `redaction` takes out from now on."""
         self._redactor.add(secrets)
-
-
-def _memory_limit(settings: Settings) -> int | None:
-    found = machine()
-    return settings.memory_limit_bytes(found.total if found is not None else None)
-
-
-def _refuse_elsewhere(session: Session) -> None:
-    if session.runs_elsewhere:
-        raise _elsewhere(session.id)
-
-
-def _elsewhere(session_id: str) -> SessionBusy:
-    return SessionBusy(f"Session {session_id} is run by another server on this machine.", session_id=session_id)
 
 
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:

@@ -214,7 +214,7 @@ async def test_what_another_server_spent_counts_here_too(start_service: StartSer
     await parked(there.session(session.id))
     before = there.session(session.id).spent_usd
     outcome = await say(here, session, script("three", "third"))
-    assert session.spent_usd == pytest.approx(before + outcome.usage.cost_usd)
+    assert here.session(session.id).spent_usd == pytest.approx(before + outcome.usage.cost_usd)
 
 
 async def test_a_turn_that_another_server_runs_is_running(start_service: StartService, sandbox: Sandbox) -> None:

@@ -13,12 +13,13 @@ import pytest
 
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.events import ProcessChanged
+from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script
+from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import end_of, events, options, parked, run, say
+from .support import ENDLESS, end_of, events, options, parked, question, run, say, until
 
 OTHER_SERVER = """
 import asyncio, json, os, sys
@@ -70,16 +71,63 @@ def heard(server: "subprocess.Popen[str]") -> str:
     return str(json.loads(server.stdout.readline()))
 
 
-async def test_a_session_live_in_another_server_is_busy_until_it_is_parked(
+async def test_a_server_gives_a_session_at_rest_to_another_that_is_sent_a_message(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     with another_server(sandbox, environment) as server:
         session_id = await asyncio.to_thread(heard, server)
-        with pytest.raises(SessionBusy):
-            await service.send(session_id, "hello")
-        assert service.sessions() == []
-        assert await asyncio.to_thread(step, server) == "parked"
         assert (await say(service, session_id, script("two", "second"))).result == "second"
+
+
+async def test_a_session_at_work_in_another_server_is_busy_and_it_is_said_where(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    allowed = options(sandbox, allowed_tools=("Bash",))
+    session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
+    await until(session, lambda: bool(session.readable_lines.tools))
+    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
+        await here.send(session.id, "hello")
+    assert here.sessions() == []
+    assert session.busy, "nothing was done to it"
+
+
+async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    session, first = await run(here, script("one", "first"), options(sandbox))
+    await parked(session)
+    second = await say(there, session.id, script("two", "second"))
+    assert (first.result, second.result) == ("first", "second")
+    assert here.session(session.id).outcome is first
+    await here.catalogue()
+    assert here.sessions() == [], "what was in memory is out of date"
+    found = await here.find(session.id)
+    assert found.outcome is not None
+    assert (found.outcome.result, found.usage.cost_usd) == ("second", there.session(session.id).usage.cost_usd)
+    assert (await say(here, session.id, script("three", "third"))).result == "third"
+    again = (await there.find(session.id)).outcome
+    assert again is not None
+    assert again.result == "third"
+
+
+async def test_a_question_that_is_open_in_another_server_is_named_with_its_place(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    asked = await there.create(script("ask", tool("Bash", command="touch asked"), "done"), options(sandbox))
+    question_id = await question(asked.session)
+    seen = await here.find(asked.session.id)
+    assert seen.runs_elsewhere
+    stores = seen.deps.stores
+    await here.neighbours.wait_for_rest(seen.id, stores.recorder.records, stores.leases, 60)
+    report = await here.neighbours.report(seen.id)
+    assert f"process id {os.getpid()}" in report
+    assert "touch asked" in report
+    there.respond(asked.session.id, question_id, Answer(allow=False))
+    await end_of(asked)
+    assert not (await here.find(asked.session.id)).runs_elsewhere
 
 
 async def test_a_session_is_free_when_the_server_that_had_it_is_killed(
@@ -97,8 +145,6 @@ async def test_a_session_is_free_when_the_service_that_had_it_has_closed(
 ) -> None:
     first, second = await start_service(), await start_service()
     session, _ = await run(first, script("one", "first"), options(sandbox))
-    with pytest.raises(SessionBusy):
-        await second.send(session.id, "hello")
     await first.__aexit__()
     assert (await say(second, session.id, script("two", "second"))).result == "second"
 
@@ -106,7 +152,9 @@ async def test_a_session_is_free_when_the_service_that_had_it_has_closed(
 async def test_a_busy_session_costs_nobody_a_slot(start_service: StartService, sandbox: Sandbox) -> None:
     """The refusal comes before another session would be parked to make room."""
     first, second = await start_service(), await start_service(max_sessions=1)
-    taken, _ = await run(first, script("one", "first"), options(sandbox))
+    allowed = options(sandbox, allowed_tools=("Bash",))
+    taken = (await first.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
+    await until(taken, lambda: bool(taken.readable_lines.tools))
     mine, _ = await run(second, script("two", "second"), options(sandbox))
     with pytest.raises(SessionBusy):
         await second.send(taken.id, "hello")

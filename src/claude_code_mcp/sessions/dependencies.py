@@ -18,6 +18,7 @@ from ..store.catalogue import Catalogue
 from ..store.transcripts import Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
+from .neighbours import Neighbours
 from .policy_enforcer import PolicyEnforcer
 from .record_writer import RecordWriter, StartTask
 from .session_library import SessionLibrary
@@ -110,6 +111,7 @@ class SessionDeps:
     gate: PolicyEnforcer
     start_task: StartTask
     """Runs work that belongs to the service, never to a caller."""
+    neighbours: Neighbours
     hosted: Hosted
     """Around every use of the MCP servers that these sessions share."""
     redact: Callable[[Any], Any]

@@ -23,6 +23,7 @@ from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
 from ..model.usage import Totals, Usage
 from ..processes.child import Exit
+from ..state.leases import Lease
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
@@ -127,7 +128,11 @@ class LiveProcess:
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.stores.leases.take(owner.id)] if leased else []
+        self._leases: list[Lease] = []
+        self._tokens: list[str] = []
+        """By which other servers know that this one has the sessions."""
+        if leased:
+            self._take_lease(owner.id)
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -232,7 +237,7 @@ class LiveProcess:
         """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
         (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
         frames that came `earlier`, and reports that it has started and is ready."""
-        self._leases = [self._deps.stores.leases.take(owner.id)]
+        self._take_lease(owner.id)
         self._deps.slots.take(owner, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
         self.budget, self.spent_before = owner.process_budget, owner.spent_usd
@@ -289,7 +294,7 @@ class LiveProcess:
         """
         self.conversation_reset = False
         self.budget_outdated = self.budget is not None
-        self._leases.append(self._deps.stores.leases.take(session_id))
+        self._take_lease(session_id)
 
     # -- end --------------------------------------------------------------------------------------------------
 
@@ -314,9 +319,18 @@ class LiveProcess:
             await self._hosting.aclose()
             self._release_leases()
 
+    def _take_lease(self, session_id: str) -> None:
+        """SessionBusy if another process has it."""
+        self._leases.append(self._deps.stores.leases.take(session_id))
+        self._tokens.append(self._deps.neighbours.holding(session_id))
+
     def _release_leases(self) -> None:
         for lease in self._leases:
             lease.release()
+        # After the leases: who waits for the session finds it free when this is noticed.
+        for token in self._tokens:
+            self._deps.neighbours.released(token)
+        self._tokens.clear()
 
     @property
     def is_gone(self) -> bool:

@@ -7,13 +7,13 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from ..claude.option_checks import check_definitions
-from ..errors import Cancelled, InvalidArgument, SessionBusy, SessionNotFound
+from ..errors import Cancelled, InvalidArgument, RecordUnreadable, SessionBusy, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.session_ids import is_session_id
@@ -159,7 +159,7 @@ class Sessions:
         record is damaged, since its limits are not known then.
         """
         known = self.known(session_id)
-        if known is not None:
+        if known is not None and not await self._is_outdated(known):
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
@@ -170,6 +170,44 @@ class Sessions:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         # Another call may have brought it into memory while the disk was read.
         return self.known(session_id) or self._from_disk(found, owner, deps, options)
+
+    async def _is_outdated(self, session: Session) -> bool:
+        """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
+        read anew. OSError is no reason to forget anything."""
+        if not self._is_unused(session):
+            return False
+        await session.saved()
+        try:
+            record = await asyncio.to_thread(session.deps.stores.recorder.records.read, session.id)
+        except RecordUnreadable:
+            return False
+        if record is None or record.revision <= session.revision:
+            return False
+        # Another call may have begun to use it while the database was read.
+        if self._known.get(session.id) is not session or not self._is_unused(session):
+            return False
+        self._forget(session)
+        return True
+
+    def _is_unused(self, session: Session) -> bool:
+        return session.dormant and not session.busy and not self._senders[session.id]
+
+    def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
+        """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
+        for session in [*self._known.values()]:
+            summary = summaries.get(session.id)
+            if summary is not None and summary.revision > session.revision and self._is_unused(session):
+                self._forget(session)
+
+    def give_way(self, session_id: str) -> bool:
+        """Another server wants a session: parks its process, if that does nothing. Whether it is free, or will be."""
+        session = self.known(session_id)
+        if session is None or not session.live:
+            return True
+        if not session.evictable or self._senders[session.id]:
+            return False
+        session.evict()
+        return True
 
     def _from_disk(self, found: OnDisk, owner: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
         record = found.record
@@ -362,7 +400,9 @@ class SessionListing:
     ) -> CatalogueEntries:
         """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page.
         With `active`, only those in memory."""
-        only = None if owner == LOCAL else frozenset(await self._summaries(owner, stores))
+        summaries = await self._summaries(owner, stores)
+        self._sessions.forget_outdated(summaries)
+        only = None if owner == LOCAL else frozenset(summaries)
         if active:
             in_memory = frozenset(session.id for session in self.in_memory(owner))
             only = in_memory if only is None else only & in_memory

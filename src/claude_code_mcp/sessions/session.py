@@ -87,7 +87,7 @@ class Session:
         self._origin = origin
         self._spare: Spare | None = None
         """A process that is ready for its first message, until that comes."""
-        self._revision = 0
+        self.revision = 0  # of the record that it was read from or has written last
         self._released = False
         self._state = StateTracker(self.log)
         self._stall_timer = StallTimer(
@@ -286,6 +286,8 @@ class Session:
             if self._process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
                 await self._turns.clear_way()
+                # What the last turn in another server came to is read after that server has let go of its process.
+                await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
                 await self._catch_up()
                 await self._check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
@@ -533,11 +535,11 @@ class Session:
         """What the session is like now, for its file; None if it is to leave no trace."""
         if not self.options.persist:
             return None
-        self._revision += 1
+        self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)
         origin = self._origin
         return SessionRecord(
-            revision=self._revision,
+            revision=self.revision,
             session_id=self.id,
             owner=self.recorded_owner,
             created_at=self.created_at,
@@ -576,7 +578,7 @@ class Session:
             self._origin = Origin(*record.origin) if record.origin is not None else None
 
     def _adopt(self, record: SessionRecord) -> None:
-        self._revision = record.revision
+        self.revision = record.revision
         self._costs.usage = record.usage
         self._costs.spent_usd = record.spent_usd
         self._costs.model_turns = record.model_turns
@@ -588,7 +590,7 @@ class Session:
         await self.deps.stores.recorder.saved(self.id)
         with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
             record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
-        if record is not None and record.revision > self._revision:
+        if record is not None and record.revision > self.revision:
             self._adopt(record)
             if record.cancelled:
                 self._state.move(State.CANCELLED)

@@ -34,6 +34,15 @@ STEPS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX sessions_by_change ON sessions (change);
 
+    CREATE TABLE holders (
+        session_id TEXT PRIMARY KEY, server TEXT NOT NULL, token TEXT NOT NULL, description TEXT NOT NULL,
+        wanted INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE open_questions (
+        question_id TEXT PRIMARY KEY, session_id TEXT NOT NULL, server TEXT NOT NULL, line TEXT NOT NULL,
+        asked_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+
     CREATE TABLE moved_ids (
         old_id TEXT PRIMARY KEY, new_id TEXT NOT NULL, config_dir TEXT NOT NULL, written_at REAL NOT NULL
     ) STRICT, WITHOUT ROWID;

@@ -31,6 +31,10 @@ class ServerLife:
         self._beginning = threading.Lock()
         self._ended = False
 
+    @property
+    def begun(self) -> bool:
+        return self._lock is not None
+
     def begin(self) -> None:
         """From now on others see that this server lives. Harmless when repeated; OSError if it cannot be shown."""
         with self._beginning:  # several threads may need it first

@@ -102,6 +102,7 @@ class Summary:
     """The state in which the last turn that ended left the session."""
     usage: Mapping[str, Sequence[float]]
     """By model: input, output, cache read and cache creation tokens, and dollars."""
+    revision: int = 0
 
 
 class SessionRecords:
@@ -186,7 +187,7 @@ class SessionRecords:
         known = self._seen[0] if epoch == self._seen[1] else -1
         if change == known:
             return (change, epoch), []
-        columns = "session_id, principal, cancelled, running, state, usage"
+        columns = "session_id, principal, cancelled, running, state, usage, revision"
         rows = db.execute(f"SELECT {columns} FROM sessions WHERE change > ?", (known,)).fetchall()  # noqa: S608 - no value
         return (change, epoch), rows
 
@@ -362,8 +363,8 @@ def _follow(following: Callable[[str], str | None], session_id: str) -> str:
 
 
 def _summary(row: Sequence[Any]) -> Summary:
-    _, owner, cancelled, running, state, usage = row
-    return Summary(owner, bool(cancelled), bool(running), State(state), json.loads(usage))
+    _, owner, cancelled, running, state, usage, revision = row
+    return Summary(owner, bool(cancelled), bool(running), State(state), json.loads(usage), revision)
 
 
 def _checked_id(session_id: str) -> str:

@@ -216,14 +216,22 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
+    if session.runs_elsewhere and arguments.wait_seconds:
+        stores, neighbours = session.deps.stores, call.service.neighbours
+        await neighbours.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
+        session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     late = _accept_answers(call, session)
-    if arguments.any_change and arguments.cursor is not None:
+    if session.runs_elsewhere:
+        pass  # what happens there is not in this log
+    elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:
         questions = await _wait(call, session, arguments.wait_seconds, late=late)
         if questions is not None:
             return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
+    if session.runs_elsewhere:
+        notice = await call.service.neighbours.report(session.id)
     return report(
         session,
         redactor,
