@@ -188,3 +188,10 @@ def test_a_command_that_finds_no_server_says_so(tmp_path: Path) -> None:
     directory.mkdir(mode=0o700)
     with pytest.raises(NotRunning, match="no shared server runs"):
         join({place.RUNTIME_DIR: str(directory)})
+
+
+def test_two_builds_of_one_version_are_told_apart() -> None:
+    assert hello.is_newer("1.0.0+1790000001", "1.0.0+1790000000")
+    assert not hello.is_newer("1.0.0+1790000001", "1.0.1+1790000000")
+    assert hello.is_newer(hello.BUILD, "0.0.1+9999999999")
+    assert hello.BUILD.partition("+")[2].isdigit()

@@ -1,5 +1,6 @@
 """An older server hands over to a newer version when nothing is at work, and no client is lost by it."""
 
+import os
 import re
 import shutil
 import sys
@@ -52,4 +53,18 @@ def test_an_older_server_hands_over_when_nothing_is_at_work(shared: SharedPlace,
                 done = call(client, 2, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
                 assert (done["status"], done["result"]) == ("completed", "Done.")
             until(lambda: len(shared.status()[0]["clients"]) == 2)
+            assert [server["version"] for server in shared.status()] == [__version__]
+
+
+def test_an_earlier_build_of_the_same_version_hands_over_too(shared: SharedPlace, sandbox: Sandbox) -> None:
+    package = sandbox.root / "earlier" / "claude_code_mcp"
+    shutil.copytree(Path(claude_code_mcp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in package.glob("*.py"):
+        os.utime(file, (1.7e9, 1.7e9))
+    command = (sys.executable, "-m", "claude_code_mcp")
+    environment = {**shared.environment, "PYTHONPATH": str(package.parent)}
+    with opened(Client(environment, "--shared", command=command)):
+        [earlier] = shared.status()
+        with opened(shared.client()):
+            until(lambda: [server["pid"] for server in shared.status()] not in ([], [earlier["pid"]]))
             assert [server["version"] for server in shared.status()] == [__version__]

@@ -28,7 +28,7 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenQuestion:
+class QuestionElsewhere:
     """A question that is open in another server."""
 
     question_id: str
@@ -102,12 +102,12 @@ class SessionHolders:
     def question_closed(self, question_id: str) -> None:
         self._database.write(lambda db: db.execute("DELETE FROM open_questions WHERE question_id = ?", (question_id,)))
 
-    def questions_elsewhere(self, session_id: str) -> list[OpenQuestion]:
+    def questions_elsewhere(self, session_id: str) -> list[QuestionElsewhere]:
         """The questions of a session that are open in other servers that live, oldest first."""
         query = "SELECT server, question_id, line, asked_at FROM open_questions WHERE session_id = ? ORDER BY asked_at"
         rows = self._database.read(lambda db: db.execute(query, (session_id,)).fetchall())
         return [
-            OpenQuestion(question_id, line, asked_at)
+            QuestionElsewhere(question_id, line, asked_at)
             for server, question_id, line, asked_at in rows
             if server != self._life.id and self._life.lives(server)
         ]
