@@ -431,9 +431,9 @@ def _audit(settings: Settings, default: Path | None) -> Audit | None:
 
 @contextmanager
 def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop`, and do no more than that: closing down is not to be cut short."""
+    """SIGINT, SIGTERM and SIGHUP call `stop`, and do no more than that: closing down is not to be cut short."""
     loop = asyncio.get_running_loop()
-    signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM)
+    signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, stop)
     try:

@@ -199,7 +199,10 @@ def connected(server: HttpServer, sandbox: Sandbox, mode: str = "legacy") -> Con
 
 
 @pytest.mark.promise("leave.signals")
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGHUP, *(pytest.param(other, marks=pytest.mark.soak) for other in (signal.SIGTERM, signal.SIGINT))],
+)
 def test_an_http_server_ends_well_and_leaves_nothing(
     number: signal.Signals, marked_environment: dict[str, str], mark: str, sandbox: Sandbox
 ) -> None:

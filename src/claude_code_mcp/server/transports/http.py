@@ -4,6 +4,7 @@
 the server listens on loopback only. Other routes, such as those of the console, are given by whoever starts the server.
 """
 
+import asyncio
 import ipaddress
 import logging
 import socket
@@ -28,6 +29,7 @@ from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
 from ..server import McpServer
 from .bearer import SCOPE, StaticTokens
+from .connection_limits import ConnectionLimits, report_accept_failures_sparingly
 from .response_streams import response_streams
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,11 @@ log = logging.getLogger(__name__)
 PATH = "/mcp"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+_MOST_CONNECTIONS = 2000
+_MOST_OF_ONE_ADDRESS = 500
+_ACCEPTED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,9 @@ class HttpServer:
                 forwarded_allow_ips=[*proxies],
                 timeout_graceful_shutdown=1,
                 ws="none",
+                http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, proxies).protocol(),  # type: ignore[arg-type]
+                # asyncio goes on accepting so many times after a failure: more would hold up everything else.
+                backlog=_ACCEPTED_AT_ONCE,
             )
         )
 
@@ -140,6 +150,7 @@ class HttpServer:
                 "serving without a token: every program and every user on this machine can run commands as this user; "
                 "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
             )
+        report_accept_failures_sparingly(asyncio.get_running_loop())
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
