@@ -18,9 +18,11 @@ from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.session_ids import is_session_id
 from ..model.states import State
+from ..model.text import clip_line
 from ..model.worktree import Worktree
 from ..state.session_records import LOCAL, Summary
 from ..store.catalogue import CatalogueEntries, Entry
+from ..store.transcript_summary import LONGEST_TITLE
 from .dependencies import SessionDeps, Stores
 from .launcher import Origin, check_debug_file, default_directory, own_directory
 from .session import Session
@@ -467,4 +469,5 @@ def _matches(session: Session, project: str | None, text: str | None) -> bool:
 
 def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
-    return Entry(session.id, session.cwd, None, session.first_prompt, session.used_at, None, 0)
+    prompt = clip_line(session.first_prompt, LONGEST_TITLE) if session.first_prompt else None
+    return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)
