@@ -1,6 +1,5 @@
 """Our server as other programs meet it: a command to start, or an address to connect to."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.support.ports import free_port
 
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
 _START_SECONDS = 60
@@ -23,13 +24,6 @@ class Served:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = (COMMAND,)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

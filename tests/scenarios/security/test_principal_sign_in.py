@@ -13,9 +13,10 @@ from mcp.server.auth.provider import AccessToken
 
 from claude_code_mcp.testing.script import script, tool
 from tests.hub.oauth import Authority
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
 from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
+from tests.support.ports import free_port
 
 from .conftest import Target, without_isolation
 

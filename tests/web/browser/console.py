@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwrigh
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
-from tests.scenarios.real_clients.serving import COMMAND, _await_health, free_port
+from tests.scenarios.real_clients.serving import COMMAND, _await_health
+from tests.support.ports import free_port
 
 PATIENCE = 40_000
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
