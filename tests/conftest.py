@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.policy.policy import Policy
@@ -25,6 +26,10 @@ RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
 os.environ.setdefault(RUN, uuid.uuid4().hex)
 for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
     del os.environ[name]
+
+# No example fails for the time that it takes.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
