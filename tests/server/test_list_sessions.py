@@ -1,6 +1,7 @@
 """The sessions of the machine as callers find them, on every wire, and those of servers that are gone."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -57,12 +58,13 @@ def test_sessions_are_listed_newest_first(client: Connection, warm: str) -> None
 
 
 @pytest.mark.promise("list.active")
-def test_a_running_session_is_listed_with_its_status(client: Connection, place: Sandbox) -> None:
-    created = client.create(script("slow one", text("ok", delay=2)))
+def test_a_running_session_is_listed_with_its_status(client: Connection, place: Sandbox, tmp_path: Path) -> None:
+    created = client.create(script("slow one", text("ok", until=str(tmp_path / "go"))))
     (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) in [(True, "running"), (False, "running")]
     assert listed["projectDirectory"] == str(place.project)
     assert listed["displayText"].startswith("slow one")
+    (tmp_path / "go").touch()
     client.look(created.session, waitSeconds=40)
     (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) == (True, "completed")

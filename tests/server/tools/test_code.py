@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -69,12 +70,13 @@ async def test_a_reply_to_a_running_session_is_refused(start_caller: StartCaller
         assert code == "SESSION_BUSY"
 
 
-async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller) -> None:
+async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller, tmp_path: Path) -> None:
     caller: Caller = await start_caller(call_limit_ms=400)
-    prompt = script("Slowly", text("one\ntwo\n", chunks=2, interval=1.5))
+    prompt = script("Slowly", text("one\ntwo\n", chunks=2, until=str(tmp_path / "go")))
     report = await caller.ok("claude_code", prompt=prompt)
     assert report["status"] == "running"
     assert "claude_get_status" in report["result"]
+    (tmp_path / "go").touch()
     status = await caller.ok("claude_get_status", sessionId=report["sessionId"], waitSeconds=30)
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
 
