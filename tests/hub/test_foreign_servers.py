@@ -16,7 +16,7 @@ from tests.support.ports import free_port
 from .conftest import PATIENCE, Changes, StartHub, text_of
 from .test_session_endpoint import Session, answer_with, text_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # packages are installed first
 
 
 def node(packages: Path, name: str, *arguments: str, **entry: Any) -> dict[str, Any]:

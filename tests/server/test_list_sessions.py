@@ -8,6 +8,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Connect, Wire, open_client
 from .connection import Connection
@@ -25,7 +26,7 @@ def foreign(place: Sandbox, server_environment: dict[str, str]) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         check=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     return str(directory)
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
-_START_SECONDS = 60
-_STOP_SECONDS = 30
+_START_SECONDS = HANG_SECONDS
+_STOP_SECONDS = HANG_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,6 @@ def _await_health(process: subprocess.Popen[bytes], url: str, log: Path) -> None
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # nobody listens yet, or nobody answers in time
             time.sleep(0.05)
     raise RuntimeError(f"the server did not come up: {log.read_text()[-2000:]}")

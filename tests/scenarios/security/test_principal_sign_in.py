@@ -17,6 +17,7 @@ from tests.hub.remote import RemoteServer, http_server
 from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Target, without_isolation
 
@@ -54,7 +55,7 @@ def tickets() -> Iterator[tuple[Witness, str]]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    ready.wait(30)
+    assert ready.wait(HANG_SECONDS)
     yield authority, f"http://127.0.0.1:{port}/mcp"
     loop.call_soon_threadsafe(done.set)
     thread.join()

@@ -11,6 +11,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.states import State
 from claude_code_mcp.testing.script import fail, script, stall, text, tool
 from tests.sessions.support import ENDLESS
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
 
@@ -153,7 +154,7 @@ async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
     await caller.until_progress("never")
     call.cancel()
     (session,) = caller.service.sessions()
-    assert await session.wait(30)
+    assert await session.wait(HANG_SECONDS)
     assert session.state is State.INTERRUPTED
 
 

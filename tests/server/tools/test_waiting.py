@@ -6,13 +6,13 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.events import AuditEvent, Event, Message
+from claude_code_mcp.model.events import Message
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
-from tests.sessions.support import api_times, events, streams, until
+from tests.sessions.support import api_times, events, until
 from tests.support.waiting import HANG_SECONDS, until_true
 
-from .conftest import Caller, StartCaller
+from .conftest import Caller, StartCaller, while_it_speaks
 
 HELLO = script("Say hello", "hello")
 
@@ -30,31 +30,6 @@ def speak_out(caller: Caller) -> None:
 ERA, OTHER_ERA = "legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)
 EITHER_ERA = pytest.mark.parametrize("mode", [ERA, OTHER_ERA])
 """Nothing that differs between the eras is at work here."""
-
-
-class Arrival:
-    """Notices the first sign of life of a session."""
-
-    def __init__(self) -> None:
-        self.came = asyncio.Event()
-
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        self.came.set()
-
-    def act(self, act: AuditEvent) -> None:
-        pass
-
-
-async def while_it_speaks(caller: Caller, call: "asyncio.Future[Any]") -> Session:
-    """The one session, as soon as the model has begun its last answer."""
-    arrival = Arrival()
-    caller.service.observe(arrival)
-    async with asyncio.timeout(HANG_SECONDS):
-        await arrival.came.wait()
-    (session,) = caller.service.sessions()
-    await until(session, lambda: streams(session))
-    assert not call.done()
-    return session
 
 
 def messages_read(session: Session) -> int:
