@@ -21,10 +21,8 @@ help:  ## this list
 demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
-# A test that fails among many at once is run again alone, so that a slow machine is told from a fault; both are shown.
-test: setup check  ## format, lint, types and the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal || { test $$? -eq 1 && \
-	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+test: setup check  ## format, lint, types and the tests; what fails is not run again
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 check: setup  ## format, lint and types only
 	$(BIN)/ruff format --check .
