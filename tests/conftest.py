@@ -15,7 +15,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, warm_commands
+from .support import leftovers, skipped, warm_commands
 
 RUN = leftovers.RUN
 
@@ -25,6 +25,7 @@ for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAU
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leftovers.Leftovers())
+    config.pluginmanager.register(skipped)
 
 
 @pytest.fixture(scope="session")
