@@ -34,6 +34,7 @@ from .client import (
     unknown_tool,
 )
 
+pytestmark = pytest.mark.usefixtures("needs_fresh_manifest")
 SETTINGS: dict[str, dict[str, str]] = {
     "defaults": {},
     "other settings": {"LOG_LEVEL": "error", "MAX_SESSIONS": "3", "CLAUDE_CODE_MCP_ON_DISCONNECT": "keep"},

@@ -19,10 +19,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from mcp import MCPError
 from mcp.server.auth.provider import AccessToken
+from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.responses import Response
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.hub import probe
 from claude_code_mcp.hub.auth.oauth import IDE_HEADER
 from claude_code_mcp.hub.hub import Hub
 from tests.support.ports import free_port
@@ -74,6 +76,28 @@ async def connected(kind: Remote, start_hub: StartHub) -> AsyncIterator[Connecte
         hub = await start_hub({"x": {"type": kind.kind, "url": url}})
         yield Connected(hub, remote, url)
         await disconnect(hub, "x")
+
+
+async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mute(
+    start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be greeted with a handshake, which a server of the newest protocol alone does not take."""
+    monkeypatch.setattr(probe, "_MUTE", 0.0)
+    monkeypatch.setattr(probe, "_LOOK_EVERY", 0.01)
+    app = RemoteServer().server.streamable_http_app()
+
+    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(0.3)  # thirty times as long as a program may be mute here
+        await app(scope, receive, send)
+
+    async with serving(answer_late, free_port()) as base:
+        hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
+        [status] = await hub.connect()
+        assert status.protocol_version == LATEST_MODERN_VERSION
+        assert hub._memory.traits(hub._find("x").key).handshake_only is False
+        hub.disable("x")
+        await asyncio.sleep(0.05)
 
 
 async def test_tools_are_listed_and_called(connected: Connected) -> None:
