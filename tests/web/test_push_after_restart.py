@@ -23,6 +23,7 @@ from claude_code_mcp.testing.script import script, text
 from claude_code_mcp.web.push.delivery import Push, Waiting
 from claude_code_mcp.web.push.news import Notice
 from claude_code_mcp.web.push.preferences import Receiver
+from tests.support.waiting import until_true
 
 from .conftest import running_console
 from .receiver import receiving
@@ -66,12 +67,6 @@ def deliveries(service: Service) -> list[str]:
     return [text for (text,) in service.state.read(lambda db: db.execute(query).fetchall())]
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not reached():  # noqa: ASYNC110 - it is written by a thread
-            await asyncio.sleep(0.01)
-
-
 async def taken(got: Any) -> Any:
     return await asyncio.to_thread(got.next)
 
@@ -88,7 +83,7 @@ async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(pus
         second = await taken(got)
         assert second.headers["webhook-id"] == first.headers["webhook-id"]
         assert json.loads(second.body) == json.loads(first.body)
-        await until(lambda: not deliveries(service))
+        await until_true(lambda: not deliveries(service))
 
 
 async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, service: Service) -> None:
@@ -98,7 +93,7 @@ async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, 
         for result in ("delivered", "refused"):
             happened(before, result)
             await taken(got)
-        await until(lambda: not deliveries(service))
+        await until_true(lambda: not deliveries(service))
         happened(push(), "new")
         assert json.loads((await taken(got)).body)["body"] == "Finished: new"
 
@@ -111,8 +106,8 @@ async def test_no_more_than_the_newest_wait_for_a_dead_receiver(push: MakePush, 
         await taken(got)
         for number in range(60):
             happened(before, f"number {number}")
-        await until(lambda: "number 59" in " ".join(deliveries(service)))
-        await until(lambda: len(deliveries(service)) == 50)
+        await until_true(lambda: "number 59" in " ".join(deliveries(service)))
+        await until_true(lambda: len(deliveries(service)) == 50)
 
 
 def notice(at: float, question: str | None = None) -> Notice:
@@ -135,7 +130,7 @@ async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, service: Se
         left.close()
         push()
         assert (await taken(got)).headers["webhook-id"] == "msg_00000005"
-        await until(lambda: not deliveries(service))
+        await until_true(lambda: not deliveries(service))
         assert got.received.empty()
 
 
