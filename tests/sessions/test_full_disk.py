@@ -10,10 +10,11 @@ from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.server.tools.code_reports import finished_report
 from claude_code_mcp.server.tools.paging import ResultParts
+from claude_code_mcp.server.tools.sessions import session_list
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
-from claude_code_mcp.testing.script import script
+from claude_code_mcp.testing.script import script, text
 from tests.conftest import StartService
 from tests.support.full_disk import small_disk
 
@@ -91,3 +92,25 @@ async def test_the_next_server_waits_for_the_disk_too(
         await again.send(session.id, script("third", "never said"))
     disk.empty()
     assert (await say(again, session.id, script("third", "said"))).result == "said"
+
+
+async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
+    start_service: StartService, sandbox: Sandbox, disk: SmallDisk
+) -> None:
+    service = await start_service(state_dir=disk.root / "state")
+    session, outcome = await run(service, script("one", "kept"), options(sandbox))
+    assert session.not_recorded is None
+    disk.fill()
+    outcome = await say(service, session, script("two", text("lost " + "x" * 200_000)))
+    await session.saved()
+    report = finished_report(session, outcome, ResultParts(service.redaction))
+    assert report.result is not None
+    assert report.result.startswith("lost")
+    assert "cannot be recorded" in str(report.notice)
+    listed = await session_list(service, "local", None)
+    assert listed.error is not None
+    assert (listed.error.code, session.id in listed.error.message) == ("NOT_SAVED", True)
+    disk.empty()
+    await say(service, session, script("three", "kept again"))
+    await session.saved()
+    assert session.not_recorded is None

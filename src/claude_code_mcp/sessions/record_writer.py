@@ -117,6 +117,11 @@ class RecordWriter:
         self._failures[session_id] = reason or type(error).__name__
         log.error("the record of session %s cannot be written: %s", session_id, self._failures[session_id])
 
+    def failure(self, session_id: str) -> str | None:
+        """What to tell people if the last write of a session's record failed; None if it did not."""
+        reason = self._failures.get(session_id)
+        return f"This cannot be recorded ({reason}): after a restart it will not be known." if reason else None
+
     async def saved(self, session_id: str) -> bool:
         """Waits until all changes up to now are written; returns whether the last write succeeded. Cancelling it
         changes nothing."""

@@ -21,7 +21,6 @@ from ..errors import (
     LimitReached,
     PermissionDenied,
     ProcessFailed,
-    RecordUnreadable,
     SessionBusy,
     SessionNotFound,
 )
@@ -254,8 +253,13 @@ class Session:
             raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
         return resolved
 
+    @property
+    def not_recorded(self) -> str | None:
+        """What to tell whoever looks at it, if its record cannot be written; None otherwise."""
+        return self.deps.stores.recorder.failure(self.id)
+
     async def saved(self) -> None:
-        """Waits until the record on disk is up to date; a caller may then tell others what the session came to."""
+        """Waits until its record is up to date; a caller may then tell others what the session came to."""
         await self.deps.stores.recorder.saved(self.id)
 
     # -- messages ---------------------------------------------------------------------------------------------
@@ -585,11 +589,10 @@ class Session:
         self.grants = record.grants
 
     async def _catch_up(self) -> None:
-        """Another server may have gone on with the session while this one had it parked: its record is newer then."""
-        record = None
-        await self.deps.stores.recorder.saved(self.id)
-        with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
-            record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
+        """Another server may have gone on with the session while this one had it parked: its record is newer then.
+        RecordUnreadable if what it may do is not known any more."""
+        await self.saved()
+        record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
         if record is not None and record.revision > self.revision:
             self._adopt(record)
             if record.cancelled:

@@ -1,6 +1,6 @@
 """The session tools: start, message, watch, answer, interrupt, list, and read (`library.py`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
@@ -303,7 +303,16 @@ async def session_list(
             for entry in shown
         ],
         next_offset=offset + limit if len(entries) > limit else None,
+        error=_not_recorded(in_memory.values()),
     )
+
+
+def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
+    """That a full disk, or whatever it is, keeps sessions from being recorded."""
+    failures = {session.id: text for session in sessions if (text := session.not_recorded) is not None}
+    if not failures:
+        return None
+    return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
 
 
 def _listed_session(entry: Entry, session: Session | None, last_state: State | None) -> ListedSession:
