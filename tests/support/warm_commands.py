@@ -2,9 +2,14 @@
 
 A command that is run to its end costs mostly imports. Here a helper process imports once and then forks for every
 command: the child gets the arguments, environment, directory and pipes that it would have in a shell, runs the entry
-point and exits as usual. Tests of the start itself, of terminals and of signals start the real program instead.
+point, and ends with its exit code, without taking apart everything that is imported. Tests of the start itself, of
+terminals and of signals start the real program instead.
+
+A command whose environment has WARM_SERVERS starts a shared server, if it has to, in the same way: `warm_python.py`
+stands in for its interpreter.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -21,12 +26,14 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
 """Packages that commands import when they need them."""
 PATIENCE = 90.0
 """Seconds after which a command counts as one that does not end."""
+WARM_SERVERS = "TEST_WARM_SERVERS"
+"""The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
 _LENGTH = 8
 
 
@@ -65,6 +72,11 @@ class WarmCommands:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen(64)
+        self._python = Path(self._directory.name) / "python"
+        start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warm_python"
+        run = f"warm_python.main({self._address!r}, {sys.executable!r})"
+        self._python.write_text(f"#!{sys.executable} -IS\n{start}\n{run}\n", encoding="utf-8")
+        self._python.chmod(0o755)
         kept = ("PATH", "LANG", "LC_ALL", "TEST_RUN_OF_THIS_SUITE")
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(listener.fileno())],
@@ -113,11 +125,13 @@ class WarmCommands:
     ) -> "WarmProcess":
         """The command, running on these descriptors, of which the caller closes its own copies; with `terminal`, they
         are one that becomes the command's own."""
-        request = json.dumps([list(arguments), dict(environment), str(cwd or Path.cwd()), terminal]).encode()
+        request = {"arguments": list(arguments), "environment": dict(environment), "directory": str(cwd or Path.cwd())}
+        interpreter = str(self._python) if WARM_SERVERS in environment else sys.executable
+        body = json.dumps({**request, "terminal": terminal, "interpreter": interpreter}).encode()
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(self._address)
-        socket.send_fds(connection, [len(request).to_bytes(_LENGTH, "big")], streams)
-        connection.sendall(request)
+        socket.send_fds(connection, [len(body).to_bytes(_LENGTH, "big")], streams)
+        connection.sendall(body)
         return WarmProcess(connection)
 
 
@@ -221,7 +235,8 @@ def _next_command(listener: socket.socket) -> list[str] | None:
                 return _take_over(connection)
             connection.sendall(command.to_bytes(_LENGTH, "big", signed=True))
             code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
-            connection.sendall(code.to_bytes(_LENGTH, "big", signed=True))
+            with contextlib.suppress(ConnectionError):  # nobody waits for a server
+                connection.sendall(code.to_bytes(_LENGTH, "big", signed=True))
             os._exit(0)
         connection.close()
 
@@ -235,27 +250,42 @@ def _reaped() -> bool:
 
 def _take_over(connection: socket.socket) -> list[str]:
     """Makes this process what a shell would have started; the value is its arguments."""
-    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 3)
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 5)
     body = b""
     while len(body) < int.from_bytes(head, "big"):
         body += connection.recv(1 << 16)
     connection.close()
-    arguments, environment, directory, terminal = json.loads(body)
-    for number, descriptor in enumerate(descriptors):
+    request = json.loads(body)
+    environment: dict[str, str] = request["environment"]
+    for number, descriptor in enumerate(_out_of_the_way(descriptors)):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    if terminal:
+    if request["terminal"]:
         import fcntl  # noqa: PLC0415 - this module is imported where there are none, too
         import termios  # noqa: PLC0415
 
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as Python does it on a terminal
+    elif len(descriptors) > 3:
+        os.setsid()  # a server that is nobody's child
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+    environment.pop(WARM_SERVERS, None)
+    sys.executable = request["interpreter"]
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(directory)
-    return list(arguments)
+    os.chdir(request["directory"])
+    return list(request["arguments"])
+
+
+def _out_of_the_way(descriptors: list[int]) -> list[int]:
+    """The same files under numbers that none of them is to get."""
+    import fcntl  # noqa: PLC0415 - this module is imported where there are none, too
+
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return moved
 
 
 def main() -> int:
@@ -268,7 +298,24 @@ def main() -> int:
     from claude_code_mcp.cli import main as command  # noqa: PLC0415
 
     sys.argv = ["claude-code-mcp", *arguments]
-    return command()
+    try:
+        code = command()
+    except SystemExit as exit_:
+        if not isinstance(exit_.code, int):
+            raise
+        code = exit_.code
+    return _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Does what Python does at its end, in the same order, but for taking all modules apart, which takes longer than
+    most commands. What nobody refers to any more is collected, so that it can complain."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":
