@@ -34,6 +34,9 @@ PATIENCE = 90.0
 """Seconds after which a command counts as one that does not end."""
 WARM_SERVERS = "TEST_WARM_SERVERS"
 """The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
+_ENCODING = "PYTHONIOENCODING"
+_NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING)
+"""Read later, or easily done after the start."""
 _LENGTH = 8
 
 
@@ -42,7 +45,7 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """`claude-code-mcp` with these arguments and `text` on its standard input, to its end; started anew where the
     environment has variables that Python itself reads when it starts."""
-    read_at_start = [name for name in environment if name.startswith("PYTHON") and name != "PYTHON_KEYRING_BACKEND"]
+    read_at_start = [name for name in environment if name.startswith("PYTHON") and name not in _NOT_READ_AT_START]
     if os.name == "posix" and not read_at_start:
         return helper().run(arguments, environment, cwd, text)
     command = [sys.executable, "-m", "claude_code_mcp", *arguments]
@@ -100,7 +103,9 @@ class WarmCommands:
         process = self.open(arguments, environment, cwd)
         try:
             output, errors = process.communicate(text.encode())
-            return subprocess.CompletedProcess(list(arguments), process.wait(), output.decode(), errors.decode())
+            encoding = environment.get(_ENCODING, "utf-8")
+            said, complained = output.decode(encoding), errors.decode(encoding)
+            return subprocess.CompletedProcess(list(arguments), process.wait(), said, complained)
         finally:
             process.kill()
 
@@ -271,6 +276,8 @@ def _take_over(connection: socket.socket) -> list[str]:
         os.setsid()  # a server that is nobody's child
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     environment.pop(WARM_SERVERS, None)
+    for stream in (sys.stdin, sys.stdout, sys.stderr) if _ENCODING in environment else ():
+        stream.reconfigure(encoding=environment[_ENCODING])  # type: ignore[union-attr]
     sys.executable = request["interpreter"]
     os.environ.clear()
     os.environ.update(environment)
