@@ -5,8 +5,8 @@ command: the child gets the arguments, environment, directory and pipes that it 
 point, and ends with its exit code, without taking apart everything that is imported. Tests of the start itself, of
 terminals and of signals start the real program instead.
 
-A command whose environment has WARM_SERVERS starts a shared server, if it has to, in the same way: `warm_python.py`
-stands in for its interpreter.
+A command whose environment has WARM_SERVERS starts a shared server, if it has to, in the same way, and there is a
+`program` for clients that start one: see `warm_python.py`.
 """
 
 import atexit
@@ -53,6 +53,28 @@ def run(
     return subprocess.run(command, capture_output=True, text=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
 
 
+def serve(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path
+) -> "tuple[WarmProcess | subprocess.Popen[bytes], IO[str]]":
+    """`claude-code-mcp` as a server that reads and writes nothing but sockets, and what it says on standard error."""
+    ours, theirs = os.pipe()
+    process: WarmProcess | subprocess.Popen[bytes]
+    with open(os.devnull, "r+b") as nothing:
+        if os.name == "posix":
+            streams = (nothing.fileno(), nothing.fileno(), theirs)
+            process = helper().start(arguments, environment, cwd, streams)
+        else:
+            command = [sys.executable, "-m", "claude_code_mcp", *arguments]
+            process = subprocess.Popen(command, env=environment, cwd=cwd, stdin=nothing, stdout=nothing, stderr=theirs)
+    os.close(theirs)
+    return process, os.fdopen(ours, encoding="utf-8")
+
+
+def program() -> str:
+    """The path of `claude-code-mcp` for a client that starts it."""
+    return helper().program if os.name == "posix" else str(Path(sys.executable).parent / "claude-code-mcp")
+
+
 @functools.cache
 def helper() -> "WarmCommands":
     """The one of this process, started when it is first needed."""
@@ -75,11 +97,9 @@ class WarmCommands:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._address)
         listener.listen(64)
-        self._python = Path(self._directory.name) / "python"
-        start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warm_python"
-        run = f"warm_python.main({self._address!r}, {sys.executable!r})"
-        self._python.write_text(f"#!{sys.executable} -IS\n{start}\n{run}\n", encoding="utf-8")
-        self._python.chmod(0o755)
+        self._python = self._stand_in("python", "interpreter")
+        self.program = str(self._stand_in("claude-code-mcp", "program"))
+        """An executable for clients that start the program themselves."""
         kept = ("PATH", "LANG", "LC_ALL", "TEST_RUN_OF_THIS_SUITE")
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(listener.fileno())],
@@ -91,6 +111,15 @@ class WarmCommands:
             pass_fds=[listener.fileno()],
         )
         listener.close()
+
+    def _stand_in(self, name: str, function: str) -> Path:
+        """An executable that runs a function of `warm_python`."""
+        path = Path(self._directory.name) / name
+        start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warm_python"
+        run = f"warm_python.{function}({self._address!r}, {sys.executable!r})"
+        path.write_text(f"#!{sys.executable} -IS\n{start}\n{run}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return path
 
     def close(self) -> None:
         self._process.communicate()
@@ -186,6 +215,9 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Nothing of it is left afterwards."""

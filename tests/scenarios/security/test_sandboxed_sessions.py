@@ -242,7 +242,9 @@ async def test_a_sandbox_is_never_given_the_whole_machine(start_service: StartSe
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("rooted", [True, False], ids=["within roots", "without roots"])
+@pytest.mark.parametrize(
+    "rooted", [pytest.param(True, marks=pytest.mark.soak), False], ids=["within roots", "without roots"]
+)
 async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the_sandbox_too(
     start_service: StartService, sandbox: Sandbox, rooted: bool
 ) -> None:
