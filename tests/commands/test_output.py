@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import is_posix, run_into
 from .test_commands import run
@@ -58,7 +59,7 @@ def test_a_terminal_without_a_language_gets_every_character(environment: dict[st
     write_session(sandbox, PROMPT)
     command = [sys.executable, "-m", "claude_code_mcp", "sessions", "show", "0f3c"]
     plain = {**environment, "LC_ALL": "C", "LANG": "C"}
-    answer = subprocess.run(command, env=plain, capture_output=True, timeout=80, check=False)
+    answer = subprocess.run(command, env=plain, capture_output=True, timeout=HANG_SECONDS, check=False)
     assert (answer.returncode, answer.stderr) == (0, b"")
     assert PROMPT in answer.stdout.decode()
 

@@ -28,10 +28,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, NoReturn
 
+from tests.support.waiting import HANG_SECONDS
+
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
 """Packages that commands import when they need them."""
-PATIENCE = 90.0
-"""Seconds after which a command counts as one that does not end."""
+PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
 """The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
 _ENCODING = "PYTHONIOENCODING"

@@ -13,10 +13,11 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwrigh
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
-from tests.scenarios.real_clients.serving import free_port
 from tests.server.conftest import http_server
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
-PATIENCE = 40_000
+PATIENCE = int(HANG_SECONDS * 1000)
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE: dict[str, Any] = {
