@@ -63,11 +63,12 @@ class ClaudeProcess:
         environment: Mapping[str, str],
         mark: str,
         scratch: Path | None = None,
+        descriptors: Sequence[int] = (),
     ) -> "ClaudeProcess":
-        """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
+        """Starts it, with these descriptors open. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
-            await process._child.start(argv, cwd=cwd, environment=environment)
+            await process._child.start(argv, cwd=cwd, environment=environment, descriptors=descriptors)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process

@@ -107,10 +107,18 @@ class ChildProcess:
         self.cleaned = asyncio.Event()
         """Set once its descendants and its scratch directory are gone too."""
 
-    async def start(self, argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]) -> None:
-        """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None,
+        environment: Mapping[str, str],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """Starts it, with these descriptors open under their numbers; OSError or ValueError if that fails. Nothing of
+        it is left then, nor when this is cancelled."""
         try:
-            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment)
+            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, descriptors=descriptors)
         except BaseException:
             await self._remove_scratch()
             raise

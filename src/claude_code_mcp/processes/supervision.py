@@ -20,6 +20,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -141,19 +142,25 @@ async def prepare() -> None:
 
 
 async def spawn(
-    factory: Callable[[], ProtocolT], argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]
+    factory: Callable[[], ProtocolT],
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    environment: Mapping[str, str],
+    descriptors: Sequence[int] = (),
 ) -> "tuple[SupervisedTransport, ProtocolT]":
-    """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it.
+    """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it. The program has
+    the `descriptors` open under the numbers that they have here.
 
     `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
     SupervisorFailed if it was not tried at all.
     """
-    payload = _payload(argv, cwd, environment)
+    request = _Request(_payload(argv, cwd, environment, descriptors), argv[0], cwd, tuple(descriptors))
     try:
-        transport = await _start(payload, argv[0], cwd)
+        transport = await _start(request)
     except SupervisorFailed:
         # The supervisor or the keeper was killed before the child ran: with a new one there is no reason to fail.
-        transport = await _start(payload, argv[0], cwd)
+        transport = await _start(request)
     try:
         protocol = factory()
         await transport.connect(protocol)
@@ -163,20 +170,30 @@ async def spawn(
     return transport, protocol
 
 
-async def _start(payload: bytes, program: str, cwd: str | None) -> "SupervisedTransport":
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the supervisor is asked for."""
+
+    payload: bytes
+    program: str
+    cwd: str | None
+    descriptors: tuple[int, ...]
+
+
+async def _start(request: _Request) -> "SupervisedTransport":
     transport = SupervisedTransport(asyncio.get_running_loop())
     try:
         async with asyncio.timeout(_START_TIMEOUT):
-            await transport.start(payload, program, cwd)
+            await transport.start(request)
     except BaseException:
         transport.close()
         raise
     return transport
 
 
-def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str]) -> bytes:
-    directory = os.path.abspath(cwd) if cwd else os.getcwd()
-    fields = [directory, str(len(argv)), *argv, *(f"{name}={value}" for name, value in environment.items())]
+def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str], descriptors: Sequence[int]) -> bytes:
+    directory, numbers = os.path.abspath(cwd) if cwd else os.getcwd(), " ".join(map(str, descriptors))
+    fields = [directory, numbers, str(len(argv)), *argv, *(f"{name}={value}" for name, value in environment.items())]
     encoded = [os.fsencode(field) for field in fields]
     if any(b"\0" in field for field in encoded):
         raise ValueError("embedded null byte")
@@ -212,10 +229,10 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     # -- starting -----------------------------------------------------------------------------------------------
 
-    async def start(self, payload: bytes, program: str, cwd: str | None) -> None:
+    async def start(self, request: _Request) -> None:
         """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
-        theirs = self._open_channels()
-        sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, payload))
+        cwd, theirs = request.cwd, self._open_channels()
+        sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, request))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -224,7 +241,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         kind, _, number = (await self._first_report()).partition(b" ")
         if kind == b"F":
             code = int(number)
-            missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else program
+            missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else request.program
             raise OSError(code, os.strerror(code), missing)
         if kind != b"S":
             raise SupervisorFailed(errno.EPIPE, "it ended before it had started the child")
@@ -385,9 +402,9 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             self._control = None
 
 
-def _hand_over(theirs: Sequence[int], payload: bytes) -> None:
+def _hand_over(theirs: Sequence[int], request: _Request) -> None:
     try:
-        _supervisor.send(theirs, payload)
+        _supervisor.send([*theirs, *request.descriptors], request.payload)
     finally:
         for descriptor in theirs:
             os.close(descriptor)

@@ -18,9 +18,10 @@ A descendant that runs as another user (a set-user-id program) can be signalled 
 given up after `_LIMIT` seconds. If supervisor and keeper are killed together, the kernel kills the child, and its
 descendants are left to the sweep by mark in `leftovers.py`.
 
-Wire format. On the main socket, per child: four bytes of length with four descriptors attached (the child's stdin,
-stdout and stderr, and the keeper's end of a control socket), then the NUL-separated payload: directory, number of
-arguments, arguments, `NAME=value` pairs. The keeper writes lines to its control socket: `S pid` (started), `F errno`
+Wire format. On the main socket, per child: four bytes of length with descriptors attached (the child's stdin, stdout
+and stderr, the keeper's end of a control socket, and any number of others for the child), then the NUL-separated
+payload: directory, numbers that the other descriptors shall have, number of arguments, arguments, `NAME=value` pairs.
+The keeper writes lines to its control socket: `S pid` (started), `F errno`
 (could not be started), `X code` (the child ended; negative for a signal); its end means that nothing is left. It reads
 single bytes: `T` sends the child's process group SIGTERM, `K` kills everything at once.
 """
@@ -28,6 +29,7 @@ single bytes: `T` sends the child's process group SIGTERM, `K` kills everything 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -44,6 +46,10 @@ _GRACE = 1.0
 _LIMIT = 5.0
 """Seconds after which descendants that cannot be killed are given up."""
 _PAUSE = 0.005
+_CHANNELS = 4
+"""Descriptors that every request has."""
+_MOST_DESCRIPTORS = 253
+"""The kernel takes no more in one message."""
 _GROUP_PRIORITY_PAUSE = 0.15
 """Seconds until a refused change of a group's priority is tried again: the kernel allows ten a second to all users."""
 
@@ -139,10 +145,10 @@ def _reap_one() -> tuple[int, int] | None:
 def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
     """The next request: descriptors and the fields of the payload; None at the end."""
     try:
-        head, descriptors, _, _ = socket.recv_fds(requests, 4, 4)
+        head, descriptors, _, _ = socket.recv_fds(requests, 4, _MOST_DESCRIPTORS)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)  # `recv_fds` ignores the flag that would do it
-        if len(head) < 4 or len(descriptors) != 4:
+        if len(head) < 4 or len(descriptors) < _CHANNELS:
             return None
         (length,) = struct.unpack("!I", head)
         payload = bytearray()
@@ -161,7 +167,7 @@ def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[b
     try:
         keeper = os.fork()
     except OSError as error:  # too many processes: those that run must not suffer from it
-        os.write(descriptors[-1], f"F {error.errno or errno.EIO}\n".encode())
+        os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
         keeper = None
     if keeper != 0:
         for descriptor in descriptors:
@@ -183,15 +189,16 @@ def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[b
 def _keep(descriptors: list[int], fields: list[bytes]) -> None:
     """Starts one child, reports on it, and returns when nothing of it is left."""
     child_ended = _watch_children()
-    *pipes, control_descriptor = descriptors
+    *pipes, control_descriptor = descriptors[:_CHANNELS]
+    others = descriptors[_CHANNELS:]
     control = socket.socket(fileno=control_descriptor)
     try:
-        pid = _start(pipes, fields)
+        pid = _start(pipes, others, fields)
     except OSError as error:
         _report(control, f"F {error.errno or errno.EIO}")
         return
-    for pipe in pipes:
-        os.close(pipe)  # otherwise the server would never see their end
+    for descriptor in (*pipes, *others):
+        os.close(descriptor)  # otherwise the server would never see the end of the pipes
     _report(control, f"S {pid}")
     try:
         status = _wait_for(pid, control, child_ended)
@@ -206,9 +213,10 @@ def _report(control: socket.socket, line: str) -> None:
         control.sendall(line.encode() + b"\n")
 
 
-def _start(pipes: list[int], fields: list[bytes]) -> int:
+def _start(pipes: list[int], others: list[int], fields: list[bytes]) -> int:
     """Forks and executes the child; raises the OSError that its `exec` failed with."""
-    directory, count, *rest = fields
+    directory, numbers, count, *rest = fields
+    numbered = dict(zip(map(int, numbers.split()), others, strict=True))
     arguments = rest[: int(count)]
     environment = dict(pair.split(b"=", 1) for pair in rest[int(count) :] if pair)
     failed, fail = os.pipe()
@@ -216,7 +224,9 @@ def _start(pipes: list[int], fields: list[bytes]) -> int:
     pid = os.fork()
     if not pid:
         try:
-            _become(pipes, directory, arguments, environment, keeper)
+            # Out of the way of the numbers that the child's descriptors shall have.
+            fail = fcntl.fcntl(fail, fcntl.F_DUPFD_CLOEXEC, max(numbered, default=0) + 1)
+            _become({**dict(enumerate(pipes)), **numbered}, directory, arguments, environment, keeper)
         except OSError as error:
             os.write(fail, str(error.errno or errno.EIO).encode())
         finally:
@@ -231,9 +241,9 @@ def _start(pipes: list[int], fields: list[bytes]) -> int:
 
 
 def _become(
-    pipes: list[int], directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes], keeper: int
+    descriptors: dict[int, int], directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes], keeper: int
 ) -> None:
-    """Turns this process into the child."""
+    """Turns this process into the child, with these descriptors by the numbers that they shall have."""
     os.setsid()
     with contextlib.suppress(OSError):
         os.nice(int(sys.argv[2]))
@@ -243,8 +253,10 @@ def _become(
     signal.set_wakeup_fd(-1)
     for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    for target, pipe in enumerate(pipes):
-        os.dup2(pipe, target)
+    beyond = max(descriptors) + 1
+    copies = {target: fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, beyond) for target, each in descriptors.items()}
+    for target, copy in copies.items():
+        os.dup2(copy, target)
     os.chdir(directory)
     os.execve(arguments[0], arguments, environment)  # noqa: S606 - becoming the child is the purpose
 
