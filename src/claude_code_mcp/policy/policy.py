@@ -96,6 +96,12 @@ class Profile(_Frozen):
     """What a sandbox can reach: what the `host` can, or only the `model`. Without a sandbox it must be `host`."""
     readable: tuple[str, ...] = ()
     """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
+    writable: tuple[str, ...] = ()
+    """Directories that a sandbox can write to beside the roots, such as a cache that sessions share. No session works
+    in them."""
+    environment: tuple[str, ...] = ()
+    """Names of variables of the server's environment that a sandbox gets beside those that programs and Claude Code
+    need, whatever they hold."""
     limits: Limits = Limits()
 
     @field_validator("allow", "deny", mode="before")
@@ -104,7 +110,9 @@ class Profile(_Frozen):
         return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
 
     @field_validator(
-        "roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", mode="before"
+        *("roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", "writable"),
+        "environment",
+        mode="before",
     )
     @classmethod
     def _tuples(cls, value: object) -> object:
@@ -115,6 +123,14 @@ class Profile(_Frozen):
     def _names(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
         for name in value or ():
             check_tool_name(name)
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _variables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} is not the name of a variable; patterns are not possible here")
         return value
 
     @model_validator(mode="after")

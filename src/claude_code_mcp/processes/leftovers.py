@@ -71,6 +71,11 @@ def scratch_path(mark: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
 
 
+def is_scratch_name(name: str) -> bool:
+    """Whether a directory of this name may be the private directory of some child."""
+    return name.startswith(_SCRATCH_PREFIX)
+
+
 async def sweep(mark: str) -> int:
     """Ends everything that carries this mark; returns how many processes that were."""
     return await asyncio.to_thread(_end_all, lambda found: found == mark)
