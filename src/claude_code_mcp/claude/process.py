@@ -68,7 +68,8 @@ class ClaudeProcess:
         """Starts it, with these descriptors open. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
-            await process._child.start(argv, cwd=cwd, environment=environment, descriptors=descriptors)
+            # Sockets: whatever a session runs could write frames of its own into a pipe.
+            await process._child.start(argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=True)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process

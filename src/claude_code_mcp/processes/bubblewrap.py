@@ -6,6 +6,7 @@ What holds for a sandboxed child and everything that it starts:
   and outside. Directories that exist only because a mount lies below them cannot be written to, so that nothing can be
   put beside a mount, and a mount cannot be moved away.
 - It sees no other process: neither the server, whose memory and environment it could read otherwise, nor a sibling.
+- It cannot take a descriptor from another process, nor attach to one (`seccomp.py`).
 - It has no capability, also where the server runs as root, and cannot change a setting of the kernel. It can write to
   nothing in /proc, the memory of its own processes included, unless the view is `nested`.
 - It ends when bubblewrap's own process ends, which the supervisor starts and ends like any other child.
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from .environment import DEPTH, MARK
 from .sandbox_view import Isolated, Mount, SandboxView
+from .seccomp import filter_program
 
 _PROGRAM = "bwrap"
 _IGNORING_TERM = ("/bin/sh", "-c", 'trap "" TERM; exec "$@"', "sh")
@@ -79,16 +81,27 @@ def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: 
     temporary = scratch / "tmp"
     temporary.mkdir(mode=0o700)
     arguments = [*_arguments(view, program, str(temporary)), "--chdir", view.cwd]
-    # In a file that has no name: neither the view nor a value of it is in the process list or on the disk.
-    written = os.memfd_create("arguments")
-    with open(written, "wb", closefd=False) as file:
-        file.write(b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0")
-    os.lseek(written, 0, os.SEEK_SET)
-    command = [*_IGNORING_TERM, program, "--args", str(written), "--", *argv]
+    calls = filter_program(os.uname().machine)
+    files = []
+    if calls is not None:
+        files.append(_nameless(calls))
+        arguments += ["--seccomp", str(files[0])]
+    # Neither the view nor a value of it is in the process list or on the disk.
+    files.append(_nameless(b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"))
+    command = [*_IGNORING_TERM, program, "--args", str(files[-1]), "--", *argv]
     directories = (mount.source for mount in view.mounts if isinstance(mount.source, int))
     # What a caller may set for its session must not reach bubblewrap itself, which is outside: LD_PRELOAD, for one.
     outside = {name: view.environment[name] for name in (MARK, DEPTH) if name in view.environment}
-    return Isolated(command, outside, (written, *directories))
+    return Isolated(command, outside, (*files, *directories))
+
+
+def _nameless(content: bytes) -> int:
+    """A descriptor of a file in memory that has no name."""
+    descriptor = os.memfd_create("bubblewrap")
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
 
 
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[bytes]":

@@ -1,4 +1,4 @@
-"""One child process on asyncio pipes: what it writes is handed over at once, and it is ended with all it started.
+"""One child process on pipes or sockets: what it writes is handed over at once, and it is ended with all it started.
 
 Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
 the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
@@ -8,8 +8,10 @@ are gone as well.
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
+import stat
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -49,13 +51,14 @@ class Exit:
         return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
 
 
-def _bytes_waiting(pipe: int) -> int:
-    """How many bytes in a pipe nobody has read yet; 0 where the system cannot tell."""
+def _bytes_waiting(channel: int) -> int:
+    """How much of what was written to a pipe or a socket nobody has read yet; 0 where the system cannot tell."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
         import termios  # noqa: PLC0415
 
-        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+        question = termios.TIOCOUTQ if stat.S_ISSOCK(os.fstat(channel).st_mode) else termios.FIONREAD
+        return int.from_bytes(fcntl.ioctl(channel, question, bytes(4)), sys.byteorder)
     except (ImportError, OSError, ValueError):
         return 0
 
@@ -114,11 +117,14 @@ class ChildProcess:
         cwd: str | None,
         environment: Mapping[str, str],
         descriptors: Sequence[int] = (),
+        sockets: bool = False,
     ) -> None:
         """Starts it, with these descriptors open under their numbers; OSError or ValueError if that fails. Nothing of
-        it is left then, nor when this is cancelled."""
+        it is left then, nor when this is cancelled. See `spawn` for `sockets`."""
         try:
-            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, descriptors=descriptors)
+            await spawn(
+                lambda: _Pipes(self), argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=sockets
+            )
         except BaseException:
             await self._remove_scratch()
             raise

@@ -49,10 +49,12 @@ async def spawn(
     cwd: str | None,
     environment: Mapping[str, str],
     descriptors: Sequence[int] = (),
+    sockets: bool = False,
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
     """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
     at a lower priority than ours, so that children at work do not keep us from answering. It has the `descriptors` open
-    under the numbers that they have here, and no others.
+    under the numbers that they have here, and no others. With `sockets` its stdin and stdout are sockets where there is
+    a supervisor: no other process can open them through /proc.
 
     `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
     does not work, the child is started without it: the log says so once, and the next child tries it again.
@@ -60,7 +62,9 @@ async def spawn(
     global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
     if supervision.available():
         try:
-            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment, descriptors=descriptors)
+            return await supervision.spawn(
+                factory, argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=sockets
+            )
         except supervision.SupervisorFailed as error:
             if not _fallback_logged:
                 _fallback_logged = True

@@ -33,6 +33,8 @@ _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
 """All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
 without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
+_SOCKET_BUFFER = 1 << 20
+"""What is asked for; the kernel gives as much of it as it is configured to."""
 NICENESS = 7
 """How far a child's priority is below ours: with 5 the server was late beside forty sessions at work, and with more
 than it takes a session would starve beside other programs of the machine."""
@@ -148,14 +150,16 @@ async def spawn(
     cwd: str | None,
     environment: Mapping[str, str],
     descriptors: Sequence[int] = (),
+    sockets: bool = False,
 ) -> "tuple[SupervisedTransport, ProtocolT]":
     """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it. The program has
-    the `descriptors` open under the numbers that they have here.
+    the `descriptors` open under the numbers that they have here. With `sockets` its stdin and stdout are sockets, which
+    behave as pipes do, but cannot be opened by others through /proc.
 
     `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
     SupervisorFailed if it was not tried at all.
     """
-    request = _Request(_payload(argv, cwd, environment, descriptors), argv[0], cwd, tuple(descriptors))
+    request = _Request(_payload(argv, cwd, environment, descriptors), argv[0], cwd, tuple(descriptors), sockets)
     try:
         transport = await _start(request)
     except SupervisorFailed:
@@ -178,6 +182,7 @@ class _Request:
     program: str
     cwd: str | None
     descriptors: tuple[int, ...]
+    sockets: bool
 
 
 async def _start(request: _Request) -> "SupervisedTransport":
@@ -231,7 +236,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     async def start(self, request: _Request) -> None:
         """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
-        cwd, theirs = request.cwd, self._open_channels()
+        cwd, theirs = request.cwd, self._open_channels(sockets=request.sockets)
         sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, request))
         try:
             await asyncio.shield(sending)
@@ -247,17 +252,17 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             raise SupervisorFailed(errno.EPIPE, "it ended before it had started the child")
         self._pid = int(number)
 
-    def _open_channels(self) -> list[int]:
+    def _open_channels(self, *, sockets: bool) -> list[int]:
         """Opens the pipes and the control socket; returns the ends that are for the keeper. All or none are open."""
         control, keeper_end = socket.socketpair()
         self._control = control
         control.setblocking(False)
         theirs: list[int] = [keeper_end.detach()]
         try:
-            for ours_writes in (True, False, False):
-                reader, writer = os.pipe()
-                self._descriptors.append(writer if ours_writes else reader)
-                theirs.insert(-1, reader if ours_writes else writer)
+            for number in range(3):
+                reader, writer = _socket_pair() if sockets and number < 2 else os.pipe()
+                self._descriptors.append(writer if number == 0 else reader)
+                theirs.insert(-1, reader if number == 0 else writer)
         except OSError:  # too many are open; `close` closes ours
             for descriptor in theirs:
                 os.close(descriptor)
@@ -400,6 +405,15 @@ class SupervisedTransport(asyncio.SubprocessTransport):
                 self._watches_control = False
             self._control.close()
             self._control = None
+
+
+def _socket_pair() -> tuple[int, int]:
+    """Two connected sockets; bytes go through them from the second to the first."""
+    reader, writer = socket.socketpair()
+    # Each write takes up far more of a socket's buffer than its bytes: with the usual size a program that writes many
+    # short lines would have to wait for us sooner than at a pipe.
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+    return reader.detach(), writer.detach()
 
 
 def _hand_over(theirs: Sequence[int], request: _Request) -> None:
