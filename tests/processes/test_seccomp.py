@@ -88,10 +88,11 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 PROBE = """
-import ctypes, os, subprocess, sys
+import atexit, ctypes, os, subprocess
 libc = ctypes.CDLL(None, use_errno=True)
 numbers = {numbers}
-sleeper = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE)
+sleeper = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+atexit.register(os.kill, sleeper.pid, 9)
 pidfd = os.pidfd_open(sleeper.pid)
 buffer = ctypes.create_string_buffer(64)
 vector = (ctypes.c_size_t * 2)(ctypes.addressof(buffer), 64)
@@ -111,7 +112,6 @@ for name, arguments in calls.items():
     ctypes.set_errno(0)
     result = libc.syscall(numbers[name], *arguments)
     print(name, "refused" if result == -1 and ctypes.get_errno() == 1 else f"{{result}} {{ctypes.get_errno()}}")
-sleeper.kill()
 """
 
 
