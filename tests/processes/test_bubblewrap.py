@@ -12,6 +12,7 @@ import pytest
 from claude_code_mcp.processes.bubblewrap import isolate, unavailable
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.sandbox_view import Isolated, Mount, SandboxView
+from claude_code_mcp.processes.supervision import ChildOptions
 from tests.claude.conftest import PATIENCE, gone
 from tests.support.bubblewrap import missing
 
@@ -65,7 +66,8 @@ class Place:
         child = ChildProcess(listener, "the shell")
         self.children.append(child)
         command = self.command(script, *mounts, **view)
-        await child.start(command.argv, cwd="/", environment=command.environment, descriptors=command.descriptors)
+        options = ChildOptions(command.descriptors)
+        await child.start(command.argv, cwd="/", environment=command.environment, options=options)
         command.close()
         return child, listener
 

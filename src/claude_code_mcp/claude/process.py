@@ -18,6 +18,8 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
+from ..processes.limits import UNLIMITED, EnforcedLimits
+from ..processes.supervision import ChildOptions
 from .frames import ControlResponse, Frame, Raw, describe
 from .protocol import ControlProtocol
 
@@ -63,13 +65,16 @@ class ClaudeProcess:
         environment: Mapping[str, str],
         mark: str,
         scratch: Path | None = None,
-        descriptors: Sequence[int] = (),
+        descriptors: tuple[int, ...] = (),
+        limits: EnforcedLimits = UNLIMITED,
     ) -> "ClaudeProcess":
-        """Starts it, with these descriptors open. Whatever goes wrong before it runs is a ProcessFailed."""
+        """Starts it, with these descriptors open and under these limits. Whatever goes wrong before it runs is a
+        ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
             # Sockets: whatever a session runs could write frames of its own into a pipe.
-            await process._child.start(argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=True)
+            options = ChildOptions(descriptors, sockets=True, limits=limits)
+            await process._child.start(argv, cwd=cwd, environment=environment, options=options)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process

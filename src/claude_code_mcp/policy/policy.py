@@ -5,12 +5,13 @@ machine and for remote ones, and a TOML file can define more (`parse_policy`). T
 wrong entry is refused with InvalidArgument, since an ignored one would allow more than its author meant.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
@@ -55,6 +56,35 @@ class Limits(_Frozen):
     """What all sessions of one caller may cost per day (UTC)."""
     turn_seconds: float | None = Field(None, gt=0, allow_inf_nan=False)
     """How long one turn may take."""
+
+
+_SIZE = re.compile(r"(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]?)(?:i?B)?")
+
+
+def _size(value: object) -> object:
+    """An amount such as `4G` in bytes."""
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and found is None:
+        raise ValueError("must be an amount such as 4G or 512M")
+    return value if found is None else int(found["amount"]) << 10 * " KMGT".index(found["unit"] or " ")
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+
+
+class Resources(_Frozen):
+    """How much of the machine one session may use, with everything that it starts. Unset is unlimited."""
+
+    memory: Size | None = Field(None, ge=256 << 20)
+    """Bytes in memory, all processes together."""
+    processes: int | None = Field(None, ge=32)
+    """Processes and threads at the same time."""
+    cpus: float | None = Field(None, ge=0.1, allow_inf_nan=False)
+    """Processors at the same time."""
+    cpu_seconds: int | None = Field(None, ge=60)
+    """Processor time of one process."""
+    file_size: Size | None = Field(None, ge=64 << 20)
+    """Bytes in one file that is written."""
 
 
 class Profile(_Frozen):
@@ -103,6 +133,7 @@ class Profile(_Frozen):
     """Names of variables of the server's environment that a sandbox gets beside those that programs and Claude Code
     need, whatever they hold."""
     limits: Limits = Limits()
+    resources: Resources = Resources()
 
     @field_validator("allow", "deny", mode="before")
     @classmethod
@@ -188,6 +219,7 @@ REMOTE_PROFILE = Profile(
     slash_commands=("clear", "compact", "context", "cost", "init", "recap", "usage"),
     isolation="auto",
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
+    resources=Resources(memory=4 << 30, processes=512, cpu_seconds=4 * 3600, file_size=4 << 30),
 )
 """HTTP: the caller is not the user of this machine."""
 OPEN_PROFILE = Profile()
@@ -251,16 +283,19 @@ def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
 
 
 def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
-    """The profile `base` with the fields of a table in their place; within `limits`, each limit by itself."""
+    """The profile `base` with the fields of a table in their place; within `limits` and `resources`, each by itself."""
     fields = {key: value for key, value in entry.items() if key != "base"}
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
         if isinstance(fields.get("limits"), dict):
             fields["limits"] = Limits.model_validate({**base.limits.model_dump(), **fields["limits"]})
+        if isinstance(fields.get("resources"), dict):
+            fields["resources"] = Resources.model_validate({**base.resources.model_dump(), **fields["resources"]})
         return Profile.model_validate({**inherited, **fields})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = [name, *(["limits"] if error.title == "Limits" else []), *map(str, first["loc"])]
+        table = [error.title.lower()] if error.title in ("Limits", "Resources") else []
+        path = [name, *table, *map(str, first["loc"])]
         unknown = first["type"] == "extra_forbidden"
         problem = "unknown entry" if unknown else first["msg"].removeprefix("Value error, ")
         raise _error(where, ".".join(path), problem) from None

@@ -26,6 +26,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from .environment import DEPTH, MARK
+from .limits import process_limit_command
 from .sandbox_view import Isolated, Mount, SandboxView
 from .seccomp import filter_program
 
@@ -88,6 +89,8 @@ def isolate(view: SandboxView, argv: Sequence[str], scratch: Path, environment: 
         arguments += ["--seccomp", str(files[0])]
     # Neither the view nor a value of it is in the process list or on the disk.
     files.append(_nameless(b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"))
+    if view.limits.processes is not None and os.geteuid() != 0:  # the kernel does not count those of root
+        argv = process_limit_command(view.limits.processes, argv)
     command = [*_IGNORING_TERM, program, "--args", str(files[-1]), "--", *argv]
     directories = (mount.source for mount in view.mounts if isinstance(mount.source, int))
     # What a caller may set for its session must not reach bubblewrap itself, which is outside: LD_PRELOAD, for one.
@@ -144,7 +147,9 @@ def _mounted(mount: Mount, size: Sequence[str]) -> list[str]:
 
 
 def _namespaces(*, network: bool) -> list[str]:
-    kinds = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    # A user namespace of its own counts processes for itself; root needs none, and has no such limit.
+    user = [] if os.geteuid() == 0 else ["--unshare-user"]
+    kinds = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     return [*kinds, *([] if network else ["--unshare-net"]), "--die-with-parent", "--cap-drop", "ALL"]
 
 

@@ -21,6 +21,7 @@ from typing import Protocol
 
 from .leftovers import sweep
 from .spawn import kill, needs_sweep, spawn, terminate
+from .supervision import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
 
@@ -116,15 +117,11 @@ class ChildProcess:
         *,
         cwd: str | None,
         environment: Mapping[str, str],
-        descriptors: Sequence[int] = (),
-        sockets: bool = False,
+        options: ChildOptions = USUAL_OPTIONS,
     ) -> None:
-        """Starts it, with these descriptors open under their numbers; OSError or ValueError if that fails. Nothing of
-        it is left then, nor when this is cancelled. See `spawn` for `sockets`."""
+        """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
         try:
-            await spawn(
-                lambda: _Pipes(self), argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=sockets
-            )
+            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, options=options)
         except BaseException:
             await self._remove_scratch()
             raise

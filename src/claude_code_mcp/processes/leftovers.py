@@ -111,7 +111,7 @@ def _stale_mark(pid: int) -> str | None:
         mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
         return None
-    return mark if mark and _owner_is_gone(mark) else None
+    return mark if mark and owner_is_gone(mark) else None
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
@@ -150,14 +150,15 @@ def _unreadable_mark(process: psutil.Process) -> str | None:
 
 
 def _sweep_stale() -> int:
-    ended = _end_all(_owner_is_gone)
+    ended = _end_all(owner_is_gone)
     for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*.*.*.*-*"):
-        if _owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
+        if owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
             shutil.rmtree(directory, ignore_errors=True)
     return ended
 
 
-def _owner_is_gone(mark: str) -> bool:
+def owner_is_gone(mark: str) -> bool:
+    """Whether the server that made this mark no longer lives. What is no mark has no owner that could be gone."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
         if int(namespace) != _namespace():

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .limits import NO_LIMITS, ResourceLimits
+
 
 @dataclass(frozen=True, slots=True)
 class Mount:
@@ -37,6 +39,8 @@ class SandboxView:
     environment: Mapping[str, str] = field(default_factory=dict)
     network: bool = True
     """Whether it has the network of the host, or none at all."""
+    limits: ResourceLimits = NO_LIMITS
+    """How much of the machine it may use, as far as that is enforced from within."""
     nested: bool = False
     """Whether it may make sandboxes of its own. Then it can write to /proc, and so into the memory of its siblings."""
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import supervision
+from .supervision import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +49,10 @@ async def spawn(
     *,
     cwd: str | None,
     environment: Mapping[str, str],
-    descriptors: Sequence[int] = (),
-    sockets: bool = False,
+    options: ChildOptions = USUAL_OPTIONS,
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
     """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
-    at a lower priority than ours, so that children at work do not keep us from answering. It has the `descriptors` open
-    under the numbers that they have here, and no others. With `sockets` its stdin and stdout are sockets where there is
-    a supervisor: no other process can open them through /proc.
+    at a lower priority than ours, so that children at work do not keep us from answering.
 
     `argv[0]` is a path. Raises OSError or ValueError if it cannot be started; then nothing runs. If the supervisor
     does not work, the child is started without it: the log says so once, and the next child tries it again.
@@ -62,9 +60,7 @@ async def spawn(
     global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
     if supervision.available():
         try:
-            return await supervision.spawn(
-                factory, argv, cwd=cwd, environment=environment, descriptors=descriptors, sockets=sockets
-            )
+            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
         except supervision.SupervisorFailed as error:
             if not _fallback_logged:
                 _fallback_logged = True
@@ -75,7 +71,7 @@ async def spawn(
                 )
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(
-        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options(descriptors)
+        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options(options.descriptors)
     )
     if sys.platform != "win32":
         with contextlib.suppress(OSError):  # it has ended already

@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .environment import MARK
+from .limits import UNLIMITED, EnforcedLimits
 from .lines import LineSplitter
 
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
@@ -33,6 +35,8 @@ _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
 """All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
 without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
+_OUT_OF_MEMORY = b"\nclaude-code-mcp: a process was ended, as more memory was in use than the policy allows.\n"
+"""Stands in the child's stderr, where whoever is told of its end looks for a reason."""
 _SOCKET_BUFFER = 1 << 20
 """What is asked for; the kernel gives as much of it as it is configured to."""
 NICENESS = 7
@@ -40,6 +44,22 @@ NICENESS = 7
 than it takes a session would starve beside other programs of the machine."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """How a child is started beside its command line."""
+
+    descriptors: tuple[int, ...] = ()
+    """Open in the child under the numbers that they have here; it has no others."""
+    sockets: bool = False
+    """Whether its stdin and stdout are sockets. They behave as pipes do, but no other process can open them through
+    /proc. Only with a supervisor."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine it may use. Only with a supervisor."""
+
+
+USUAL_OPTIONS = ChildOptions()
 
 
 class SupervisorFailed(OSError):
@@ -149,17 +169,14 @@ async def spawn(
     *,
     cwd: str | None,
     environment: Mapping[str, str],
-    descriptors: Sequence[int] = (),
-    sockets: bool = False,
+    options: ChildOptions = USUAL_OPTIONS,
 ) -> "tuple[SupervisedTransport, ProtocolT]":
-    """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it. The program has
-    the `descriptors` open under the numbers that they have here. With `sockets` its stdin and stdout are sockets, which
-    behave as pipes do, but cannot be opened by others through /proc.
+    """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it.
 
     `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
     SupervisorFailed if it was not tried at all.
     """
-    request = _Request(_payload(argv, cwd, environment, descriptors), argv[0], cwd, tuple(descriptors), sockets)
+    request = _Request(_payload(argv, cwd, environment, options), argv[0], cwd, options)
     try:
         transport = await _start(request)
     except SupervisorFailed:
@@ -181,8 +198,7 @@ class _Request:
     payload: bytes
     program: str
     cwd: str | None
-    descriptors: tuple[int, ...]
-    sockets: bool
+    options: ChildOptions
 
 
 async def _start(request: _Request) -> "SupervisedTransport":
@@ -196,9 +212,11 @@ async def _start(request: _Request) -> "SupervisedTransport":
     return transport
 
 
-def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str], descriptors: Sequence[int]) -> bytes:
-    directory, numbers = os.path.abspath(cwd) if cwd else os.getcwd(), " ".join(map(str, descriptors))
-    fields = [directory, numbers, str(len(argv)), *argv, *(f"{name}={value}" for name, value in environment.items())]
+def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str], options: ChildOptions) -> bytes:
+    directory, numbers = os.path.abspath(cwd) if cwd else os.getcwd(), " ".join(map(str, options.descriptors))
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    directives = options.limits.directives(environment.get(MARK, ""))
+    fields = [directory, numbers, str(len(directives)), *directives, str(len(argv)), *argv, *variables]
     encoded = [os.fsencode(field) for field in fields]
     if any(b"\0" in field for field in encoded):
         raise ValueError("embedded null byte")
@@ -236,7 +254,7 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     async def start(self, request: _Request) -> None:
         """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
-        cwd, theirs = request.cwd, self._open_channels(sockets=request.sockets)
+        cwd, theirs = request.cwd, self._open_channels(sockets=request.options.sockets)
         sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, request))
         try:
             await asyncio.shield(sending)
@@ -322,6 +340,8 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             kind, _, number = report.partition(b" ")
             if kind == b"X":
                 self._exited(int(number))
+            elif kind == b"M":
+                self.pipe_data(2, _OUT_OF_MEMORY)
 
     def _exited(self, code: int) -> None:
         if self._returncode is None:
@@ -418,7 +438,7 @@ def _socket_pair() -> tuple[int, int]:
 
 def _hand_over(theirs: Sequence[int], request: _Request) -> None:
     try:
-        _supervisor.send([*theirs, *request.descriptors], request.payload)
+        _supervisor.send([*theirs, *request.options.descriptors], request.payload)
     finally:
         for descriptor in theirs:
             os.close(descriptor)

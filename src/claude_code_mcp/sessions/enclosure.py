@@ -32,6 +32,7 @@ from ..policy.policy import Profile
 from ..private_files import private_directory
 from ..processes import bubblewrap
 from ..processes.environment import expand_home
+from ..processes.limits import ResourceLimits
 from ..processes.sandbox_view import Isolated, Mount, SandboxView
 from .protected_paths import ProtectedPaths
 
@@ -153,6 +154,7 @@ class Enclosure:
                 cwd=cwd,
                 environment=environment,
                 network=self.profile.network == "host",
+                limits=ResourceLimits(**self.profile.resources.model_dump()),
                 # Claude Code's own sandbox cannot be made without writing to /proc.
                 nested=options.sandbox is not None,
             )

@@ -16,7 +16,9 @@ from ..model.options import SessionOptions
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment
 from ..processes.leftovers import new_mark, scratch_path
+from ..processes.limits import EnforcedLimits
 from ..processes.sandbox_view import Isolated
+from ..processes.supervision import ChildOptions
 from .homes import Home
 
 _TIMEOUT = 120.0
@@ -108,14 +110,14 @@ class Git:
         listener = _Listener()
         if self.home.enclosure is None:
             child = ChildProcess(listener, "git", mark=mark)
-            return await _finish(child, listener, Isolated(argv, environment), cwd, stdin)
+            return await _finish(child, listener, Isolated(argv, environment), cwd, stdin, self.home.limits)
         scratch = scratch_path(mark)
         child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
         options = SessionOptions(additional_directories=self.directories)
         async with self.home.enclosure.entered(argv, options, cwd, (), scratch, environment) as (isolated, model):
             if model is not None:
                 model.close()
-            return await _finish(child, listener, isolated, "/", stdin)
+            return await _finish(child, listener, isolated, "/", stdin, self.home.limits)
 
 
 def _program(environment: Mapping[str, str]) -> str:
@@ -154,9 +156,11 @@ async def _finish(
     command: Isolated,
     cwd: str,
     stdin: bytes,
+    limits: EnforcedLimits,
 ) -> Reply:
+    options = ChildOptions(command.descriptors, limits=limits)
     starting = asyncio.ensure_future(
-        child.start(command.argv, cwd=cwd, environment=command.environment, descriptors=command.descriptors)
+        child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
     )
     try:
         await asyncio.shield(starting)

@@ -10,6 +10,7 @@ What a sandboxed session sees of all this is in `enclosure.py`.
 
 import asyncio
 import logging
+import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,9 +22,11 @@ from ..claude.user_config import USER_SETTINGS
 from ..claude_home import config_directory
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
-from ..policy.policy import Policy, Profile
+from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
+from ..processes.cgroups import GroupParent, find_parents
+from ..processes.limits import UNLIMITED, EnforcedLimits, ResourceLimits
 from ..store.session_records import LOCAL
 from .enclosure import Enclosure, ListedPaths
 from .protected_paths import protected_paths
@@ -54,6 +57,8 @@ class Home:
     """The file of a login that is copied to the directory."""
     enclosure: Enclosure | None = None
     """The sandbox that its sessions run in; None where they are not isolated."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine each of its processes may use."""
 
     @classmethod
     def of_user(cls, environment: Mapping[str, str]) -> "Home":
@@ -96,6 +101,7 @@ class Homes:
         self._principals = frozenset(principals)
         self._credentials = PrincipalCredentials(settings.principal_credentials)
         self._unavailable: str | None = "nobody has looked"
+        self._groups: tuple[GroupParent, ...] = ()
 
     @property
     def separate(self) -> bool:
@@ -120,6 +126,9 @@ class Homes:
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
         for name in filter(self._has_own, sorted(self._principals)):
             await asyncio.to_thread(self._credentials.applied, self._environment, name)
+        if any(profile.resources != Resources() for profile in profiles):
+            self._groups = await asyncio.to_thread(find_parents)
+            self._warn_of_unenforced(profiles)
         if self._unavailable is None:
             isolated = [profile for profile in profiles if profile.isolation != "none"]
             await asyncio.to_thread(self._check_layout, isolated)
@@ -137,6 +146,18 @@ class Homes:
         if "auto" in wanted:
             log.warning("sessions run without a sandbox: %s", reason)
 
+    def _warn_of_unenforced(self, profiles: Iterable[Profile]) -> None:
+        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        names: dict[str, None] = {}
+        for profile in profiles:
+            limits = EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
+            sandboxed = profile.isolation != "none" and self._unavailable is None
+            names |= dict.fromkeys(limits.unenforced(sandboxed=sandboxed, root=root))
+        if names:
+            log.warning(
+                "there is no control group that sessions could be put into: not limited is %s", ", ".join(names)
+            )
+
     def _check_layout(self, profiles: Collection[Profile]) -> None:
         """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""
         protected, directory = protected_paths(self._settings, self._environment), default_directory(self._settings)
@@ -152,7 +173,7 @@ class Homes:
     def is_plain(self, owner: str) -> bool:
         """Whether the sessions of a caller live in the home of whoever's environment they run in, with nothing around
         them. PermissionDenied if its profile wants a sandbox that there cannot be."""
-        return not self._has_own(owner) and not self._isolated(owner)
+        return not self._has_own(owner) and not self._isolated(owner) and not self._limits(owner).limits
 
     def _has_own(self, owner: str) -> bool:
         """Whether a caller has a directory of its own: of several, all but the user who runs this server."""
@@ -171,7 +192,7 @@ class Homes:
             login = self._credentials.login(owner, user_dir)
             environment = {**self._credentials.applied(environment, owner), "CLAUDE_CONFIG_DIR": config_dir}
         if not self._isolated(owner):
-            return Home(config_dir, environment, self._has_own(owner), login)
+            return Home(config_dir, environment, self._has_own(owner), login, limits=self._limits(owner))
         enclosure = Enclosure(
             self._policy.profile(owner),
             directory,
@@ -186,13 +207,16 @@ class Homes:
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
         if enclosure.profile.network == "model":
             variables |= ModelSocket(environment).variables()
-        return Home(config_dir, variables, self._has_own(owner), login, enclosure)
+        return Home(config_dir, variables, self._has_own(owner), login, enclosure, self._limits(owner))
 
     def _isolated(self, owner: str) -> bool:
         isolation = self._policy.profile(owner).isolation
         if isolation == "sandbox" and self._unavailable is not None:
             raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
         return isolation != "none" and self._unavailable is None
+
+    def _limits(self, owner: str) -> EnforcedLimits:
+        return EnforcedLimits(ResourceLimits(**self._policy.profile(owner).resources.model_dump()), self._groups)
 
     def _place(self, owner: str) -> Path:
         """The directory of a caller, whatever its name is."""

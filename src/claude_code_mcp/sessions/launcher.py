@@ -147,7 +147,13 @@ class Launcher:
         argv = self._argv(options, command)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
-                listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
+                listener,
+                argv,
+                cwd=launch.cwd,
+                environment=environment,
+                mark=mark,
+                scratch=scratch,
+                limits=self.home.limits,
             )
         scratch = scratch_path(mark)
         entered = self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch, environment)
@@ -160,6 +166,7 @@ class Launcher:
                 mark=mark,
                 scratch=scratch,
                 descriptors=isolated.descriptors,
+                limits=self.home.limits,
             )
         if model is not None:
             process.exited.add_done_callback(lambda _: model.close())
