@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,7 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
-from ..processes.limits import UNLIMITED, EnforcedLimits
-from ..processes.supervision import ChildOptions
+from ..processes.supervision import USUAL_OPTIONS, ChildOptions
 from .frames import ControlResponse, Frame, Raw, describe
 from .protocol import ControlProtocol
 
@@ -65,15 +65,13 @@ class ClaudeProcess:
         environment: Mapping[str, str],
         mark: str,
         scratch: Path | None = None,
-        descriptors: tuple[int, ...] = (),
-        limits: EnforcedLimits = UNLIMITED,
+        options: ChildOptions = USUAL_OPTIONS,
     ) -> "ClaudeProcess":
-        """Starts it, with these descriptors open and under these limits. Whatever goes wrong before it runs is a
-        ProcessFailed."""
+        """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
             # Sockets: whatever a session runs could write frames of its own into a pipe.
-            options = ChildOptions(descriptors, sockets=True, limits=limits)
+            options = replace(options, sockets=True)
             await process._child.start(argv, cwd=cwd, environment=environment, options=options)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None

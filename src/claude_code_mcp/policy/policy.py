@@ -119,9 +119,12 @@ class Profile(_Frozen):
     slash_commands: tuple[str, ...] | None = None
     """Commands that a prompt may begin with, without the slash. `mcp__server__prompt` need not be named: the rules for
     the tools of the server apply. Unset: all; empty: none."""
-    isolation: Literal["auto", "sandbox", "none"] = "none"
-    """What keeps a session from the files and processes of the server's user: a `sandbox`; `none`; or `auto`, a sandbox
-    where there can be one. With several callers `auto` needs one too, and the server does not start without it."""
+    isolation: Literal["auto", "sandbox", "container", "none"] = "none"
+    """What keeps a session from the files and processes of the server's user: a `sandbox`; a `container` of Podman or
+    Docker; `none`; or `auto`, a sandbox where there can be one. With several callers `auto` needs one too, and the
+    server does not start without it."""
+    image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
+    """The image of a container; it must be there already."""
     network: Literal["host", "model"] = "host"
     """What a sandbox can reach: what the `host` can, or only the `model`. Without a sandbox it must be `host`."""
     readable: tuple[str, ...] = ()
@@ -166,8 +169,10 @@ class Profile(_Frozen):
 
     @model_validator(mode="after")
     def _network_needs_sandbox(self) -> "Profile":
-        if self.network != "host" and self.isolation != "sandbox":
+        if self.network != "host" and self.isolation not in ("sandbox", "container"):
             raise ValueError(f'network = "{self.network}" needs isolation = "sandbox"')
+        if self.isolation == "container" and self.image is None:
+            raise ValueError('isolation = "container" needs an image')
         return self
 
     @field_validator("mode_ceiling")

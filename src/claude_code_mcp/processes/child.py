@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _STDERR_KEPT = 32 << 10
 _DRAIN = 1.0
 """Seconds that the pipes of a child that has ended may stay open: something may hold them."""
+_REMOVAL = 30.0
+"""Seconds that the removal of what a child leaves may take."""
 _DESCENDANTS = 6.0
 """Seconds until the supervisor has given up on descendants that cannot be killed, and a little more."""
 
@@ -64,6 +67,22 @@ def _bytes_waiting(channel: int) -> int:
         return 0
 
 
+def _run_removal(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Never fails: what could not be removed is in the log."""
+    try:
+        subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_REMOVAL,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("what a child left could not be removed: %s", error)
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -96,6 +115,7 @@ class ChildProcess:
         self._program = program
         self._mark = mark
         self._scratch = scratch
+        self._removal: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._stderr: deque[bytes] = deque()
         self._stderr_size = 0
         self._transport: asyncio.SubprocessTransport | None = None
@@ -120,10 +140,11 @@ class ChildProcess:
         options: ChildOptions = USUAL_OPTIONS,
     ) -> None:
         """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
+        self._removal = (options.removal, environment)
         try:
             await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, options=options)
         except BaseException:
-            await self._remove_scratch()
+            await self._remove_rest()
             raise
 
     @property
@@ -289,11 +310,14 @@ class ChildProcess:
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.pipes_closed()
             self._transport.close()
-            await self._remove_scratch()
+            await self._remove_rest()
         finally:
             self.cleaned.set()
 
-    async def _remove_scratch(self) -> None:
+    async def _remove_rest(self) -> None:
+        command, environment = self._removal
+        if command:
+            await asyncio.to_thread(_run_removal, command, environment)
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 

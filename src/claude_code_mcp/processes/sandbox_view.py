@@ -63,6 +63,8 @@ class Isolated:
     descriptors: tuple[int, ...] = ()
     """Open ones that the command refers to by number. They are for the command alone: it closes them before the child
     begins, to whom a directory's would open everything around that directory."""
+    removal: tuple[str, ...] = ()
+    """A command for what is left when the child has ended and its own end does not remove."""
 
     def close(self) -> None:
         """Closes our copies of the descriptors; to be called when the command was started, or will not be."""

@@ -57,6 +57,8 @@ class ChildOptions:
     /proc. Only with a supervisor."""
     limits: EnforcedLimits = UNLIMITED
     """How much of the machine it may use. Only with a supervisor."""
+    removal: tuple[str, ...] = ()
+    """A command that is run in its environment when it has ended, for what its own end does not remove."""
 
 
 USUAL_OPTIONS = ChildOptions()

@@ -30,7 +30,7 @@ from ..model.options import SessionOptions
 from ..model.worktree import Worktree
 from ..policy.policy import Profile
 from ..private_files import private_directory
-from ..processes import bubblewrap
+from ..processes import bubblewrap, container
 from ..processes.environment import expand_home
 from ..processes.limits import ResourceLimits
 from ..processes.sandbox_view import Isolated, Mount, SandboxView
@@ -158,7 +158,11 @@ class Enclosure:
                 # Claude Code's own sandbox cannot be made without writing to /proc.
                 nested=options.sandbox is not None,
             )
-            isolated = bubblewrap.isolate(view, [executable, *argv[1:]], scratch, self.server_environment)
+            command = [executable, *argv[1:]]
+            if self.profile.image is not None and self.profile.isolation == "container":
+                isolated = container.isolate(view, command, scratch, self.server_environment, self.profile.image)
+            else:
+                isolated = bubblewrap.isolate(view, command, scratch, self.server_environment)
             opened.pop_all()  # the descriptors are the command's now
             return isolated
 

@@ -158,7 +158,7 @@ async def _finish(
     stdin: bytes,
     limits: EnforcedLimits,
 ) -> Reply:
-    options = ChildOptions(command.descriptors, limits=limits)
+    options = ChildOptions(command.descriptors, limits=limits, removal=command.removal)
     starting = asyncio.ensure_future(
         child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
     )

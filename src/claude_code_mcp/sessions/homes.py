@@ -24,7 +24,7 @@ from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
 from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
-from ..processes import bubblewrap
+from ..processes import bubblewrap, container
 from ..processes.cgroups import GroupParent, find_parents
 from ..processes.limits import UNLIMITED, EnforcedLimits, ResourceLimits
 from ..store.session_records import LOCAL
@@ -72,8 +72,10 @@ class Home:
 
     @property
     def isolation(self) -> str:
-        """`sandbox` or `none`."""
-        return "none" if self.enclosure is None else "sandbox"
+        """`sandbox`, `container` or `none`."""
+        if self.enclosure is None:
+            return "none"
+        return "container" if self.enclosure.profile.isolation == "container" else "sandbox"
 
     def make(self) -> None:
         """Has everything in place for a process. OSError if that cannot be done. Blocks on the disk."""
@@ -101,6 +103,8 @@ class Homes:
         self._principals = frozenset(principals)
         self._credentials = PrincipalCredentials(settings.principal_credentials)
         self._unavailable: str | None = "nobody has looked"
+        self._no_container: dict[str, str | None] = {}
+        """By image, why there can be no container of it."""
         self._groups: tuple[GroupParent, ...] = ()
 
     @property
@@ -114,10 +118,18 @@ class Homes:
         """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
         credentials of a principal cannot be read. Nothing is run for callers that need none."""
         profiles = [self._policy.profile(name) for name in sorted(self._principals)] or [self._policy.default]
-        if any(profile.isolation != "none" for profile in profiles):
+        for image in sorted({profile.image or "" for profile in profiles if profile.isolation == "container"}):
+            self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
+            if self._no_container[image] is not None:
+                raise InvalidArgument(
+                    f"The policy needs a container of {image}, and there can be none: {self._no_container[image]}.",
+                    field="isolation",
+                )
+        profiles_of_sandboxes = [profile for profile in profiles if profile.isolation in ("auto", "sandbox")]
+        if profiles_of_sandboxes:
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
-            self._refuse_without(profiles, self._unavailable)
+            self._refuse_without(profiles_of_sandboxes, self._unavailable)
         if any(profile.network == "model" for profile in profiles) and not reachable_by_socket(self._environment):
             raise InvalidArgument(
                 'network = "model" works with the API of Anthropic only, not with that of a cloud.', field="network"
@@ -129,9 +141,8 @@ class Homes:
         if any(profile.resources != Resources() for profile in profiles):
             self._groups = await asyncio.to_thread(find_parents)
             self._warn_of_unenforced(profiles)
-        if self._unavailable is None:
-            isolated = [profile for profile in profiles if profile.isolation != "none"]
-            await asyncio.to_thread(self._check_layout, isolated)
+        isolated = [profile for profile in profiles if self._is_isolated(profile)]
+        await asyncio.to_thread(self._check_layout, isolated)
 
     def _refuse_without(self, profiles: Iterable[Profile], reason: str) -> None:
         wanted = {profile.isolation for profile in profiles}
@@ -151,7 +162,9 @@ class Homes:
         names: dict[str, None] = {}
         for profile in profiles:
             limits = EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
-            sandboxed = profile.isolation != "none" and self._unavailable is None
+            sandboxed = profile.isolation != "container" and self._is_isolated(profile)
+            if profile.isolation == "container":
+                continue  # the engine limits it
             names |= dict.fromkeys(limits.unenforced(sandboxed=sandboxed, root=root))
         if names:
             log.warning(
@@ -210,13 +223,23 @@ class Homes:
         return Home(config_dir, variables, self._has_own(owner), login, enclosure, self._limits(owner))
 
     def _isolated(self, owner: str) -> bool:
-        isolation = self._policy.profile(owner).isolation
-        if isolation == "sandbox" and self._unavailable is not None:
+        profile = self._policy.profile(owner)
+        if profile.isolation == "sandbox" and self._unavailable is not None:
             raise PermissionDenied(f"Your sessions must run in a sandbox, and there is none: {self._unavailable}.")
-        return isolation != "none" and self._unavailable is None
+        if profile.isolation == "container" and not self._is_isolated(profile):
+            raise PermissionDenied(f"Your sessions must run in a container of {profile.image}, and there is none.")
+        return self._is_isolated(profile)
+
+    def _is_isolated(self, profile: Profile) -> bool:
+        if profile.isolation == "container":
+            return self._no_container.get(profile.image or "", "nobody has looked") is None
+        return profile.isolation != "none" and self._unavailable is None
 
     def _limits(self, owner: str) -> EnforcedLimits:
-        return EnforcedLimits(ResourceLimits(**self._policy.profile(owner).resources.model_dump()), self._groups)
+        profile = self._policy.profile(owner)
+        if profile.isolation == "container":
+            return UNLIMITED  # the engine limits what is in the container; this would limit its client
+        return EnforcedLimits(ResourceLimits(**profile.resources.model_dump()), self._groups)
 
     def _place(self, owner: str) -> Path:
         """The directory of a caller, whatever its name is."""

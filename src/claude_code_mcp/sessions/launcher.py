@@ -29,6 +29,7 @@ from ..model.worktree import Worktree
 from ..private_files import opened_directory
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
+from ..processes.supervision import ChildOptions
 from ..store.session_records import LOCAL
 from ..store.transcripts import Transcripts
 from .homes import Home
@@ -153,7 +154,7 @@ class Launcher:
                 environment=environment,
                 mark=mark,
                 scratch=scratch,
-                limits=self.home.limits,
+                options=ChildOptions(limits=self.home.limits),
             )
         scratch = scratch_path(mark)
         entered = self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch, environment)
@@ -165,8 +166,7 @@ class Launcher:
                 environment=isolated.environment,
                 mark=mark,
                 scratch=scratch,
-                descriptors=isolated.descriptors,
-                limits=self.home.limits,
+                options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
         if model is not None:
             process.exited.add_done_callback(lambda _: model.close())
