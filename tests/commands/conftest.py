@@ -12,10 +12,11 @@ import pytest
 from claude_code_mcp.testing import Sandbox
 from tests.hub.conftest import local, packages
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 __all__ = ["packages"]  # a fixture for the tests here too
 
-TIMEOUT = 80.0
+TIMEOUT = HANG_SECONDS
 Process = warm_commands.WarmProcess | subprocess.Popen[bytes]
 Mcp = Callable[..., "subprocess.CompletedProcess[str]"]
 

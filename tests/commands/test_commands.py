@@ -13,6 +13,7 @@ from claude_code_mcp import __version__
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.bearer import load_tokens
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -182,7 +183,7 @@ def test_flags_of_serve_need_no_serve(environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "claude_code_mcp", "--toolsets", "query"]
     lines = f"{json.dumps(INITIALIZE)}\n{json.dumps(LIST_TOOLS)}\n"
     answer = subprocess.run(
-        command, env=environment, input=lines, capture_output=True, text=True, timeout=80, check=False
+        command, env=environment, input=lines, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     replies = {reply["id"]: reply["result"] for reply in map(json.loads, answer.stdout.splitlines())}
     assert [tool["name"] for tool in replies[2]["tools"]] == ["claude_code_query"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Mcp, command
 
@@ -55,7 +56,7 @@ def test_additions_at_the_same_time_all_stay(shell: dict[str, str], own_file: Pa
     running = [
         subprocess.Popen(command("add", name, "--", "x"), env=shell, stdout=subprocess.DEVNULL) for name in names
     ]
-    assert [process.wait(80) for process in running] == [0] * 5
+    assert [process.wait(HANG_SECONDS) for process in running] == [0] * 5
     assert sorted(entries(own_file)) == names
 
 

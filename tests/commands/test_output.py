@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import is_posix
 from .test_commands import run
@@ -50,7 +51,7 @@ def test_a_reader_that_leaves_early_is_no_error(
             stdout=out,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=80,
+            timeout=HANG_SECONDS,
             check=False,
         )
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -66,7 +67,9 @@ def test_a_terminal_that_lacks_a_character_gets_it_escaped(
     write_session(sandbox, PROMPT)
     for arguments in (["sessions", "list"], ["sessions", "show", "0f3c"], ["mcp", "add", "--help"], ["config"]):
         command = [sys.executable, "-m", "claude_code_mcp", *arguments]
-        answer = subprocess.run(command, env={**environment, **terminal}, capture_output=True, timeout=80, check=False)
+        answer = subprocess.run(
+            command, env={**environment, **terminal}, capture_output=True, timeout=HANG_SECONDS, check=False
+        )
         assert (answer.returncode, answer.stderr) == (0, b"")
 
 

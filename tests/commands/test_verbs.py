@@ -18,15 +18,16 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
-from tests.shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
+from tests.shared.support import SCRIPT, SharedPlace, shared_place
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import is_posix
 
 if is_posix():
     from .terminal_support import Terminal
 
-pytestmark = [pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX")
 
 HIDDEN = "safe \u202e\x1b[2K\n"
 
@@ -61,7 +62,7 @@ class Running:
         with self.stdout, self.stderr, ThreadPoolExecutor(1) as reading:
             output = reading.submit(self.stdout.read)
             errors = self.stderr.read()
-            return self.process.wait(PATIENCE), output.result(), errors
+            return self.process.wait(HANG_SECONDS), output.result(), errors
 
 
 def started(place: SharedPlace, prompt: str, *options: str) -> tuple[Running, str]:
@@ -252,7 +253,7 @@ def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str)
                 stdout=out,
                 stderr=subprocess.PIPE,
                 text=True,
-                timeout=PATIENCE,
+                timeout=HANG_SECONDS,
                 check=False,
             )
         assert ended.returncode == code, ended.stderr

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from claude_code_mcp.shared import place
 from claude_code_mcp.testing import Sandbox
 from tests.greeting.client import INITIALIZED, Client, Message, initialize, request
 from tests.support import warm_commands
+from tests.support.waiting import until
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
-PATIENCE = 90.0
-"""Seconds after which something that must happen counts as not happening, on however busy a machine."""
 
 
 class SharedPlace:
@@ -70,14 +68,6 @@ def _runs(pid: int) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Waits for what another process does, and nobody tells."""
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @contextmanager

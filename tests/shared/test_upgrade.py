@@ -10,8 +10,9 @@ from claude_code_mcp import __version__
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.greeting.client import Client
+from tests.support.waiting import until
 
-from .support import SharedPlace, call, opened, until
+from .support import SharedPlace, call, opened
 
 OLD = "0.0.1"
 

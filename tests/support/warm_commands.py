@@ -23,10 +23,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from tests.support.waiting import HANG_SECONDS
+
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
 """Packages that commands import when they need them."""
-PATIENCE = 90.0
-"""Seconds after which a command counts as one that does not end."""
+PATIENCE = HANG_SECONDS
 _LENGTH = 8
 
 

@@ -35,6 +35,8 @@ _KERNEL_THREADS = 2
 """The parent of all threads of the Linux kernel."""
 _START_TOLERANCE = 2
 """By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
+_PF_EXITING = 0x4
+"""The kernel's flag of a thread in `exit`, set before anything of it is torn down and never taken back."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
 
 
@@ -55,10 +57,34 @@ def started_at(pid: int) -> int:
         return int(psutil.Process(pid).create_time())
 
 
-def runs_no_code(process: psutil.Process) -> bool:
-    """Whether a process that is still listed has ended: nobody has waited for it yet, or it is being torn down, which
-    its missing command line shows. psutil.Error if it is gone altogether."""
-    return process.status() == psutil.STATUS_ZOMBIE or not process.cmdline()
+def has_ended(pid: int) -> bool:
+    """Whether a process that is still listed will never run code of its own again, so that it can write nothing more:
+    nobody has waited for it yet, or it is being torn down.
+
+    Decided by the kernel's word on each thread. An empty command line or environment says nothing: every process has
+    one in the middle of `exec`, and can give itself one. Nor does the state of the process as a whole: it is that of
+    its first thread, which may have ended while others go on.
+
+    Raises OSError or psutil.Error if there is no such process, or if that cannot be told.
+    """
+    if sys.platform != "linux":
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    seen: set[str] = set()
+    # Until there are no threads that it has not seen: an exiting one may just have started another.
+    while new := set(os.listdir(f"/proc/{pid}/task")) - seen:
+        if not all(_is_exiting(f"/proc/{pid}/task/{thread}/stat") for thread in new):
+            return False
+        seen |= new
+    return True
+
+
+def _is_exiting(stat: str) -> bool:
+    try:
+        with open(stat, "rb") as file:
+            # Behind the name, which may hold anything, are state, parent, group, session, terminal, its group, flags.
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):  # this thread is gone; the process is missed when it is listed
+        return True
 
 
 def _namespace() -> int:
@@ -163,7 +189,7 @@ def owner_is_gone(mark: str) -> bool:
         pid, start, namespace, _ = mark.split(".", 3)
         if int(namespace) != _namespace():
             return False
-        return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or runs_no_code(psutil.Process(int(pid)))
+        return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or has_ended(int(pid))
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (ValueError, OSError, psutil.Error):

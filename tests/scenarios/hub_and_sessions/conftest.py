@@ -30,8 +30,9 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
+from tests.support.waiting import HANG_SECONDS, until_true
 
-LONG = 45.0
+LONG = HANG_SECONDS
 LEGACY, MODERN = "legacy", "2026-07-28"
 A_SERVER = str(Path(__file__).parents[2] / "hub" / "a_server.py")
 A_CHANNEL = str(Path(__file__).parent / "a_channel.py")
@@ -64,11 +65,7 @@ class Notes:
         pass
 
 
-async def until(true: Callable[[], Any], patience: float = LONG) -> None:
-    """Waits for something that nobody tells of."""
-    async with asyncio.timeout(patience):
-        while not true():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
+until = until_true
 
 
 @dataclass

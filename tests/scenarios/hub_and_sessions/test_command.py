@@ -16,6 +16,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.shared.support import shared_place
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import A_SERVER, LEGACY, MODERN, Caller
 
@@ -96,7 +97,7 @@ async def test_the_first_server_is_there_without_a_restart(
             line = ["mcp", "add", "x", "--", entry["command"], *entry["args"]]
             added = await asyncio.to_thread(place.command, *line, CLAUDE_CODE_MCP_HUB_FILE=str(file))
             assert added.returncode == 0, added.stderr
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 while not await has_tool(caller, session):  # noqa: ASYNC110 - nobody says when the session was told
                     await asyncio.sleep(0.1)
             if not shared:

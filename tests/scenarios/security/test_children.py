@@ -17,6 +17,7 @@ from claude_code_mcp.processes.environment import DEPTH, MARK, MAX_DEPTH, STATE_
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 SECRET = "a-token-that-opens-the-door-0123456789"
 OURS = {
@@ -116,7 +117,7 @@ def _nested(environment: dict[str, str], *arguments: str, lines: str = "") -> "s
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

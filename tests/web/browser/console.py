@@ -15,9 +15,11 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwrigh
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
-from tests.scenarios.real_clients.serving import COMMAND, _await_health, free_port
+from tests.scenarios.real_clients.serving import COMMAND, _await_health
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
-PATIENCE = 40_000
+PATIENCE = int(HANG_SECONDS * 1000)
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE: dict[str, Any] = {
@@ -28,7 +30,7 @@ PHONE: dict[str, Any] = {
 }
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-_STOP_SECONDS = 30
+_STOP_SECONDS = HANG_SECONDS
 
 
 def find_chromium() -> str | None:

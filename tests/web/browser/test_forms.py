@@ -17,7 +17,8 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, tool
 from tests.conftest import RUN
 from tests.hub.oauth import Authority
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
+from tests.support.ports import free_port
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, Caller, Person, Site, running, write_script
