@@ -40,7 +40,6 @@ from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
 from .sessions.images import read_images
-from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
 from .sessions.neighbours import Neighbours
@@ -52,6 +51,7 @@ from .sessions.session import Session
 from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
+from .sessions.working_directory import default_directory
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
 from .state.session_records import LOCAL
 from .state.spending import Spending

@@ -67,6 +67,18 @@ async def finish(process: Process, lines: str = "") -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
+def run_into(output: int, environment: dict[str, str], *arguments: str) -> tuple[int, str]:
+    """`claude-code-mcp` whose standard output is this descriptor, which is closed: its exit code and its errors."""
+    ours, theirs = os.pipe()
+    with open(os.devnull, "rb") as nothing:
+        process = warm_commands.helper().start(arguments, environment, None, (nothing.fileno(), output, theirs))
+    os.close(output)
+    os.close(theirs)
+    with os.fdopen(ours, encoding="utf-8") as errors:
+        said = errors.read()
+    return process.wait(TIMEOUT), said
+
+
 def is_posix() -> bool:
     return os.name == "posix"
 

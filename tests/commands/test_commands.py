@@ -79,20 +79,17 @@ def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -
     assert secret not in answer.stdout
 
 
-@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode"])
-def test_config_prints_json_that_starts_this_server(environment: dict[str, str], client: str) -> None:
-    output = run(environment, "config", client).stdout
-    parsed = json.loads(output[output.index("{") :])
-    ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
-    assert server["args"][-1] == "--shared"
-    assert "--shared" not in run(environment, "config", client, "--own").stdout
-    answer = subprocess.run(
-        [server["command"], *server["args"][:-1], "--version"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_config_prints_json_that_starts_this_server(environment: dict[str, str]) -> None:
+    printed = set()
+    for client in ("claude-desktop", "cursor", "vscode"):
+        output = run(environment, "config", client).stdout
+        parsed = json.loads(output[output.index("{") :])
+        ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
+        assert server["args"][-1] == "--shared"
+        assert "--shared" not in run(environment, "config", client, "--own").stdout
+        printed.add((server["command"], *server["args"][:-1]))
+    [command] = printed
+    answer = subprocess.run([*command, "--version"], env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout.startswith("claude-code-mcp ")
 
 

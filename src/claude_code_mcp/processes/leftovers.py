@@ -97,6 +97,11 @@ def scratch_path(mark: str) -> Path:
     return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
 
 
+def is_scratch_name(name: str) -> bool:
+    """Whether a directory of this name may be the private directory of some child."""
+    return name.startswith(_SCRATCH_PREFIX)
+
+
 async def sweep(mark: str) -> int:
     """Ends everything that carries this mark; returns how many processes that were."""
     return await asyncio.to_thread(_end_all, lambda found: found == mark)
@@ -132,7 +137,7 @@ def _stale_mark(pid: int) -> str | None:
         mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
         return None
-    return mark if mark and _owner_is_gone(mark) else None
+    return mark if mark and owner_is_gone(mark) else None
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
@@ -171,14 +176,15 @@ def _unreadable_mark(process: psutil.Process) -> str | None:
 
 
 def _sweep_stale() -> int:
-    ended = _end_all(_owner_is_gone)
+    ended = _end_all(owner_is_gone)
     for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*.*.*.*-*"):
-        if _owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
+        if owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
             shutil.rmtree(directory, ignore_errors=True)
     return ended
 
 
-def _owner_is_gone(mark: str) -> bool:
+def owner_is_gone(mark: str) -> bool:
+    """Whether the server that made this mark no longer lives. What is no mark has no owner that could be gone."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
         if int(namespace) != _namespace():

@@ -95,11 +95,18 @@ def policy_text() -> str:
 
 
 @pytest.fixture(scope="module")
+def real_process() -> bool:
+    """Whether the server's process must show its own environment to those who look."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def target(
     tmp_path_factory: pytest.TempPathFactory,
     model: ScriptedModelThread,
     extra_environment: dict[str, str],
     policy_text: str,
+    real_process: bool,
 ) -> Iterator[Target]:
     root = tmp_path_factory.mktemp("target")
     place = Sandbox(root, model.url)
@@ -119,7 +126,7 @@ def target(
             **extra_environment,
         }
     )
-    with http_server(environment, place.project) as server:
+    with http_server(environment, place.project, real=real_process) as server:
         yield Target(server, place, root / "state" / "audit.jsonl", environment)
 
 
