@@ -368,6 +368,21 @@ async def test_a_question_that_is_answered_already_is_not_told(pushing: Pushing)
         assert json.loads((await taken(receiver)).body)["kind"] == "ended"
 
 
+async def test_somebody_who_was_removed_is_not_told_anything(pushing: Pushing) -> None:
+    with receiving() as receiver:
+        push = pushing(receiver.url)
+        push.knows = lambda _: False
+        news(push, "to the one who is gone")
+        await until(lambda: bool(push._outboxes) and not _waiting(push))
+        push.knows = lambda _: True
+        news(push, "to the one who is back")
+        assert json.loads((await taken(receiver)).body)["body"] == "Finished: to the one who is back"
+
+
+def _waiting(push: Push) -> bool:
+    return bool(push._unread) or any(outbox._waiting for outbox in push._outboxes.values())
+
+
 async def test_a_message_for_a_browser_is_short_enough_whatever_it_says(pushing: Pushing) -> None:
     keys = BrowserKeys()
     with receiving(201) as receiver:

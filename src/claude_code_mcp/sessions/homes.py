@@ -35,6 +35,7 @@ from ..processes.bubblewrap import SandboxSpec
 from ..store.session_records import LOCAL
 
 log = logging.getLogger(__name__)
+_NOT_LOOKED = "nobody has looked"
 
 PRINCIPALS = "principals"
 """The directory below the state directory that has one for each principal."""
@@ -102,7 +103,7 @@ class Homes:
         self._policy = policy
         self._principals = frozenset(principals)
         self._credentials = PrincipalCredentials(settings.principal_credentials)
-        self._unavailable: str | None = "nobody has looked"
+        self._unavailable: str | None = _NOT_LOOKED
 
     @property
     def separate(self) -> bool:
@@ -114,8 +115,22 @@ class Homes:
     async def prepare(self) -> None:
         """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
         credentials of a principal cannot be read. Nothing is run for callers that need none."""
-        profiles = [self._policy.profile(name) for name in sorted(self._principals)] or [self._policy.default]
-        if any(profile.isolation != "none" for profile in profiles):
+        await self._check(self._principals)
+
+    async def objection(self, principal: str) -> str | None:
+        """Why a caller that was not there at the start cannot be served before a restart; None if it can."""
+        if not self.separate:
+            return "this server was started for one caller, whose sessions share the directory of its user"
+        try:
+            await self._check({principal})
+        except InvalidArgument as error:
+            return error.message
+        return None
+
+    async def _check(self, principals: Collection[str]) -> None:
+        profiles = [self._policy.profile(name) for name in sorted(principals)] or [self._policy.default]
+        # Found out once: what is true for the sessions that run must not change under them.
+        if self._unavailable == _NOT_LOOKED and any(profile.isolation != "none" for profile in profiles):
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
             self._refuse_without(profiles, self._unavailable)
@@ -125,7 +140,7 @@ class Homes:
             )
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
-        for name in filter(self._has_own, sorted(self._principals)):
+        for name in filter(self._has_own, sorted(principals)):
             await asyncio.to_thread(self._credentials.applied, self._environment, name)
 
     def _refuse_without(self, profiles: Iterable[Profile], reason: str) -> None:
