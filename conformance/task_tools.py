@@ -20,6 +20,7 @@ from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.tasks import missing_capability
 from claude_code_mcp.server.tools.base import Arguments, Reply, Tool, ToolOutput
 from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.transports.callers import Callers
 from claude_code_mcp.server.transports.http import HttpServer, http_app, read_address
 from claude_code_mcp.service import Service
 
@@ -129,7 +130,8 @@ async def serve(address: str) -> None:
     settings = load_settings()
     async with Service(settings) as service:
         mcp_server = McpServer(service, tools={tool.name: tool for tool in TOOLS})
-        server = HttpServer(read_address(address), lambda bound: http_app(mcp_server, settings, bound, {}))
+        callers = Callers(settings)
+        server = HttpServer(read_address(address), lambda bound: http_app(mcp_server, settings, bound, callers))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
         await server.serve()
 

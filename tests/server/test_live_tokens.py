@@ -55,7 +55,7 @@ class Served:
 
     def audited(self, act: str, **about: Any) -> dict[str, Any]:
         """The first entry of this kind; waits until it is written."""
-        return until(lambda: next((entry for entry in self.entries() if self._fits(entry, act, about)), None))
+        return dict(until(lambda: next((entry for entry in self.entries() if self._fits(entry, act, about)), None)))
 
     @staticmethod
     def _fits(entry: dict[str, Any], act: str, about: dict[str, Any]) -> bool:
