@@ -19,6 +19,8 @@ import mcp_types as types
 import pytest
 
 from claude_code_mcp.claude.frames import parse_frame
+from claude_code_mcp.escaped_text import unescaped
+from claude_code_mcp.hub import url_patterns
 from claude_code_mcp.hub.config_entry import expand
 from claude_code_mcp.hub.failure_reasons import status_reason, stderr_summary
 from claude_code_mcp.hub.tool_search import ToolIndex
@@ -92,6 +94,13 @@ SHELL = {
 }
 SECRETS = {
     "marks": "[redacted]",
+    "escapes of URLs": "%2f",
+    "escapes of escapes": "%25",
+    "escapes of JSON": "\\u0026",
+    "halves of characters": "\\ud83d",
+    "escapes of HTML": "&amp;",
+    "quotes of shells": "'\\''",
+    "an escaped secret": "se%2fcret\\u0026with",
     "cut marks": "…",
     "schemes": "a.://",
     "addresses": "https://a",
@@ -159,6 +168,7 @@ def texts(size: int, pieces: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "everything", ("".join(PIECES.values()) * (size // 200))[:size]
 
 
+escapable = Redactor(["se/cret&with'special%characters", "another/one\\with&more"])
 redactor = Redactor(["opaque-value-0123456789-abcdefghij", "another\nsecret-of-several-lines\nthat-has-three"])
 RULES = [parse_rule(f"Bash({program} *)") for program in ("rm", "git push", "curl")]
 FILES = [parse_rule("Edit(**/a/**/b/**/c)"), parse_rule("Edit(a*b*c*d)")]
@@ -184,6 +194,9 @@ def _lines(text: str) -> object:
 HANDLERS: dict[str, Handle] = {
     "redact text": redactor.text,
     "redact data": lambda text: redactor.data({text: [text], "password": text}),
+    "redact escapes": lambda text: escapable.text(f"cret {text} with {text}"),
+    "undo escapes": unescaped,
+    "address and pattern": lambda text: url_patterns.fits(f"http://a/{text}", "http://*a*/*b*c*"),
     "redact url": redact_url,
     "hold back": redactor.held_back,
     "secret name": is_secret_name,
