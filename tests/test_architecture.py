@@ -26,6 +26,7 @@ ROWS: list[set[str]] = [
     {"model"},
     {"errors", "json_text", "private_files", "claude_home"},
     {"config"},
+    {"network"},
     {"claude", "store", "policy", "questions", "hub"},
     {"sessions"},
     {"service"},

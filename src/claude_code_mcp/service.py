@@ -105,7 +105,7 @@ class Service:
         policy = policy or Policy()
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir), guarded)
-        self._homes = Homes(self.settings, self._environment, policy, principals)
+        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":

@@ -210,9 +210,7 @@ class Git:
         scratch = scratch_path(mark)
         child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
         options = SessionOptions(additional_directories=self.directories)
-        async with self.home.enclosure.entered(argv, options, cwd, (), scratch) as (enclosed, model):
-            if model is not None:
-                model.close()
+        async with self.home.enclosure.entered(argv, options, cwd, (), scratch, connected=False) as (enclosed, _):
             reply = await _finish(child, listener, enclosed, cwd, environment, stdin, seconds)
         return replace(reply, enclosed=True)
 

@@ -13,12 +13,13 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables
 from ..claude.model_socket import INSIDE, ModelSocket, reachable_by_socket
@@ -26,13 +27,18 @@ from ..claude.user_config import CONVERSATIONS, USER_SETTINGS
 from ..claude_home import config_directory, user_file
 from ..config import CONFIG_FILE_VARIABLE, Settings
 from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
+from ..model.events import AuditEvent
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
+from ..network.by_list import NetworkByList, NetworkRules, command_before, interpreter_files
 from ..policy.policy import Policy, Profile
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
 from ..processes.bubblewrap import SandboxSpec
 from ..store.session_records import LOCAL
+
+if TYPE_CHECKING:
+    from ..network.interception import RunAuthority
 
 log = logging.getLogger(__name__)
 _NOT_LOOKED = "nobody has looked"
@@ -70,8 +76,13 @@ class Home:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Every variable that may hold a secret of its sessions."""
-        return self.environment if self.enclosure is None else {**self.environment, **self.enclosure.credentials}
+        """Every variable that may hold a secret of its sessions; and, under names that say so, what the proxy of its
+        sandboxes puts into requests. Blocks on the disk."""
+        if self.enclosure is None:
+            return self.environment
+        network = self.enclosure.network
+        used = {} if network is None else network.secrets()
+        return {**self.environment, **self.enclosure.credentials, **used}
 
     @property
     def isolation(self) -> str:
@@ -97,7 +108,10 @@ class Homes:
         environment: Mapping[str, str],
         policy: Policy,
         principals: Collection[str] = (),
+        audit: Callable[[AuditEvent], None] = lambda _: None,
     ) -> None:
+        """`audit` is told what the proxies of sandboxes refuse, and which credentials they use."""
+        self._audit = audit
         self._settings = settings
         self._environment = environment
         self._policy = policy
@@ -134,10 +148,16 @@ class Homes:
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
             self._refuse_without(profiles, self._unavailable)
-        if any(profile.network == "model" for profile in profiles) and not reachable_by_socket(self._environment):
+        if any(profile.network != "host" for profile in profiles) and not reachable_by_socket(self._environment):
             raise InvalidArgument(
-                'network = "model" works with the API of Anthropic only, not with that of a cloud.', field="network"
+                'network = "model", or a list, works with the API of Anthropic only, not with that of a cloud.',
+                field="network",
             )
+        if any(profile.credentials for profile in profiles):
+            from ..network.credentials import read_credential  # noqa: PLC0415 - few policies have any
+
+            for credential in {credential for profile in profiles for credential in profile.credentials}:
+                await asyncio.to_thread(read_credential, credential, self._environment)
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
         for name in filter(self._has_own, sorted(principals)):
@@ -189,10 +209,13 @@ class Homes:
             self._environment,
             environment,
             shares_directory=not self._has_own(owner),
+            network=self._network(owner),
         )
         variables = sandbox_variables(environment, config_dir, str(place / "home"))
-        if enclosure.profile.network == "model":
+        if enclosure.profile.network != "host":
             variables |= ModelSocket(environment).variables()
+        if enclosure.network is not None:
+            variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
         return Home(config_dir, variables, self._has_own(owner), login, enclosure)
 
     def _isolated(self, owner: str) -> bool:
@@ -207,6 +230,21 @@ class Homes:
         return self._settings.state_dir / PRINCIPALS / f"{name[:40]}-{sha256(owner.encode()).hexdigest()[:12]}"
 
     # -- the sandbox ------------------------------------------------------------------------------------------
+
+    def _network(self, owner: str) -> "NetworkByList | None":
+        profile = self._policy.profile(owner)
+        if profile.hosts is None:
+            return None
+        rules = NetworkRules(profile.hosts, profile.credentials)
+        authority = self._authority if rules.credentials else None
+        return NetworkByList(rules, self._environment, authority, self._audit, owner)
+
+    @cached_property
+    def _authority(self) -> "RunAuthority":
+        """Made for the first that has a credential, for all of this run."""
+        from ..network.interception import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+
+        return RunAuthority()
 
     def _hidden(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Everything that a sandbox must not show, wherever the operator keeps it."""
@@ -250,6 +288,8 @@ class Enclosure:
     """The environment with the address and the credentials of the model, where the sandbox itself has none."""
     shares_directory: bool
     """Whether `config_dir` is that of the server's user."""
+    network: NetworkByList | None = None
+    """The hosts that it reaches through a proxy; None where the profile has no list."""
 
     @cached_property
     def _roots(self) -> tuple[str, ...] | None:
@@ -271,20 +311,38 @@ class Enclosure:
 
     @asynccontextmanager
     async def entered(
-        self, argv: Sequence[str], options: SessionOptions, cwd: str, files: Iterable[Path], scratch: Path
-    ) -> AsyncIterator[tuple[list[str], ModelSocket | None]]:
-        """The command that runs `argv` in the sandbox, where it sees `files`, and the socket through which it reaches
-        the model, if it has no network; that must be closed with the process. ProcessFailed if they cannot be had. If
-        the block fails, nothing of them is left."""
-        model = ModelSocket(self.credentials) if self.profile.network == "model" else None
+        self,
+        argv: Sequence[str],
+        options: SessionOptions,
+        cwd: str,
+        files: Iterable[Path],
+        scratch: Path,
+        *,
+        session_id: str | None = None,
+        connected: bool = True,
+    ) -> AsyncIterator[tuple[list[str], ExitStack]]:
+        """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
+        model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
+        none of them. ProcessFailed if they cannot be had. If the block fails, nothing of them is left."""
+        ways = ExitStack()
         try:
             await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
-            sockets = [(str(await model.open(scratch)), INSIDE)] if model is not None else []
-            visible = [*((str(file), str(file)) for file in files), *sockets]
-            yield await asyncio.to_thread(self._enclose, argv, options, cwd, visible, scratch), model
+            visible = [(str(file), str(file)) for file in files]
+            before: Sequence[str] = ()
+            if self.profile.network != "host" and connected:
+                model = ModelSocket(self.credentials)
+                ways.callback(model.close)
+                visible.append((str(await model.open(scratch)), INSIDE))
+            if self.network is not None and connected:
+                way_out = self.network.way_out(session_id)
+                ways.callback(way_out.close)
+                visible += [*await way_out.open(scratch), *((file, file) for file in interpreter_files())]
+                before = command_before()
+            reaches_host = self.profile.network == "host" and connected
+            enclose = partial(self._enclose, argv, before, options, cwd, visible, scratch, reaches_host)
+            yield await asyncio.to_thread(enclose), ways
         except BaseException as error:
-            if model is not None:
-                model.close()
+            ways.close()
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
             if isinstance(error, OSError):
                 raise ProcessFailed(f"The sandbox could not be made: {error}") from None
@@ -293,10 +351,12 @@ class Enclosure:
     def _enclose(
         self,
         argv: Sequence[str],
+        before: Sequence[str],
         options: SessionOptions,
         cwd: str,
         visible: Iterable[tuple[str, str]],
         scratch: Path,
+        reaches_host: bool,
     ) -> list[str]:
         executable = os.path.realpath(argv[0])
         home = private_directory(self.place / "home")
@@ -319,9 +379,10 @@ class Enclosure:
             own=tuple(own),
             own_readable=tuple(own_readable),
             private=(os.path.join(self.config_dir, "sessions"),),
-            network=self.profile.network == "host",
+            network=reaches_host,
         )
-        return bubblewrap.enclose(spec, [executable, *argv[1:]], cwd, scratch, self.server_environment)
+        command = [*before, executable, *argv[1:]]
+        return bubblewrap.enclose(spec, command, cwd, scratch, self.server_environment)
 
     def _writable(self, options: SessionOptions, cwd: str) -> tuple[str, ...]:
         """The roots of the profile, not the directory of the session: what lies below a root may be replaced by

@@ -151,12 +151,13 @@ class Launcher:
                 listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
             )
         scratch = scratch_path(mark)
-        async with self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch) as (argv, model):
+        async with self.home.enclosure.entered(
+            argv, options, launch.cwd, command.files, scratch, session_id=start.session_id
+        ) as (argv, ways):
             process = await ClaudeProcess.start(
                 listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
             )
-        if model is not None:
-            process.exited.add_done_callback(lambda _: model.close())
+        process.exited.add_done_callback(lambda _: ways.close())
         return process
 
     def _final_options(self, launch: Launch) -> SessionOptions:
