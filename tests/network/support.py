@@ -17,8 +17,8 @@ from cryptography.x509.oid import NameOID
 from claude_code_mcp.model.credential_rules import CredentialRule
 from claude_code_mcp.model.events import AuditEvent
 from claude_code_mcp.model.host_rules import parse_host_rule
-from claude_code_mcp.network.by_list import NetworkRules
 from claude_code_mcp.network.interception import RunAuthority
+from claude_code_mcp.network.network_rules import NetworkRules
 from claude_code_mcp.network.notes import ProxyNotes
 from claude_code_mcp.network.proxy import SandboxProxy
 

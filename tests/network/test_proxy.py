@@ -1,4 +1,4 @@
-"""The proxy of a sandbox without a sandbox: what it lets through, what it refuses, and what it makes of odd requests."""
+"""The proxy of a sandbox, without one: what it lets through, what it refuses, what it makes of odd requests."""
 
 import asyncio
 import json

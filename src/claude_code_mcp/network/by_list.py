@@ -6,24 +6,18 @@ first sandbox that needs it.
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from ..errors import InvalidArgument
-from ..model.credential_rules import CredentialRule
-from ..model.events import AuditEvent
-from ..model.host_rules import HostRule
+from .network_rules import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
 
 if TYPE_CHECKING:
     from .interception import RunAuthority
     from .way_out import WayOut
 
-PORT = 3128
-SOCKET, STARTER, CERTIFICATES = "/run/network.sock", "/run/network-start.py", "/run/network-certificates.pem"
-"""What a sandbox finds where."""
-_MOST_NAMED = 20
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CERTIFICATE_VARIABLES = (
     "SSL_CERT_FILE",
@@ -32,25 +26,6 @@ _CERTIFICATE_VARIABLES = (
     "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
 )
-
-Audit = Callable[[AuditEvent], None]
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkRules:
-    """What a profile says about the network of its sandboxes."""
-
-    hosts: tuple[HostRule, ...]
-    credentials: tuple[CredentialRule, ...] = ()
-
-    def credential_for(self, host: str, port: int) -> CredentialRule | None:
-        return next((rule for rule in self.credentials if rule.covers(host, port)), None)
-
-    def named(self) -> str:
-        """The list, for people."""
-        texts = [rule.text for rule in self.hosts]
-        more = ", …" if len(texts) > _MOST_NAMED else ""
-        return f"network = [{', '.join(repr(text) for text in texts[:_MOST_NAMED])}{more}]"
 
 
 @dataclass(frozen=True)
@@ -72,7 +47,7 @@ class NetworkByList:
         listed = {rule.host for rule in self.rules.hosts}
         direct = [host for host in _LOOPBACK if host not in listed]
         model = urlsplit(model_url or "").hostname
-        if model and model not in listed:
+        if model and model not in {*listed, *direct}:
             direct.append(model)
         names = {**dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), proxy), "NO_PROXY": ",".join(direct)}
         lower = {name.lower(): value for name, value in names.items()}
@@ -83,7 +58,7 @@ class NetworkByList:
         """The values of the credentials, under names that say that they are secret. Blocks on the disk."""
         if not self.rules.credentials:
             return {}
-        from .credentials import read_credential  # noqa: PLC0415
+        from .credential_values import read_credential  # noqa: PLC0415
 
         found = {}
         for number, rule in enumerate(self.rules.credentials):

@@ -11,7 +11,7 @@ from typing import Any
 
 import h11
 
-from .credentials import Credential
+from .credential_values import Credential
 
 LONGEST_HEAD = 64 << 10
 PIECE = 64 << 10
@@ -118,15 +118,18 @@ def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     ]
 
 
-async def exchange(client: HttpPeer, server: HttpPeer, request: h11.Request, credential: Credential | None) -> bool:
-    """Sends a request whose head was read, and passes the answer on; whether both sides can go on to another.
+async def exchange(
+    client: HttpPeer, server: HttpPeer, request: h11.Request, credential: Credential | None, *, last: bool
+) -> bool:
+    """Sends a request whose head was read, and passes the answer on; whether both sides can go on to another. A client
+    is told if they cannot, as for the `last` one: it would send the next into a connection that is being closed.
 
     Body and answer go at the same time: a server may answer before it has read everything. ExchangeFailed if either
     side fails.
     """
     await server.send(request)
     sending = asyncio.ensure_future(_send_body(client, server))
-    answering = asyncio.ensure_future(_pass_answer(client, server, SecretMask(credential)))
+    answering = asyncio.ensure_future(_pass_answer(client, server, SecretMask(credential), last=last))
     try:
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or not isinstance(sending.exception(), ClientGone):
@@ -161,7 +164,7 @@ async def _send_body(client: HttpPeer, server: HttpPeer) -> bool:
             return True
 
 
-async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask") -> None:
+async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *, last: bool) -> None:
     while True:
         event = await server.event()
         if isinstance(event, h11.InformationalResponse):
@@ -169,6 +172,8 @@ async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask") -
                 raise ExchangeFailed("it switched to another protocol, which nobody asked for")
         elif isinstance(event, h11.Response):
             headers = [(name, mask.text(value)) for name, value in _passed_on(event.headers)]
+            if last or not _keeps_open(event):
+                headers.append((b"Connection", b"close"))
             await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
         elif isinstance(event, h11.Data):
             data = mask.feed(event.data)
@@ -182,6 +187,14 @@ async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask") -
             return
         else:
             raise ExchangeFailed("it closed the connection without an answer")
+
+
+def _keeps_open(answer: h11.Response) -> bool:
+    """Whether a server takes another request after this answer."""
+    fields = [(name.lower(), value.lower()) for name, value in answer.headers]
+    closes = any(b"close" in value for name, value in fields if name == b"connection")
+    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in fields)
+    return answer.http_version >= b"1.1" and not closes and (framed or answer.status_code in (204, 304))
 
 
 class SecretMask:

@@ -8,7 +8,7 @@ import asyncio
 from typing import Any
 
 from ..model.events import AuditEvent, AuditKind
-from .by_list import Audit
+from .network_rules import Audit
 
 _TOGETHER = 10.0
 """Seconds for which equal ones are counted before they are written."""

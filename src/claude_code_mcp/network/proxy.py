@@ -25,8 +25,7 @@ from ..errors import InvalidArgument
 from ..model.addresses import Address
 from ..model.credential_rules import CredentialRule
 from ..model.host_rules import HostRule, host_name, rule_for, split_port
-from .by_list import NetworkRules
-from .credentials import Credential, read_credential, same_host
+from .credential_values import Credential, read_credential, same_host
 from .http_exchange import (
     IDLE,
     PIECE,
@@ -38,6 +37,7 @@ from .http_exchange import (
     readable_target,
 )
 from .interception import RunAuthority
+from .network_rules import NetworkRules
 from .notes import ProxyNotes
 from .resolver import AddressRefused, Lookup, checked_addresses, look_up
 
@@ -200,7 +200,7 @@ class SandboxProxy:
             try:
                 await self._check_inside(request, host, port)
                 sent = await self._with_credential(request, request.target, host, port, rule, last=False)
-                again = await exchange(client, server, sent[0], sent[1])
+                again = await exchange(client, server, sent[0], sent[1], last=False)
             except _Refused as refusal:
                 await client.answer(refusal.status, f"claude-code-mcp: {refusal.text}", [("X-Refused-By", "policy")])
                 return
@@ -243,7 +243,7 @@ class SandboxProxy:
                 self._notes.refused(host, port, "a credential over an unencrypted connection")
                 raise _Refused(403, f"{host} has a credential, which goes over https only.")
             try:
-                await exchange(client, HttpPeer(reader, writer, h11.CLIENT), sent, credential)
+                await exchange(client, HttpPeer(reader, writer, h11.CLIENT), sent, credential, last=True)
             except ExchangeFailed as error:
                 raise _Refused(502, f"{host}:{port} failed: {error}.") from None
         finally:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from ..private_files import bind_below
 from . import start_in_sandbox
-from .by_list import CERTIFICATES, SOCKET, STARTER, Audit, NetworkRules
 from .http_exchange import PIECE
 from .interception import RunAuthority
+from .network_rules import CERTIFICATES, SOCKET, STARTER, Audit, NetworkRules
 from .notes import ProxyNotes
 from .proxy import SandboxProxy
 
@@ -55,19 +55,19 @@ class WayOut:
             door.setblocking(False)
             bind_below(door, directory, "network.sock")
             door.listen(1)
-            given = [(str(directory / "network.sock"), SOCKET), (str(Path(start_in_sandbox.__file__)), STARTER)]
+            visible = [(str(directory / "network.sock"), SOCKET), (str(Path(start_in_sandbox.__file__)), STARTER)]
             if self._rules.credentials:
                 assert self._authority is not None
                 bundle = directory / "network-certificates.pem"
                 content = await asyncio.to_thread(self._authority.bundle)
                 await asyncio.to_thread(bundle.write_bytes, content)
-                given.append((str(bundle), CERTIFICATES))
+                visible.append((str(bundle), CERTIFICATES))
         except BaseException:
             door.close()
             raise
         self._door = door
         self._loop.add_reader(door.fileno(), self._arrived)
-        return given
+        return visible
 
     def close(self) -> None:
         """Ends every connection; nothing is accepted any more."""

@@ -30,7 +30,8 @@ from ..errors import InvalidArgument, PermissionDenied, ProcessFailed
 from ..model.events import AuditEvent
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
-from ..network.by_list import NetworkByList, NetworkRules, command_before, interpreter_files
+from ..network.by_list import NetworkByList, command_before, interpreter_files
+from ..network.network_rules import NetworkRules
 from ..policy.policy import Policy, Profile
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap
@@ -154,7 +155,7 @@ class Homes:
                 field="network",
             )
         if any(profile.credentials for profile in profiles):
-            from ..network.credentials import read_credential  # noqa: PLC0415 - few policies have any
+            from ..network.credential_values import read_credential  # noqa: PLC0415 - few policies have any
 
             for credential in {credential for profile in profiles for credential in profile.credentials}:
                 await asyncio.to_thread(read_credential, credential, self._environment)
