@@ -42,7 +42,7 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands, more versions of the CLI
+soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
 	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
