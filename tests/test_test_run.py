@@ -76,7 +76,11 @@ def test_what_tests_leave_running_fails_the_run_though_all_of_them_pass(tmp_path
 
 def test_a_run_that_leaves_nothing_running_passes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    # Python starts a process for this, which ends when its process does.
+    shared = (
+        "from multiprocessing import resource_tracker\n\ndef test_memory():\n    resource_tracker.ensure_running()\n"
+    )
+    (tmp_path / "test_nothing.py").write_text(shared)
     run = run_pytest(tmp_path, "-n", "0")
     assert run.returncode == 0, run.stdout
     assert "LEFT RUNNING" not in run.stdout
