@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.policy.policy import Policy
@@ -21,6 +22,10 @@ RUN = leftovers.RUN
 
 for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE"))]:
     del os.environ[name]
+
+# No example fails for the time that it takes.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("patient")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

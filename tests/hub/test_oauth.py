@@ -17,10 +17,11 @@ from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
 from claude_code_mcp.hub.auth.stored_oauth import StoredOAuth
 from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
+from tests.support.ports import free_port
 
-from .conftest import StartHub, local, text_of
+from .conftest import StartHub, disconnect, local, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, free_port, http_server, serving
+from .remote import RemoteServer, http_server, serving
 
 
 @dataclass
@@ -52,8 +53,7 @@ async def protected(start_hub: StartHub) -> AsyncIterator[Protected]:
     async with http_server(remote, port, **authority.options(port, "mcp")) as url:
         hub = await start_hub({"x": {"type": "http", "url": url}})
         yield Protected(hub, url, authority, remote, Person(), start_hub)
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_a_server_that_wants_a_sign_in_says_so_and_nobody_is_bothered(protected: Protected) -> None:
@@ -169,8 +169,7 @@ async def test_more_permission_is_asked_for_when_the_server_wants_it(start_hub: 
         assert (await hub.authenticate("x", person)).state == "connected"
         assert set(person.query["scope"].split()) == {"mcp", "admin"}
         assert text_of(await hub.call("x", "change")) == "change {}"
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 @pytest.mark.parametrize("status", [200, 400])
@@ -250,8 +249,7 @@ async def test_a_client_metadata_document_comes_before_a_registration(start_hub:
         assert authority.grants == ["code", "code", "refresh"]
         assert len(authority.clients) == 1
         for each in (registered, hub):
-            each.disable("x")
-        await asyncio.sleep(0.05)
+            await disconnect(each, "x")
 
 
 def _takes_documents(app: Any) -> Any:
@@ -337,8 +335,7 @@ async def test_the_metadata_of_the_authorization_server_can_be_configured(start_
         authority.expire()
         assert text_of(await hub.call("x", "echo")) == "echo {}"
         assert authority.grants == ["code", "code", "refresh"]
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 def _without_discovery(app: Any) -> Any:

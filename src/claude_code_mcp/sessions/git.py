@@ -16,6 +16,9 @@ from ..model.options import SessionOptions
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment
 from ..processes.leftovers import new_mark, scratch_path
+from ..processes.limits import EnforcedLimits
+from ..processes.sandbox_view import Isolated
+from ..processes.supervision import ChildOptions
 from .homes import Home
 
 _TIMEOUT = 120.0
@@ -106,14 +109,15 @@ class Git:
         environment = build_environment(environment, {}, mark)
         listener = _Listener()
         if self.home.enclosure is None:
-            return await _finish(ChildProcess(listener, "git", mark=mark), listener, argv, cwd, environment, stdin)
+            child = ChildProcess(listener, "git", mark=mark)
+            return await _finish(child, listener, Isolated(argv, environment), cwd, stdin, self.home.limits)
         scratch = scratch_path(mark)
         child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
         options = SessionOptions(additional_directories=self.directories)
-        async with self.home.enclosure.entered(argv, options, cwd, (), scratch) as (enclosed, model):
+        async with self.home.enclosure.entered(argv, options, cwd, (), scratch, environment) as (isolated, model):
             if model is not None:
                 model.close()
-            return await _finish(child, listener, enclosed, cwd, environment, stdin)
+            return await _finish(child, listener, isolated, "/", stdin, self.home.limits)
 
 
 def _program(environment: Mapping[str, str]) -> str:
@@ -149,12 +153,15 @@ class _Listener:
 async def _finish(
     child: ChildProcess,
     listener: _Listener,
-    argv: Sequence[str],
+    command: Isolated,
     cwd: str,
-    environment: Mapping[str, str],
     stdin: bytes,
+    limits: EnforcedLimits,
 ) -> Reply:
-    starting = asyncio.ensure_future(child.start(argv, cwd=cwd, environment=environment))
+    options = ChildOptions(command.descriptors, limits=limits, removal=command.removal)
+    starting = asyncio.ensure_future(
+        child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
+    )
     try:
         await asyncio.shield(starting)
         child.write(stdin)
