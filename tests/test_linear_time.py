@@ -89,6 +89,12 @@ SHELL = {
     "options of wrappers": "env -i ",
     "interpreters": "sh -c '",
     "assignments": "a[",
+    "escaped punctuation": "\\(",
+    "names of files": "ls a* ",
+    "options with values": "git log --author x ",
+    "programs with a time": "timeout 1 ",
+    "places of sed": "/a/,",
+    "replacements of sed": "s/[a/b/;",
     "names": "a/",
     "windows names": "a\\",
 }
@@ -213,6 +219,11 @@ HANDLERS: dict[str, Handle] = {
     "shell": programs.read_loosely,
     "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),
     "command": lambda text: _judge("Bash", command=text),
+    "script of sed": lambda text: _judge("Bash", command=f"sed -n '{text}'"),
+    "program of awk": lambda text: _judge("Bash", command=f"awk '{text}'"),
+    "words of git": lambda text: _judge("Bash", command=f"git log {text}"),
+    "words of find": lambda text: _judge("Bash", command=f"find {text}"),
+    "words of printf": lambda text: _judge("Bash", command=f"printf '{text}'"),
     "address": lambda text: _judge("WebFetch", url=text),
     "path": lambda text: fits(f"/code/{text}", "**/a/**/b/**/c", "/code", POSIX),
     "windows path": lambda text: fits(f"C:\\code\\{text}", "**/a/**/b/**/c", "C:\\code", WINDOWS),
@@ -247,7 +258,8 @@ _DESCRIBED = {**PLAIN, **SECRETS}
 MADE_FOR: dict[str, Mapping[str, str]] = {
     "shell": _COMMANDS,
     "shell in quotes": _COMMANDS,
-    "command": _COMMANDS,
+    **dict.fromkeys(("command", "script of sed", "program of awk", "words of git", "words of find"), _COMMANDS),
+    "words of printf": _COMMANDS,
     "path": _COMMANDS,
     "windows path": _COMMANDS,
     "name": _COMMANDS,
@@ -267,6 +279,7 @@ MADE_FOR: dict[str, Mapping[str, str]] = {
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that more than the longest command is read: reading it must be linear by itself."""
     monkeypatch.setattr(shell, "LONGEST_COMMAND", 1 << 30)
+    monkeypatch.setattr(shell, "LONGEST_SEARCHED", 1 << 30)
 
 
 def _seconds(handle: Handle, text: str) -> float:

@@ -98,6 +98,7 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
     running = [session for session in service.sessions(owner=None) if session.busy]
     if on_disconnect == "keep":
+        log.info("the client has left; %d turns are let end first", len(running))
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
     elif on_disconnect == "interrupt":
         await asyncio.gather(*(session.interrupt() for session in running))

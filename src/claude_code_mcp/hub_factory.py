@@ -22,7 +22,7 @@ from .hub.hub import Hub
 from .model.origin import ClientOrigin
 from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
-from .sessions.launcher import default_directory, own_directory
+from .sessions.working_directory import default_directory, own_directory
 from .sessions.workplaces import environment_key
 from .store.following import FileFollower, Following, followable
 

@@ -40,7 +40,6 @@ from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
 from .sessions.images import read_images
-from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost, expand_prompt
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
@@ -51,6 +50,7 @@ from .sessions.session import Session
 from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
+from .sessions.working_directory import default_directory
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription

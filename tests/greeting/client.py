@@ -10,6 +10,7 @@ from typing import Any
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
+from tests.support.waiting import HANG_SECONDS
 from tests.support.warm_commands import WarmProcess, helper
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
@@ -115,6 +116,6 @@ class Client:
 
     def end(self) -> tuple[int, list[Message], str]:
         """Closes the input; the exit code, what else was said, and stderr."""
-        said, errors = self.process.communicate(timeout=60)
+        said, errors = self.process.communicate(timeout=HANG_SECONDS)
         assert self.process.returncode is not None
         return self.process.returncode, [json.loads(line) for line in said.splitlines()], errors.decode()

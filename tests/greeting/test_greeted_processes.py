@@ -15,6 +15,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting.build import first_answers
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
+from tests.support.waiting import HANG_SECONDS
 
 from .client import (
     BROKEN,
@@ -33,6 +34,7 @@ from .client import (
     unknown_tool,
 )
 
+pytestmark = pytest.mark.usefixtures("needs_fresh_manifest")
 SETTINGS: dict[str, dict[str, str]] = {
     "defaults": {},
     "other settings": {"LOG_LEVEL": "error", "MAX_SESSIONS": "3", "CLAUDE_CODE_MCP_ON_DISCONNECT": "keep"},
@@ -337,7 +339,7 @@ def test_a_signal_during_the_greeting_ends_it(environment: dict[str, str], numbe
     with Client(environment) as client:
         client.ask(initialize())
         client.process.send_signal(number)
-        assert client.process.wait(60) in codes
+        assert client.process.wait(HANG_SECONDS) in codes
         assert client.end()[1:] == ([], "")
 
 
@@ -348,7 +350,7 @@ def test_after_the_greeting_signals_end_the_server_in_order(environment: dict[st
         client.ask(initialize())
         client.ask(request("ping", 1))
         client.process.send_signal(number)
-        assert client.process.wait(60) == 0
+        assert client.process.wait(HANG_SECONDS) == 0
         assert client.end()[1:] == ([], "")
 
 
@@ -359,7 +361,7 @@ def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, st
         client.process.stdout.close()
         client.send(initialize(), request("tools/list", 1))
         assert client.process.stderr.read() == b""
-        assert client.process.wait(60) == 0
+        assert client.process.wait(HANG_SECONDS) == 0
 
 
 def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
@@ -367,7 +369,7 @@ def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> 
     code = f"import sys\nfrom claude_code_mcp.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
     with Client(environment, command=(os.path.join(os.path.dirname(SCRIPT), "python"), "-c", code)) as client:
         client.ask(initialize())
-        assert client.process.wait(60) == 1
+        assert client.process.wait(HANG_SECONDS) == 1
         assert "ZeroDivisionError" in client.end()[2]
 
 

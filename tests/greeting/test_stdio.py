@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import HANG_SECONDS
+
 from .client import INITIALIZED, PLAIN, SCRIPT, Client, Message, initialize, lines, request, unknown_tool
 
 
@@ -147,7 +149,7 @@ def test_a_pipe_is_given_back_as_it_was(environment: dict[str, str]) -> None:
     assert os.read(from_server, 1)
     assert not os.get_blocking(stdin)
     os.close(to_server)
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
     assert os.get_blocking(stdin)
     assert os.get_blocking(stdout)
     for fd in (stdin, stdout, from_server):
@@ -158,7 +160,7 @@ def test_a_file_is_served_too(environment: dict[str, str], tmp_path: Path) -> No
     asked, answers = tmp_path / "asked", tmp_path / "answers"
     asked.write_bytes(lines(initialize()))
     with asked.open("rb") as stdin, answers.open("wb") as stdout:
-        assert subprocess.run([SCRIPT], env=environment, stdin=stdin, stdout=stdout, check=True, timeout=60)
+        assert subprocess.run([SCRIPT], env=environment, stdin=stdin, stdout=stdout, check=True, timeout=HANG_SECONDS)
     assert [json.loads(line)["id"] for line in answers.read_text().splitlines()] == [0]
 
 
@@ -171,7 +173,7 @@ def test_one_socket_for_both_ways_is_served_too(environment: dict[str, str]) -> 
             here.sendall(lines(message))
             assert json.loads(incoming.readline())["id"] == message["id"]
         here.shutdown(socket.SHUT_WR)
-        assert process.wait(60) == 0
+        assert process.wait(HANG_SECONDS) == 0
 
 
 @pytest.fixture
@@ -209,14 +211,14 @@ def test_in_a_terminal_it_says_what_it_waits_for_and_ends_with_ctrl_c(
     os.write(controls, lines(initialize()))
     read_until(controls, b'"serverInfo"')  # it has signals in hand now
     os.write(controls, b"\x03")
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
 
 
 def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: tuple[int, "subprocess.Popen[bytes]"]) -> None:
     controls, process = terminal
     read_until(controls, b"Ctrl-C ends it")
     os.write(controls, b"\x03")
-    assert process.wait(60) in (0, 130)
+    assert process.wait(HANG_SECONDS) in (0, 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
@@ -230,7 +232,7 @@ def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], num
         here.sendall(lines(initialize()))
         assert json.loads(incoming.readline())["id"] == 0
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait(HANG_SECONDS) == 0
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
         process.stderr.close()
@@ -239,7 +241,12 @@ def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], num
 @pytest.mark.parametrize("redirection", ["</dev/null", pytest.param("<&-", marks=pytest.mark.soak), "<&- >&-"])
 def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
     ended = subprocess.run(
-        f'exec "{SCRIPT}" {redirection}', shell=True, env=environment, capture_output=True, timeout=60, check=False
+        f'exec "{SCRIPT}" {redirection}',
+        shell=True,
+        env=environment,
+        capture_output=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
 

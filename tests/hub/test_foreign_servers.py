@@ -11,12 +11,12 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import RUN, programs_below
+from tests.support.ports import free_port
 
-from .conftest import Changes, StartHub, text_of
-from .remote import free_port
+from .conftest import PATIENCE, Changes, StartHub, text_of
 from .test_session_endpoint import Session, answer_with, text_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)  # packages are installed first
 
 
 def node(packages: Path, name: str, *arguments: str, **entry: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ async def hub(packages: Path, start_hub: StartHub, tmp_path: Path) -> Hub:
 
 
 async def test_all_three_are_found_with_their_tools(hub: Hub) -> None:
-    names = {tool.name for tool in await hub.tools(timeout=60)}
+    names = {tool.name for tool in await hub.tools(timeout=PATIENCE)}
     assert {"mcp__everything__echo", "mcp__files__read_text_file", "mcp__memory__read_graph"} <= names
     assert {status.state for status in hub.status()} == {"connected"}
 
@@ -66,7 +66,7 @@ async def test_progress_of_a_long_operation_comes_through(hub: Hub) -> None:
 
     arguments = {"duration": 0.3, "steps": 3}
     await hub.call("everything", "trigger-long-running-operation", arguments, on_progress=report)
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -143,7 +143,7 @@ async def test_claude_code_itself_is_a_server_like_any_other(
 ) -> None:
     entry = {"command": find_executable(), "args": ["mcp", "serve"], "env": environment, "cwd": str(sandbox.project)}
     hub = await start_hub({"claude": {**entry, "includeTools": ["Bash", "Read"]}})
-    tools = await hub.tools("claude", timeout=60)
+    tools = await hub.tools("claude", timeout=PATIENCE)
     assert {tool.name for tool in tools} == {"mcp__claude__Bash", "mcp__claude__Read"}
     assert all(len(tool.tool.description or "") <= 2048 for tool in tools)
     result = await hub.call("claude", "Bash", {"command": "echo from-claude", "description": "Say something"})

@@ -15,10 +15,12 @@ from claude_code_mcp.errors import UpstreamUnavailable
 from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
 from claude_code_mcp.hub.hub import Hub
 from tests.conftest import RUN
+from tests.support.ports import free_port
+from tests.support.waiting import until_true
 
 from .conftest import PATIENCE, StartHub, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, free_port, http_server
+from .remote import RemoteServer, http_server
 from .test_oauth import Protected, protected  # noqa: F401 - a fixture
 
 PROCESSES = 3
@@ -104,9 +106,7 @@ async def test_the_token_of_a_renewal_is_kept_although_its_caller_was_cancelled(
     protected.authority.expire()
     protected.authority.answering.clear()
     call = asyncio.create_task(protected.hub.call("x", "echo"))
-    async with asyncio.timeout(PATIENCE):
-        while "refresh" not in protected.authority.grants:  # noqa: ASYNC110 - it tells in no other way
-            await asyncio.sleep(0.01)
+    await until_true(lambda: "refresh" in protected.authority.grants)
     call.cancel()
     await asyncio.wait([call])
     protected.authority.answering.set()

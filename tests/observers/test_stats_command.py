@@ -10,13 +10,19 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from tests.server.conftest import COMMAND, http_server
+from tests.support.waiting import HANG_SECONDS
 
 TOKEN = "figures-token-5f0c9d2e7b41a86c"
 
 
 def stats(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [COMMAND, "stats", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [COMMAND, "stats", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
 
 
@@ -60,7 +66,7 @@ def test_a_policy_that_does_not_parse_stops_the_start(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert stopped.returncode == 2

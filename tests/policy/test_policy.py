@@ -84,6 +84,25 @@ def test_what_is_wrong_is_named_in_one_line(text: str, named: str) -> None:
     assert "\n" not in caught.value.message
 
 
+def test_resources_are_amounts_and_each_is_inherited_by_itself() -> None:
+    text = '[profiles.team.resources]\nmemory = "2G"\n[profiles.more]\nbase = "team"\nresources = { processes = 64 }'
+    policy = parse_policy(f'default = "more"\n{text}', "policy.toml")
+    resources = policy.default.resources
+    assert (resources.memory, resources.processes) == (2 << 30, 64)
+    assert resources.file_size == REMOTE_PROFILE.resources.file_size
+
+
+@pytest.mark.parametrize("wrong", ['memory = "much"', "memory = 1", "processes = 1", 'cpus = "2"', "disk = 1"])
+def test_a_resource_that_is_no_amount_is_named(wrong: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"profiles.team.resources.{wrong.partition(' ')[0]}"):
+        parse_policy(f"[profiles.team.resources]\n{wrong}", "policy.toml")
+
+
+def test_variables_are_listed_by_name_and_not_by_pattern() -> None:
+    with pytest.raises(InvalidArgument, match="not the name of a variable"):
+        parse_policy('[profiles.team]\nenvironment = ["AWS_*"]', "policy.toml")
+
+
 # -- the network and credentials ---------------------------------------------------------------------------------------
 
 LISTED = """

@@ -88,7 +88,8 @@ HUGE = "ls " + "a" * (64 << 10)
         (["Bash(ls *)"], [], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], f"rm x; {HUGE}", DENY),
-        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", ASK),
+        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", DENY),
+        (["Bash"], ["Bash(rm *)"], f"{HUGE * 4}; rm x", ASK),
         (["Bash"], [], HUGE, ALLOW),
         (["Bash"], ["Bash"], HUGE, DENY),
     ],
@@ -252,6 +253,12 @@ def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
         ("/home/user/config/settings.json", True),
         ("/etc/cron.d/x", True),
         ("link/settings.json", True),
+        (".gitconfig", True),
+        (".config/git/config", True),
+        ("sub/.bashrc", True),
+        (".Zshenv", True),
+        (".config/nextest.toml", False),
+        ("docs/profile", False),
         (".claude/worktrees/one/src/a.py", False),
         (".claude/worktrees/one/.claude/settings.json", True),
         ("/home/user/config/plans/plan.md", False),
@@ -274,4 +281,4 @@ def test_without_a_shell_no_file_is_written_that_may_name_programs(path: str, re
 def test_where_commands_are_limited_such_a_file_is_asked_about() -> None:
     call = ToolCall("Write", {"file_path": ".mcp.json"}, "/code", lambda path: path, POSIX)
     verdict = judge(call, [parse_rule("Edit")], [parse_rule("Bash(rm *)")], shell=Shell.LIMITED)
-    assert (verdict.decision, verdict.clear) == (Decision.ASK, False)
+    assert (verdict.decision, verdict.doubt) == (Decision.ASK, "the file may name programs to run")

@@ -14,6 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
@@ -93,7 +94,7 @@ def raw_stdio(place: Sandbox, server_environment: dict[str, str]) -> Iterator["s
         read_answer(process, 0)
         yield process
         process.stdin.close()
-        process.wait(20)
+        process.wait(HANG_SECONDS)
 
 
 def read_answer(process: "subprocess.Popen[bytes]", number: int) -> dict[str, Any]:

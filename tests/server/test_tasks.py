@@ -4,7 +4,6 @@ import json
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
 from tests.server.tools.wires import COMMAND, MODERN
+from tests.support.waiting import until
 
 from .conftest import http_server
 from .connection import LONG
@@ -80,11 +80,8 @@ class Client:
         return result
 
     def until(self, task: Json, *statuses: str) -> Json:
-        deadline = time.monotonic() + LONG
-        while (told := self.get(task))["status"] not in statuses:
-            assert time.monotonic() < deadline, told
-            time.sleep(0.02)
-        return told
+        until(lambda: self.get(task)["status"] in statuses, f"it is none of {statuses}")
+        return self.get(task)
 
     def update(self, task: Json, **responses: Json) -> None:
         reply = self.ask("tasks/update", {"taskId": task["taskId"], "inputResponses": responses})

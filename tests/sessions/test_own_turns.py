@@ -17,6 +17,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
+from tests.sessions.support import api_times
 
 from .support import end_of, options, parked, run, say, until
 
@@ -57,14 +58,15 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     await where(session, service)
     if where is on_disk:
         service = await start_service(policy=policy)
-    # Slow enough that the second one is decided on while the first one runs.
-    prompts = [script(f"reply {number}", text(f"answer {number}", delay=1)) for number in range(2)]
+    gate = sandbox.project / "go"  # so that the second one is decided on while the first one runs
+    prompts = [script(f"reply {number}", text(f"answer {number}", until=str(gate))) for number in range(2)]
     sent = await asyncio.gather(
         *(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE) for prompt in prompts), return_exceptions=True
     )
     accepted = [(number, one) for number, one in enumerate(sent) if not isinstance(one, BaseException)]
     assert [type(one) for one in sent if isinstance(one, BaseException)] == [SessionBusy]
     [(number, turn)] = accepted
+    gate.touch()
     assert (await end_of(turn)).result == f"answer {number}"
 
 
@@ -72,13 +74,13 @@ async def test_a_refused_message_leaves_no_process_behind(start_service: StartSe
     service = await start_service(policy=DAILY)
     session, _ = await run(service, script("one", "first"), options(sandbox))
     await parked(session)
-    first = asyncio.create_task(
-        service.send(session.id, script("a", text("slow", delay=0.5)), when_busy=WhenBusy.REFUSE)
-    )
-    second = asyncio.create_task(
-        service.send(session.id, script("b", text("slow", delay=0.5)), when_busy=WhenBusy.REFUSE)
+    gate = sandbox.project / "go"
+    prompts = [script(name, text("slow", until=str(gate))) for name in ("a", "b")]
+    first, second = (
+        asyncio.create_task(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE)) for prompt in prompts
     )
     await asyncio.wait({first, second})
+    gate.touch()
     [accepted] = [task for task in (first, second) if task.exception() is None]
     [refused] = [task for task in (first, second) if task.exception() is not None]
     assert isinstance(refused.exception(), SessionBusy)
@@ -88,7 +90,7 @@ async def test_a_refused_message_leaves_no_process_behind(start_service: StartSe
 
 async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, allowed_tools=("Bash",))
-    work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), text("done", delay=0.4))
+    work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), "done")
     first = await service.create(work, given)
     session = first.session
     await until(session, lambda: bool(session.readable_lines.tools))
@@ -97,25 +99,25 @@ async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Servi
     long, short = await end_of(first), await end_of(second)
     assert (long.num_turns, short.num_turns) == (2, 1)
     assert long.usage.cost_usd > short.usage.cost_usd > 0
-    assert long.duration_api_ms >= 400 > short.duration_api_ms >= 0
+    counted = api_times(session)
+    assert [long.duration_api_ms, short.duration_api_ms] == [counted[0], counted[1] - counted[0]]
     assert session.usage.cost_usd == pytest.approx(long.usage.cost_usd + short.usage.cost_usd)
 
 
 async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_and_a_fork(
     service: Service, sandbox: Sandbox
 ) -> None:
-    """The CLI counts it over the whole conversation, from what it wrote at its last clean exit."""
-    session, first = await run(service, script("slow", text("one", delay=1)), options(sandbox))
-    assert first.duration_api_ms >= 1000
-    assert (await say(service, session, script("quick", "two"))).duration_api_ms < 1000
+    """The CLI goes on counting from what it wrote at its last clean exit."""
+    session, first = await run(service, script("slow", text("one", delay=0.2)), options(sandbox))
+    outcomes = [first, await say(service, session, script("quick", "two"))]
     await parked(session)
-    assert (await say(service, session, script("quick", "three"))).duration_api_ms < 1000
-    slow = await say(service, session, script("slow", text("four", delay=1)))
-    assert slow.duration_api_ms >= 1000
+    outcomes += [await say(service, session, script("quick", name)) for name in ("three", "four")]
+    one, two, three, four = api_times(session)
+    assert [outcome.duration_api_ms for outcome in outcomes] == [one, two - one, three - two, four - three]
+    assert one >= 200
     turn = await service.fork(session.id, script("quick", "five"))
-    fork = turn.session
-    assert (await end_of(turn)).duration_api_ms < 1000
-    assert fork.id != session.id
+    [five] = api_times(turn.session) if (await end_of(turn)).ok else []
+    assert (await turn.outcome()).duration_api_ms == five - two, "what it wrote when it was parked"
 
 
 async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(

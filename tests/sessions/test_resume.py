@@ -18,6 +18,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .support import ENDLESS, end_of, event, events, options, parked, run, say, until
 
@@ -77,7 +78,7 @@ async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
 async def test_a_session_of_another_server_is_resumed_in_its_own_directory(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         first = await start_service()
         session, _ = await run(first, script("one", "first"), options(sandbox))
         await first.__aexit__()

@@ -20,6 +20,7 @@ from claude_code_mcp.store.transcript_text import Detail
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, parallel, plan, script, thinking, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .support import ENDLESS, end_of, options, parked, question, run, say, until
 from .test_open_elsewhere import open_in_claude
@@ -189,7 +190,7 @@ async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
     following = asyncio.create_task(follow())
     try:
         await asyncio.sleep(0)
-        async with open_in_claude(sandbox, environment, session.id, "--resume"), asyncio.timeout(40):
+        async with open_in_claude(sandbox, environment, session.id, "--resume"), asyncio.timeout(HANG_SECONDS):
             await found.wait()
     finally:
         following.cancel()

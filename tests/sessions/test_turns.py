@@ -12,6 +12,7 @@ from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .support import end_of, event, events, options, run, say, streams, until
 
@@ -73,11 +74,12 @@ async def test_a_later_message_becomes_a_turn_of_its_own(service: Service, sandb
 
 async def test_a_message_that_comes_too_late_becomes_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
     """The model gives its last answer while the message is on its way: nothing is left that it could join."""
-    slow = script("slow", text("first done", chunks=5, interval=0.1))
+    slow = script("slow", text("first done", chunks=5, until=str(sandbox.project / "go")))
     first = await service.create(slow, options(sandbox))
     session = first.session
     await until(session, lambda: streams(session))
     second = await service.send(session.id, script("late", "second done"))
+    (sandbox.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     assert session.turns == 2
 
@@ -98,10 +100,12 @@ async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(service:
 async def test_a_message_that_wants_a_turn_of_its_own_is_refused_by_a_busy_session(
     service: Service, sandbox: Sandbox
 ) -> None:
-    turn = await service.create(script("slow", text("done", delay=0.5)), options(sandbox))
+    gate = sandbox.project / "go"
+    turn = await service.create(script("slow", text("done", until=str(gate))), options(sandbox))
     session = turn.session
     with pytest.raises(SessionBusy):
         await service.send(session.id, "hello", when_busy=WhenBusy.REFUSE)
+    gate.touch()
     assert (await end_of(turn)).result == "done"
 
 
@@ -113,9 +117,11 @@ async def test_empty_messages_are_refused(service: Service, sandbox: Sandbox, wo
 
 
 async def test_wait_returns_at_the_end_of_the_turn_or_at_its_timeout(service: Service, sandbox: Sandbox) -> None:
-    session = (await service.create(script("slow", text("done", delay=0.4)), options(sandbox))).session
+    gate = sandbox.project / "go"
+    session = (await service.create(script("slow", text("done", until=str(gate))), options(sandbox))).session
     assert (await service.wait(session.id, 0.01)).busy
-    assert (await service.wait(session.id, 30)).state is State.IDLE
+    gate.touch()
+    assert (await service.wait(session.id, HANG_SECONDS)).state is State.IDLE
     assert session.outcome is not None
     assert session.outcome.result == "done"
 

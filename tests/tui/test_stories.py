@@ -1,15 +1,11 @@
 """Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
 
-import pytest
-
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
 from tests.sessions.support import ENDLESS
 from tests.shared.support import SharedPlace
 
 from .conftest import at, elsewhere, opened
-
-pytestmark = pytest.mark.timeout(180)
 
 
 async def test_a_session_begins_streams_and_ends(place: SharedPlace) -> None:

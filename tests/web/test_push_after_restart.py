@@ -21,6 +21,7 @@ from claude_code_mcp.web.push.delivery import Push
 from claude_code_mcp.web.push.news import Notice
 from claude_code_mcp.web.push.preferences import Receiver
 from claude_code_mcp.web.push.undelivered import Waiting, WaitingFiles
+from tests.support.waiting import until_true
 
 from .conftest import running_console
 from .receiver import receiving
@@ -62,12 +63,6 @@ def waiting_files(tmp_path: Path) -> list[Path]:
     return list((tmp_path / "push" / "waiting").glob("*/msg_*"))
 
 
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not reached():  # noqa: ASYNC110 - it is written by a thread
-            await asyncio.sleep(0.01)
-
-
 async def taken(got: Any) -> Any:
     return await asyncio.to_thread(got.next)
 
@@ -86,7 +81,7 @@ async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(pus
         second = await taken(got)
         assert second.headers["webhook-id"] == first.headers["webhook-id"]
         assert json.loads(second.body) == json.loads(first.body)
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not waiting_files(tmp_path))
 
 
 async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, tmp_path: Path) -> None:
@@ -96,7 +91,7 @@ async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, 
         for result in ("delivered", "refused"):
             happened(before, result)
             await taken(got)
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not waiting_files(tmp_path))
         happened(push(), "new")
         assert json.loads((await taken(got)).body)["body"] == "Finished: new"
 
@@ -109,8 +104,8 @@ async def test_no_more_than_the_newest_wait_for_a_dead_receiver(push: MakePush, 
         await taken(got)
         for number in range(60):
             happened(before, f"number {number}")
-        await until(lambda: "number 59" in " ".join(file.read_text() for file in waiting_files(tmp_path)))
-        await until(lambda: len(waiting_files(tmp_path)) == 50)
+        await until_true(lambda: "number 59" in " ".join(file.read_text() for file in waiting_files(tmp_path)))
+        await until_true(lambda: len(waiting_files(tmp_path)) == 50)
 
 
 def notice(at: float, question: str | None = None) -> Notice:
@@ -137,7 +132,7 @@ async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, tmp_path: P
         (damaged / "msg_..%2f").write_text("{}")
         push()
         assert (await taken(got)).headers["webhook-id"] == "msg_00000005"
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not waiting_files(tmp_path))
         assert got.received.empty()
 
 

@@ -8,6 +8,7 @@ import pytest
 from claude_code_mcp.web.answers import RequestRefused
 from claude_code_mcp.web.guard import FailureLimit
 from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
+from tests.support import waiting
 
 from .conftest import PROXY, Console, write_tokens
 from .console_client import Browser, until
@@ -212,10 +213,7 @@ def test_taking_a_token_out_of_the_file_ends_its_sign_ins_and_a_broken_file_ends
 
 def until_status(browser: Browser, wanted: int) -> None:
     """The file is looked at once a second."""
-    deadline = time.monotonic() + 20
-    while browser.get("/api/me").status != wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until(lambda: browser.get("/api/me").status == wanted)
 
 
 def test_guessing_is_slowed_down_and_a_sign_in_that_stands_is_not(console: Console, alice: Browser) -> None:

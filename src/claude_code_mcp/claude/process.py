@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
+from ..processes.supervision import USUAL_OPTIONS, ChildOptions
 from .frames import ControlResponse, Frame, Raw, describe
 from .protocol import ControlProtocol
 
@@ -63,11 +65,14 @@ class ClaudeProcess:
         environment: Mapping[str, str],
         mark: str,
         scratch: Path | None = None,
+        options: ChildOptions = USUAL_OPTIONS,
     ) -> "ClaudeProcess":
         """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
-            await process._child.start(argv, cwd=cwd, environment=environment)
+            # Sockets: whatever a session runs could write frames of its own into a pipe.
+            options = replace(options, sockets=True)
+            await process._child.start(argv, cwd=cwd, environment=environment, options=options)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process

@@ -7,6 +7,7 @@ that process is killed, and its number may belong to another one by then. Functi
 """
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -19,9 +20,10 @@ from typing import Any
 import psutil
 
 from ..claude_home import user_file
+from ..errors import SessionBusy
 from ..model.mcp_servers import is_this_server
 from ..private_files import open_private, read_regular
-from ..processes.leftovers import runs_no_code, started_at
+from ..processes.leftovers import has_ended, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
 MAX_BYTES = 64 << 20
@@ -83,16 +85,36 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 _CLOCK_SLACK = 5.0
 """Seconds by which a process may seem to be younger than what it wrote: clocks are set."""
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""Failures to read that say nothing of the file. They must not pass for its absence."""
 
 
 def process_with(session_id: str, config_dir: str) -> int | None:
-    """The number of a living process that has this session open, None if there is none."""
-    for path in Path(config_dir, "sessions").glob("*.json"):
-        entry = _read(path)
-        pid = entry.get("pid")
-        if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
-            return pid
+    """The number of a living process that has this session open, None if there is none. SessionBusy if that cannot be
+    told, as with no file descriptor left."""
+    try:
+        for path in _entries(config_dir):
+            entry = _read(path)
+            pid = entry.get("pid")
+            if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
+                return pid
+    except OSError as error:
+        raise SessionBusy(
+            f"It cannot be told whether session {session_id} is open in another Claude Code process "
+            f"({error.strerror}). Try again.",
+            session_id=session_id,
+        ) from error
     return None
+
+
+def _entries(config_dir: str) -> Iterator[Path]:
+    """The files of open sessions. Not by `Path.glob`, for which a directory that cannot be read is empty."""
+    directory = Path(config_dir, "sessions")
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):  # then no CLI of this user can have an entry there
+        return
+    yield from (directory / name for name in names if name.endswith(".json"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +135,7 @@ class Registration:
 
 def take_registration(session_id: str, config_dir: str) -> Registration:
     """Takes the living process that has this session open from the list of open sessions, so that no other session
-    finds it there. Nothing is taken where there is no such entry."""
+    finds it there. Nothing is taken where there is no such entry. SessionBusy if that cannot be told."""
     pid = process_with(session_id, config_dir)
     files: dict[Path, bytes] = {}
     for path in Path(config_dir, "sessions").glob(f"{pid}.*") if pid is not None else ():
@@ -126,34 +148,37 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         entry = json.loads(read_regular(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):  # it has just gone, or is being written
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise
+        return {}  # it has just gone, or is no file that the CLI writes
+    except (ValueError, RecursionError):  # it is being written
         return {}
     return entry if isinstance(entry, dict) else {}
 
 
 def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote this lives. One in another container cannot be seen and does not count."""
-    if not _is_in_our_pid_namespace(entry.get("pidDomain")):
+    """Whether the process that wrote this lives. One in another container cannot be seen and does not count. What
+    cannot be told counts as alive: a session that is refused can be asked for again, two writers cannot be undone."""
+    if pid <= 0 or not _is_in_our_pid_namespace(entry.get("pidDomain")):
         return False
     try:
-        process = psutil.Process(pid)
-        if runs_no_code(process):
-            return False
-        written = entry.get("startedAt")
-        if isinstance(written, int | float) and process.create_time() > written / 1000 + _CLOCK_SLACK:
-            return False
-        return _started_then(pid, entry.get("procStart"))
-    except (psutil.NoSuchProcess, OSError, ValueError, OverflowError):
-        return False
-    except psutil.Error:
-        return True  # it is there, and no more can be seen of it
-
-
-def _started_then(pid: int, start: object) -> bool:
-    """On Linux the CLI notes the kernel's own count, which no change of the clock moves."""
-    if sys.platform != "linux" or not (isinstance(start, str) and start.isascii() and start.isdigit()):
+        return not has_ended(pid) and _started_as_noted(pid, entry)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
+        return False  # the last two: no process has such a number, or could have been started then
+    except (psutil.Error, OSError):
         return True
-    return started_at(pid) == int(start)
+
+
+def _started_as_noted(pid: int, entry: Mapping[str, Any]) -> bool:
+    """Whether this is the very process, and not one that got its number later. On Linux the CLI notes the kernel's own
+    count, which alone counts where it is there: the clock may have been set since the entry was written."""
+    start, written = entry.get("procStart"), entry.get("startedAt")
+    if sys.platform == "linux" and isinstance(start, str) and start.isascii() and start.isdigit():
+        return started_at(pid) == int(start)
+    if isinstance(written, int | float):
+        return not psutil.Process(pid).create_time() > written / 1000 + _CLOCK_SLACK
+    return True
 
 
 def _is_in_our_pid_namespace(domain: object) -> bool:

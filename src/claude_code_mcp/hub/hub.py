@@ -27,7 +27,8 @@ from ..model.mcp_servers import ToolNames, normalise
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
 from .auth.oauth import own_storage
-from .auth.sign_in import ShowAddress, deliver_redirect, sign_in
+from .auth.sign_in import deliver_redirect, sign_in
+from .auth.stored_oauth import ShowAddress
 from .client_session import UpstreamClient
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig

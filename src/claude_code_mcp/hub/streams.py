@@ -131,7 +131,7 @@ class TransportFailure:
     refused_token: str | None = None
     """The token that was of no use then, if there was one."""
     has_read_input: Callable[[], bool] = lambda: True
-    """Whether the server has read everything that was sent; while it has not, its silence means nothing."""
+    """Whether the server is known to have read everything that was sent; while it is not, its silence means nothing."""
     grace: float = 2.0
     """Seconds that a program has to end after its input did, and again after SIGTERM; set by the connection."""
 

@@ -23,6 +23,9 @@ from ..model.options import SessionOptions
 from ..processes.child import ChildProcess, Exit
 from ..processes.environment import build_environment
 from ..processes.leftovers import new_mark, scratch_path
+from ..processes.limits import EnforcedLimits
+from ..processes.sandbox_view import Isolated
+from ..processes.supervision import ChildOptions
 from .homes import Home
 
 log = logging.getLogger(__name__)
@@ -206,12 +209,14 @@ class Git:
         listener = _Listener()
         if self.home.enclosure is None:
             child = ChildProcess(listener, "git", mark=mark)
-            return await _finish(child, listener, argv, cwd, environment, stdin, seconds)
+            command = Isolated(argv, environment)
+            return await _finish(child, listener, command, cwd, stdin, self.home.limits, seconds)
         scratch = scratch_path(mark)
         child = ChildProcess(listener, "git", mark=mark, scratch=scratch)
         options = SessionOptions(additional_directories=self.directories)
-        async with self.home.enclosure.entered(argv, options, cwd, (), scratch, connected=False) as (enclosed, _):
-            reply = await _finish(child, listener, enclosed, cwd, environment, stdin, seconds)
+        entered = self.home.enclosure.entered(argv, options, cwd, (), scratch, environment, connected=False)
+        async with entered as (isolated, _):
+            reply = await _finish(child, listener, isolated, "/", stdin, self.home.limits, seconds)
         return replace(reply, enclosed=True)
 
 
@@ -269,13 +274,16 @@ class _Listener:
 async def _finish(
     child: ChildProcess,
     listener: _Listener,
-    argv: Sequence[str],
+    command: Isolated,
     cwd: str,
-    environment: Mapping[str, str],
     stdin: bytes,
+    limits: EnforcedLimits,
     seconds: float,
 ) -> Reply:
-    starting = asyncio.ensure_future(child.start(argv, cwd=cwd, environment=environment))
+    options = ChildOptions(command.descriptors, limits=limits, removal=command.removal)
+    starting = asyncio.ensure_future(
+        child.start(command.argv, cwd=cwd, environment=command.environment, options=options)
+    )
     try:
         await asyncio.shield(starting)
         child.write(stdin)

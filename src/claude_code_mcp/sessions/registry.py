@@ -22,10 +22,11 @@ from ..store.catalogue import CatalogueEntries, Entry
 from ..store.session_records import LOCAL, Summary
 from ..store.transcripts import is_session_id
 from .dependencies import SessionDeps, Stores
-from .launcher import Origin, check_debug_file, default_directory, own_directory
+from .launcher import Origin, check_debug_file
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .spares import Spares
+from .working_directory import default_directory, own_directory
 from .worktrees import make, remove_unused
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from ..store.transcript_reader import Recent, read_recent
 from ..store.transcripts import Transcript, Transcripts, read_lines
 from .dependencies import Stores
 from .event_writer import ReadableLines
-from .launcher import own_directory
+from .working_directory import own_directory
 
 
 @dataclass(frozen=True, slots=True)

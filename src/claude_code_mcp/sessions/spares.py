@@ -19,7 +19,7 @@ from ..claude.command_line import ConversationStart
 from ..claude.frames import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..claude_home import config_directory
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..processes.child import Exit
 from .dependencies import SessionDeps
@@ -159,7 +159,11 @@ class Spare:
             for _ in range(_WARM_UPS):
                 await live.process.request("get_context_usage", timeout=self.deps.settings.start_timeout)
         directory = config_directory({**self.deps.launcher.environment, **self.options.env})
-        self._registration = await asyncio.to_thread(take_registration, self.id, directory)
+        try:
+            self._registration = await asyncio.to_thread(take_registration, self.id, directory)
+        except SessionBusy as error:  # it may still be listed, under an id that no session has
+            self.start_failed(error)
+            return
         if self.ran_hooks:
             self.drop()
         elif not self._warm.done():

@@ -22,8 +22,9 @@ from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
 from .dependencies import SessionDeps, Stores
 from .homes import Home, Homes
-from .launcher import Launcher, default_directory
+from .launcher import Launcher
 from .mcp_bridge import McpServerHost
+from .working_directory import default_directory
 
 HostOf = Callable[[ClientOrigin], AbstractAsyncContextManager[McpServerHost | None]]
 """The MCP servers that the sessions of a client share with those of clients that have the same ones."""

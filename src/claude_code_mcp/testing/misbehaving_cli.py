@@ -122,6 +122,8 @@ class MisbehavingCli:
             self._handle_frame(json.loads(line))
         self._crash_if("eof")
         if self._has("ignore_eof"):
+            sys.stderr.write("stdin has ended, and is ignored\n")
+            sys.stderr.flush()
             _sleep(_FOREVER)
         return 0
 

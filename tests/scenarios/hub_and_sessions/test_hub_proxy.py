@@ -8,9 +8,11 @@ from typing import Any
 import mcp_types as types
 import pytest
 
+from tests.hub.conftest import disconnect
 from tests.hub.oauth import Authority
 from tests.hub.oauth import Person as Browser
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
+from tests.support.ports import free_port
 
 from .conftest import (
     A_SERVER,
@@ -86,8 +88,7 @@ async def test_a_client_is_given_the_address_to_sign_in_at(start_rig: StartRig, 
         told = await caller.ok("claude_mcp_servers", action="authenticate", server="x")
         await Browser()(told["url"])
         await until(lambda: rig.hub.status("x")[0].state == "connected")
-        rig.hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(rig.hub, "x")
 
 
 # -- the tools of the servers ---------------------------------------------------------------------------------
@@ -201,8 +202,7 @@ async def test_a_question_of_a_server_reaches_the_person_before_the_client(
         assert "accept" in told
         assert "Ada" in told
         assert len(person.shown) == 1
-        rig.hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(rig.hub, "x")
 
 
 @BOTH
@@ -227,8 +227,7 @@ async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
         caller: Caller = await connect(rig, mode)
         assert await caller.text("mcp__x__ask") == '{"action": "cancel"}'
         assert "cancel" in await caller.text("mcp__y__ask")
-        rig.hub.disable("y")
-        await asyncio.sleep(0.05)
+        await disconnect(rig.hub, "y")
 
 
 async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:

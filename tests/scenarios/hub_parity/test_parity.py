@@ -12,8 +12,6 @@ from tests.hub.test_foreign_servers import node
 from .conftest import Both, Seen, full
 from .parity import told
 
-pytestmark = pytest.mark.timeout(120)
-
 
 async def test_tools_results_roots_and_resources(both: Both) -> None:
     seen = await both(

@@ -15,6 +15,7 @@ from claude_code_mcp.service import LOCAL
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .serving import COMMAND, Served
 
@@ -32,7 +33,7 @@ def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> 
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=80,
+        timeout=HANG_SECONDS,
         check=True,
     )
 

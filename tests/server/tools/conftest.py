@@ -12,11 +12,14 @@ from mcp.client import ClientExtension, NotificationBinding
 from mcp.client._memory import InMemoryTransport
 from pydantic import BaseModel, ConfigDict
 
+from claude_code_mcp.model.events import AuditEvent, Event
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 from tests.conftest import StartService
+from tests.sessions.support import streams, until
+from tests.support.waiting import HANG_SECONDS
 
 
 class Anything(BaseModel):
@@ -41,7 +44,7 @@ class Listener(ClientExtension):
 
     async def until(self, kind: str) -> dict[str, Any]:
         """The first message of this kind, when it has come."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while kind not in self.kinds:
                 self._news.clear()
                 await self._news.wait()
@@ -73,10 +76,35 @@ class Changes:
 
     async def until(self, what: str) -> None:
         """Returns when this has changed."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while what not in self.heard:
                 self._news.clear()
                 await self._news.wait()
+
+
+class Arrival:
+    """Notices the first sign of life of a session."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        self.came.set()
+
+    def act(self, act: AuditEvent) -> None:
+        pass
+
+
+async def while_it_speaks(caller: "Caller", call: "asyncio.Future[Any]") -> Session:
+    """The one session, as soon as the model has begun its last answer."""
+    arrival = Arrival()
+    caller.service.observe(arrival)
+    async with asyncio.timeout(HANG_SECONDS):
+        await arrival.came.wait()
+    (session,) = caller.service.sessions()
+    await until(session, lambda: streams(session))
+    assert not call.done()
+    return session
 
 
 @dataclass
@@ -123,7 +151,7 @@ class Caller:
 
     async def until_progress(self, text: str) -> None:
         """Returns when a report of progress has these words."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while not any(text in report for report in self.progress):
                 self._told.clear()
                 await self._told.wait()

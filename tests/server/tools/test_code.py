@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.states import State
 from claude_code_mcp.testing.script import fail, script, stall, text, tool
 from tests.sessions.support import ENDLESS
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
 
@@ -69,12 +71,13 @@ async def test_a_reply_to_a_running_session_is_refused(start_caller: StartCaller
         assert code == "SESSION_BUSY"
 
 
-async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller) -> None:
+async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller, tmp_path: Path) -> None:
     caller: Caller = await start_caller(call_limit_ms=400)
-    prompt = script("Slowly", text("one\ntwo\n", chunks=2, interval=1.5))
+    prompt = script("Slowly", text("one\ntwo\n", chunks=2, until=str(tmp_path / "go")))
     report = await caller.ok("claude_code", prompt=prompt)
     assert report["status"] == "running"
     assert "claude_get_status" in report["result"]
+    (tmp_path / "go").touch()
     status = await caller.ok("claude_get_status", sessionId=report["sessionId"], waitSeconds=30)
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
 
@@ -151,7 +154,7 @@ async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
     await caller.until_progress("never")
     call.cancel()
     (session,) = caller.service.sessions()
-    assert await session.wait(30)
+    assert await session.wait(HANG_SECONDS)
     assert session.state is State.INTERRUPTED
 
 

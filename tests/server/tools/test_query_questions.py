@@ -7,7 +7,10 @@ from typing import Any
 import mcp_types as types
 import pytest
 
+from claude_code_mcp.model.events import Partial
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import ask_user, script, text, tool
+from tests.sessions.support import events, until
 
 from .conftest import Caller, StartCaller
 
@@ -63,11 +66,20 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
     assert "truncated" not in bundle
 
 
+def ended_messages(session: Session) -> int:
+    raws = [event.raw for event in events(session, Partial) if event.raw is not None]
+    return [raw["event"]["type"] for raw in raws].count("message_stop")
+
+
 async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_caller: StartCaller) -> None:
     """The end of a message comes after the question that its tool call opens."""
 
+    shown: list[str] = []
+
     async def thinks(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-        await asyncio.sleep(0.5)
+        shown.append(params.message)
+        (session,) = caller.service.sessions()
+        await until(session, lambda: ended_messages(session) == len(shown))
         return accept(decision="Allow once")
 
     caller: Caller = await start_caller("2026-07-28", thinks)
