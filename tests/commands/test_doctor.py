@@ -172,6 +172,18 @@ def test_a_sandbox_that_does_not_work_is_named_and_wrong_only_where_it_is_needed
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_root_that_holds_something_of_the_operators_is_wrong_where_callers_are_served(
+    environment: dict[str, str],
+) -> None:
+    environment["CLAUDE_CODE_DEFAULT_CWD"] = environment["HOME"]
+    assert examine(environment)[1]["isolation"]["ok"]
+    environment["CLAUDE_CODE_MCP_TOKEN"] = TOKEN
+    finding = examine(environment)[1]["isolation"]
+    assert not finding["ok"]
+    assert f"{environment['HOME']} holds" in finding["told"]
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_sandbox_that_works_is_told(environment: dict[str, str]) -> None:
     assert examine(environment)[1]["isolation"]["told"].startswith("sandbox: bubblewrap works")
 
