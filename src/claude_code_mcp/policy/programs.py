@@ -126,9 +126,9 @@ _SED_SAFE = re.compile(
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=")
 _NO_WORD = re.compile(r"\W")
 _NUMBER = re.compile(r"\.?\d[\d.]*[smhd]?\Z")
-_VERSION = re.compile(r"[\d.]+\Z")
 _WILDCARD = re.compile(r"[*?\[]")
 _TOKEN = re.compile(r"[\w.+*?\[\]-]+")
+_VERSION = "0123456789."
 _EXPANSION = frozenset("$`\\")
 
 
@@ -320,7 +320,7 @@ def _git_hides(arguments: Sequence[str]) -> bool | None:
 def _code_options(words: Words) -> str | None:
     """The options that are followed by code, if the program is a language; None if it is none."""
     name = _named(words)[0]
-    return _CODE_OPTIONS.get(name, _CODE_OPTIONS.get(_VERSION.sub("", name)))
+    return _CODE_OPTIONS.get(name, _CODE_OPTIONS.get(name.rstrip(_VERSION)))
 
 
 def _language_hides(arguments: Sequence[str], options: str) -> bool:
