@@ -39,7 +39,7 @@ def test_what_has_no_flaw_arrives_unchanged_and_what_is_mended_has_none(value: A
     if flaw(value) is None:
         assert strict(encode(value)) == value
     else:
-        assert sound(value) != value or flaw(value) is not None
+        assert repr(sound(value)) != repr(value)
 
 
 @pytest.mark.parametrize(
