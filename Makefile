@@ -53,7 +53,7 @@ soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at onc
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/scenarios/cli_versions -m '' -q
-	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
+	$(BIN)/python -m benchmarks.linear_time
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
 	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from mcp import MCPError
 from mcp.shared.auth import OAuthToken
 
 from claude_code_mcp.errors import UpstreamUnavailable
@@ -135,7 +136,7 @@ async def test_a_registration_that_was_forgotten_is_made_anew(protected: Protect
     await protected.sign_in()
     protected.authority.clients.clear()
     protected.authority.forget_everybody()
-    with pytest.raises(Exception, match="has forgotten us"):
+    with pytest.raises(MCPError, match="has forgotten us"):
         await protected.hub.call("x", "echo")
     assert await protected.sign_in() == "connected"
     assert len(protected.authority.clients) == 1

@@ -154,11 +154,20 @@ def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
 
 
+PLAIN_WORDS = st.from_regex(r"[a-z][a-zA-Z0-9_./ -]{0,8}", fullmatch=True)
+
+
 @given(st.lists(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4), min_size=1, max_size=4))
 def test_quoted_words_come_back_as_they_were(commands: list[list[str]]) -> None:
     """Whatever is read is what a shell would run: words that were quoted for it come back one by one."""
     read = read_strictly(" ; ".join(shlex.join(words) for words in commands))
     assert read is None or read == [tuple(words) for words in commands]
+
+
+@given(st.lists(st.lists(PLAIN_WORDS, min_size=1, max_size=4), min_size=1, max_size=4))
+def test_plain_and_quoted_words_are_always_read(commands: list[list[str]]) -> None:
+    read = read_strictly(" ; ".join(shlex.join(words) for words in commands))
+    assert read == [tuple(words) for words in commands]
 
 
 @given(st.text(alphabet="rm x;&|$()`'\"\\<>\n{}=~#", max_size=30))

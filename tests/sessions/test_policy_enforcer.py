@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, PermissionDenied
+from claude_code_mcp.errors import LimitReached, PermissionDenied, SessionNotFound
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
@@ -314,7 +314,7 @@ async def test_acts_are_told_with_who_and_which_session(start_service: StartServ
     await end_of(turn)
     await service.interrupt(fork.id, owner="alice")
     await service.cancel(fork.id, owner="alice")
-    with pytest.raises(Exception, match="There is no session"):
+    with pytest.raises(SessionNotFound, match="There is no session"):
         await service.send(session.id, "mine?", owner="mallory")
     assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [
         (AuditKind.SESSION_CREATED, "alice", session.id),

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.errors import (
+    Cancelled,
+    ClaudeCodeError,
+    LimitReached,
+    PermissionDenied,
+    SessionBusy,
+    SessionNotFound,
+)
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.model.states import State
@@ -248,7 +255,7 @@ async def test_a_session_without_persistence_leaves_no_record(service: Service, 
 
 
 async def test_a_session_that_was_refused_leaves_no_record(service: Service, sandbox: Sandbox) -> None:
-    with pytest.raises(Exception, match="delegate"):
+    with pytest.raises(ClaudeCodeError, match="delegate"):
         await service.create("hello", options(sandbox, permission_mode="delegate"))
     assert list((sandbox.root / "state" / "sessions").glob("*/*")) == []
 
@@ -290,7 +297,7 @@ async def test_no_session_runs_that_cannot_be_recorded(start_service: StartServi
     (sandbox.root / "state").mkdir()
     (sandbox.root / "state" / "sessions").touch()
     service = await start_service()
-    with pytest.raises(Exception, match="cannot be written down"):
+    with pytest.raises(ClaudeCodeError, match="cannot be written down"):
         await service.create("hello", options(sandbox))
     assert service.sessions() == []
 
