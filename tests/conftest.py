@@ -16,7 +16,7 @@ from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import leftovers, skipped, warm_commands
+from .support import leftovers, quick, skipped, warm_commands
 
 RUN = leftovers.RUN
 
@@ -28,9 +28,14 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    quick.add_option(parser)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(leftovers.Leftovers())
     config.pluginmanager.register(skipped)
+    config.pluginmanager.register(quick)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The test run itself: what it leaves running fails it, and its last lines say what was skipped."""
+"""The test run itself: what it leaves running fails it, its last lines say what was skipped, and it can be quick."""
 
 import os
 import re
@@ -76,8 +76,51 @@ def test_what_tests_leave_running_fails_the_run_though_all_of_them_pass(tmp_path
 
 def test_a_run_that_leaves_nothing_running_passes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_nothing.py").write_text("def test_nothing():\n    pass\n")
+    # Python starts a process for this, which ends when its process does.
+    shared = (
+        "from multiprocessing import resource_tracker\n\ndef test_memory():\n    resource_tracker.ensure_running()\n"
+    )
+    (tmp_path / "test_nothing.py").write_text(shared)
     run = run_pytest(tmp_path, "-n", "0")
     assert run.returncode == 0, run.stdout
     assert "LEFT RUNNING" not in run.stdout
     assert "skipped" not in run.stdout
+
+
+QUICK_CONFTEST = """
+from tests.support import quick
+
+def pytest_addoption(parser):
+    quick.add_option(parser)
+
+def pytest_configure(config):
+    config.pluginmanager.register(quick)
+"""
+QUICK_SUITE = """
+import pytest
+
+@pytest.fixture
+def model():
+    pass
+
+def test_pure():
+    pass
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_of_pure_cases(case):
+    pass
+
+@pytest.mark.parametrize("case", [1, 2])
+def test_that_starts_programs(model, case):
+    pass
+"""
+
+
+@pytest.mark.parametrize(("quick", "number"), [("pure", 3), ("layer", 4)])
+def test_a_quick_run_leaves_out_what_starts_programs_or_all_cases_but_the_first(
+    tmp_path: Path, quick: str, number: int
+) -> None:
+    (tmp_path / "conftest.py").write_text(QUICK_CONFTEST)
+    (tmp_path / "test_suite.py").write_text(QUICK_SUITE)
+    run = run_pytest(tmp_path, "--quick", quick)
+    assert f"{number} passed, {5 - number} deselected" in run.stdout

@@ -153,7 +153,8 @@ class Settings(BaseModel):
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
     """The bearer token that HTTP clients must show; whoever has it is called `default`."""
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
-    """A file with one `name token` per line, for several callers that must not see each other's sessions."""
+    """A file with one `name token` per line, for several callers that must not see each other's sessions. It is read
+    again when it changes: whoever is taken out of it is out at once, with everything that runs."""
     principal_credentials: Literal["environment", "login"] | UserPath = Field(
         "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
     )

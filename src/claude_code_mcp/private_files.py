@@ -11,6 +11,10 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 DIRECTORY, FILE = 0o700, 0o600
 TEMPORARY = ".tmp"
@@ -132,5 +136,15 @@ def opened_directory(path: str) -> Iterator[int | None]:
             os.close(descriptor)
             descriptor = inner
         yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def bind_below(listening: "socket.socket", directory: Path, name: str) -> None:
+    """Binds a Unix socket below a directory whatever the length of its path, which an address has no room for (Linux).
+    Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        listening.bind(f"/proc/self/fd/{descriptor}/{name}")
     finally:
         os.close(descriptor)

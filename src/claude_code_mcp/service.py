@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 _SWEEP_DELAY = 1.0
 """Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
 the first call would wait. What stands in the way of a session is ended when that session is resumed."""
-
+_OWN_SERVERS = "each caller signs in to the MCP servers for itself"
 
 __all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -107,7 +107,7 @@ class Service:
         self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state), guarded)
-        self._homes = Homes(self.settings, self._environment, policy, principals)
+        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit)
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
@@ -187,6 +187,10 @@ class Service:
         kept = self._workplaces.of(origin, LOCAL)
         yield
         del kept
+
+    async def why_restart_for(self, principal: str) -> str | None:
+        """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
+        return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
 
     # -- observers --------------------------------------------------------------------------------------------
 

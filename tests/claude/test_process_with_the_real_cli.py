@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from claude_code_mcp.claude.frames import Result
+from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -83,5 +84,5 @@ async def test_a_session_id_in_use_is_told_with_the_words_of_the_cli(start_real:
     first.process.send(script("Hello.", "Hello."), str(uuid.uuid4()))
     await first.listener.result()
     await first.process.stop(PATIENCE)
-    with pytest.raises(Exception, match="already in use"):
+    with pytest.raises(ProcessFailed, match="already in use"):
         await start_real(session_id)

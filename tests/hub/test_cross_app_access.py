@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from mcp import MCPError
 from mcp.shared.auth import OAuthClientInformationFull
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -205,7 +206,7 @@ async def test_signing_out_is_signing_out_at_the_identity_provider(organisation:
         await hub.authenticate("x", Person())
         organisation.provider.good.clear()
         organisation.authority.expire()
-        with pytest.raises(Exception, match="sign-in at the identity provider has expired"):
+        with pytest.raises(MCPError, match="sign-in at the identity provider has expired"):
             await hub.call("x", "echo")
         await hub.logout("x")
         with pytest.raises(UpstreamUnavailable, match="nobody has signed in"):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import MCPError
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata
 from starlette.responses import JSONResponse
 
@@ -110,7 +111,7 @@ async def test_a_token_that_expired_meanwhile_is_refreshed_before_it_is_shown(pr
 async def test_a_sign_in_that_is_no_longer_good_is_told_and_can_be_made_again(protected: Protected) -> None:
     await protected.sign_in()
     protected.authority.forget_everybody()
-    with pytest.raises(Exception, match="sign-in has expired"):
+    with pytest.raises(MCPError, match="sign-in has expired"):
         await protected.hub.call("x", "echo")
     with pytest.raises(UpstreamUnavailable):
         await protected.hub.call("x", "echo")
@@ -163,7 +164,7 @@ async def test_more_permission_is_asked_for_when_the_server_wants_it(start_hub: 
         hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
         await hub.authenticate("x", person)
         assert text_of(await hub.call("x", "echo")) == "echo {}"
-        with pytest.raises(Exception, match="sign-in for more"):
+        with pytest.raises(MCPError, match="sign-in for more"):
             await hub.call("x", "change")
         assert hub.status("x")[0].state == "connected"
         assert (await hub.authenticate("x", person)).state == "connected"

@@ -137,7 +137,7 @@ def test_malformed_bodies_do_not_hurt_an_http_server(raw_http: HttpServer, name:
         opened = http.post(raw_http.url, content=frame(0, "initialize", json.dumps(HELLO).encode()))
         session = {"mcp-session-id": opened.headers["mcp-session-id"]}
         answer = http.post(raw_http.url, content=frame(1, "tools/call", RAW[name]), headers=session)
-        assert answer.status_code < 500 or "error" in answer.json()
+        assert answer.status_code < 500
         assert "Traceback" not in answer.text
         if answer.headers["content-type"].startswith("text/event-stream"):
             data = next(line[5:] for line in answer.text.splitlines() if line.startswith("data:") and "{" in line)

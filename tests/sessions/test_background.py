@@ -76,11 +76,12 @@ async def test_background_work_outlives_the_time_of_an_idle_session(
 
 
 async def test_background_work_ends_when_it_has_run_for_too_long(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(running_session_max_ms=6000, cleanup_interval_ms=50)
+    service = await start_service(running_session_max_ms=3_600_000, cleanup_interval_ms=50)
     turn = await service.create(IN_A_SHELL, options(sandbox, allowed_tools=("Bash",)))
     session = turn.session
     await end_of(turn)
     await until(session, lambda: session.background_tasks == 1)
+    session._events._background_since -= 3601  # as if it had begun an hour ago
     await until(session, lambda: not session.live)
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
 

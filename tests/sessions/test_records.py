@@ -9,6 +9,7 @@ import pytest
 
 from claude_code_mcp.errors import (
     Cancelled,
+    ClaudeCodeError,
     LimitReached,
     PermissionDenied,
     SessionBusy,
@@ -248,7 +249,7 @@ async def test_a_session_without_persistence_leaves_no_record(service: Service, 
 
 
 async def test_a_session_that_was_refused_leaves_no_record(service: Service, sandbox: Sandbox) -> None:
-    with pytest.raises(Exception, match="delegate"):
+    with pytest.raises(ClaudeCodeError, match="delegate"):
         await service.create("hello", options(sandbox, permission_mode="delegate"))
     assert rows(sandbox) == []
 
@@ -276,7 +277,7 @@ async def test_a_session_whose_record_cannot_be_read_is_not_resumed(
 async def test_no_session_runs_that_cannot_be_recorded(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service()
     service.state.write(lambda db: db.execute("DROP TABLE sessions"))
-    with pytest.raises(Exception, match="cannot be written down"):
+    with pytest.raises(ClaudeCodeError, match="cannot be written down"):
         await service.create("hello", options(sandbox))
     assert service.sessions() == []
 

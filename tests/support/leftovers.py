@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable
+from multiprocessing import resource_tracker
 from typing import Any
 
 import psutil
@@ -66,14 +67,14 @@ class Leftovers:
 
 
 def _below_this_process() -> list[psutil.Process]:
-    return [process for process in psutil.Process().children(recursive=True) if not _is_our_supervisor(process)]
+    return [process for process in psutil.Process().children(recursive=True) if not _ends_with_us(process)]
 
 
 def _marked() -> list[psutil.Process]:
     """Everything with the mark of this run but this process and those that started it."""
     family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     found = [process for process in psutil.process_iter() if process.pid not in family and _is_of_this_run(process)]
-    return [process for process in found if not _is_our_supervisor(process)]
+    return [process for process in found if not _ends_with_us(process)]
 
 
 def _is_of_this_run(process: psutil.Process) -> bool:
@@ -83,12 +84,14 @@ def _is_of_this_run(process: psutil.Process) -> bool:
         return False
 
 
-def _is_our_supervisor(process: psutil.Process) -> bool:
-    """Whether it is the one that starts the children of this process, which ends with this process and not before."""
+def _ends_with_us(process: psutil.Process) -> bool:
+    """Whether it belongs to this process, and ends with it and not before: the supervisor, which starts its children,
+    and Python's own process for what `multiprocessing` shares."""
     try:
-        return process.ppid() == os.getpid() and supervisor.__file__ in process.cmdline()
+        is_supervisor = process.ppid() == os.getpid() and supervisor.__file__ in process.cmdline()
     except psutil.Error:
         return False
+    return is_supervisor or process.pid == getattr(resource_tracker._resource_tracker, "_pid", None)
 
 
 def _end(processes: Iterable[psutil.Process], grace: float) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from tests.support.waiting import HANG_SECONDS
 
@@ -35,6 +35,8 @@ LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "web
 PATIENCE = HANG_SECONDS
 WARM_SERVERS = "TEST_WARM_SERVERS"
 """The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
+HELD = "TEST_LOADING_IS_HELD"
+"""The variable with a FIFO: a server on stdio is loaded when a byte can be read from it, and greets until then."""
 _ENCODING = "PYTHONIOENCODING"
 _NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING)
 """Read later, or easily done after the start."""
@@ -203,8 +205,9 @@ class WarmProcess:
         assert self.stdout is not None
         assert self.stderr is not None
         reading = [_Reader(self.stdout), _Reader(self.stderr)]
-        with contextlib.suppress(BrokenPipeError), self.stdin:  # it need not read all of it
-            self.stdin.write(data)
+        if not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError), self.stdin:  # it need not read all of it
+                self.stdin.write(data)
         output, errors = (reader.everything() for reader in reading)
         self.wait(timeout)
         return output, errors
@@ -309,6 +312,8 @@ def _take_over(connection: socket.socket) -> list[str]:
         os.setsid()  # a server that is nobody's child
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
     environment.pop(WARM_SERVERS, None)
+    if fifo := environment.pop(HELD, None):
+        _hold_loading(fifo)
     for stream in (sys.stdin, sys.stdout, sys.stderr) if _ENCODING in environment else ():
         stream.reconfigure(encoding=environment[_ENCODING])  # type: ignore[union-attr]
     sys.executable = request["interpreter"]
@@ -316,6 +321,23 @@ def _take_over(connection: socket.socket) -> list[str]:
     os.environ.update(environment)
     os.chdir(request["directory"])
     return list(request["arguments"])
+
+
+def _hold_loading(fifo: str) -> None:
+    from claude_code_mcp import cli  # noqa: PLC0415 - the tests themselves do not need it
+
+    load = cli._load
+
+    @functools.cache
+    def held() -> None:
+        with open(fifo, "rb", buffering=0) as gate:
+            gate.read(1)
+
+    def load_later() -> Any:
+        held()
+        return load()
+
+    cli._load = load_later
 
 
 def _out_of_the_way(descriptors: list[int]) -> list[int]:

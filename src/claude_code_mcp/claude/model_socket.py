@@ -12,12 +12,13 @@ passed on as it comes. A connection ends when either side closes it.
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from ..private_files import bind_below
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class ModelSocket:
             self._tls = await asyncio.to_thread(ssl.create_default_context)  # reads all certificates of the system
         listening = socket.socket(socket.AF_UNIX)
         try:
-            _bind(listening, directory, "model.sock")
+            bind_below(listening, directory, "model.sock")
             self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=_LONGEST_HEAD)
         except BaseException:
             listening.close()
@@ -143,12 +144,3 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         while piece := await reader.read(_PIECE):
             writer.write(piece)
             await writer.drain()
-
-
-def _bind(listening: socket.socket, directory: Path, name: str) -> None:
-    """Binds below a directory whatever the length of its path: the address of a Unix socket is short."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        listening.bind(f"/proc/self/fd/{descriptor}/{name}")
-    finally:
-        os.close(descriptor)

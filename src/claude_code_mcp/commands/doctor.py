@@ -309,20 +309,27 @@ def _containment() -> Finding:
 
 
 def _check_isolation(settings: Settings) -> Finding:
-    """Really runs a sandbox. Wrong only where the server would not start without one."""
+    """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
+    if something is configured that matters over HTTP alone."""
     from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
     from ..server.transports.bearer import load_tokens  # noqa: PLC0415
     from ..sessions.homes import Homes  # noqa: PLC0415
 
     subject, reason = "isolation", sandbox_unavailable(os.environ)
-    if reason is None:
-        return Finding(subject, True, "sandbox: bubblewrap works; over HTTP it is the default")
+    problem: ClaudeCodeError | None = None
+    principals: tuple[str, ...] = ()
     try:
-        policy, principals = read_policy(settings, "remote"), load_tokens(settings).values()
+        policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
         asyncio.run(Homes(settings, os.environ, policy, principals).prepare())
     except ClaudeCodeError as error:
-        if error.data.get("field") == subject:
-            return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
+        problem = error
+    if reason is None:
+        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
+        if problem is not None and problem.data.get("field") == "roots" and serves:
+            return Finding(subject, False, problem.message, "see docs/policy.md, which roots are possible")
+        return Finding(subject, True, works)
+    if problem is not None and problem.data.get("field") == subject:
+        return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
     detail = f"none: {reason}; sessions can read everything that the user of this server can"
     return Finding(subject, True, detail)
 

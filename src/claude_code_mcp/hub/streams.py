@@ -33,7 +33,9 @@ _FULL = 256
 """Messages in a buffered inbox from which on its source is asked to pause."""
 _REMEMBERED_IDS = 1000
 _YIELD_EVERY = 64
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+"""A string or a bracket. A string that is never closed reaches to the end, and is not read again from each of its
+characters."""
 _ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
 _adapter = types.jsonrpc_message_adapter
 

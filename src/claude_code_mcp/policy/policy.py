@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
+from ..model.credential_rules import CredentialRule, parse_credential
+from ..model.host_rules import HostRule, parse_host_rule
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
@@ -125,8 +127,9 @@ class Profile(_Frozen):
     server does not start without it."""
     image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
     """The image of a container; it must be there already."""
-    network: Literal["host", "model"] = "host"
-    """What a sandbox can reach: what the `host` can, or only the `model`. Without a sandbox it must be `host`."""
+    network: Literal["host", "model"] | tuple[HostRule, ...] = "host"
+    """What a sandbox can reach: what the `host` can, only the `model`, or the model and a list of hosts. Without a
+    sandbox it must be `host`."""
     readable: tuple[str, ...] = ()
     """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
     writable: tuple[str, ...] = ()
@@ -137,6 +140,20 @@ class Profile(_Frozen):
     need, whatever they hold."""
     limits: Limits = Limits()
     resources: Resources = Resources()
+    credentials: tuple[CredentialRule, ...] = ()
+    """What is put into requests for listed hosts: the `[[credentials]]` of the file that are for this profile."""
+
+    @field_validator("network", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(parse_host_rule(entry) if isinstance(entry, str) else entry for entry in value)
+
+    @property
+    def hosts(self) -> tuple[HostRule, ...] | None:
+        """The hosts that a sandbox can reach; None where there is no list of them."""
+        return self.network if isinstance(self.network, tuple) else None
 
     @field_validator("allow", "deny", mode="before")
     @classmethod
@@ -170,7 +187,9 @@ class Profile(_Frozen):
     @model_validator(mode="after")
     def _network_needs_sandbox(self) -> "Profile":
         if self.network != "host" and self.isolation not in ("sandbox", "container"):
-            raise ValueError(f'network = "{self.network}" needs isolation = "sandbox"')
+            raise ValueError('network needs isolation = "sandbox", unless it is "host"')
+        if self.hosts is not None and self.isolation != "sandbox":
+            raise ValueError('a list of hosts as network needs isolation = "sandbox"')
         if self.isolation == "container" and self.image is None:
             raise ValueError('isolation = "container" needs an image')
         return self
@@ -258,10 +277,10 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    unknown = next((name for name in raw if name not in ("default", "profiles", "principals")), None)
+    unknown = next((name for name in raw if name not in ("default", "profiles", "principals", "credentials")), None)
     if unknown is not None:
         raise _error(where, unknown, "unknown entry")
-    profiles = _profiles(_table(raw, "profiles", where), where)
+    profiles = _with_credentials(_profiles(_table(raw, "profiles", where), where), raw.get("credentials", []), where)
     principals = {
         name: _named(profile, profiles, f"The policy file {where}: principals.{name}")
         for name, profile in _table(raw, "principals", where).items()
@@ -287,9 +306,57 @@ def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
     return profiles
 
 
+_CREDENTIAL: Mapping[str, type] = {"host": str, "header": str, "from": str, "prefix": str, "profiles": list}
+
+
+def _with_credentials(profiles: Mapping[str, Profile], entries: object, where: str) -> dict[str, Profile]:
+    """The profiles with the credentials that are for them: for hosts of their lists, and for profiles that an entry
+    names, if it names any."""
+    found = dict(profiles)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _error(where, "credentials", "must be a list of tables, [[credentials]]")
+    for number, entry in enumerate(entries):
+        name = f"credentials[{number}]"
+        credential = _credential(entry, name, where)
+        wanted = entry.get("profiles", [*profiles])
+        for profile in wanted:
+            _named(profile, profiles, f"The policy file {where}: {name}.profiles")
+        having = [profile for profile in wanted if _reaches(found[profile], credential)]
+        if not having:
+            raise _error(where, f"{name}.host", "no profile has this host in its list `network`")
+        for profile in having:
+            credentials = (*found[profile].credentials, credential)
+            found[profile] = found[profile].model_copy(update={"credentials": credentials})
+    return found
+
+
+def _credential(entry: Mapping[str, Any], name: str, where: str) -> CredentialRule:
+    for key, value in entry.items():
+        if key not in _CREDENTIAL:
+            raise _error(where, f"{name}.{key}", "unknown entry")
+        if not isinstance(value, _CREDENTIAL[key]):
+            raise _error(where, f"{name}.{key}", f"must be a {_CREDENTIAL[key].__name__}")
+    missing = next((key for key in ("host", "header", "from") if key not in entry), None)
+    if missing is not None:
+        raise _error(where, f"{name}.{missing}", "is missing")
+    try:
+        return parse_credential(entry["host"], entry["header"], entry["from"], entry.get("prefix"))
+    except ValueError as error:
+        raise _error(where, name, str(error)) from None
+
+
+def _reaches(profile: Profile, credential: CredentialRule) -> bool:
+    rule = credential.rule
+    return any(
+        other.covers_host(rule.host) or (rule.below and other.host.endswith(rule.host)) for other in profile.hosts or ()
+    )
+
+
 def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
     """The profile `base` with the fields of a table in their place; within `limits` and `resources`, each by itself."""
     fields = {key: value for key, value in entry.items() if key != "base"}
+    if "credentials" in fields:
+        raise _error(where, f"{name}.credentials", "belongs to the top of the file, as [[credentials]]")
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
         if isinstance(fields.get("limits"), dict):

@@ -271,6 +271,14 @@ class Tasks:
         task.record = ended
         self.publish(task)
 
+    def end_of(self, owner: str) -> None:
+        """Ends the tasks of an owner; those that wait for a turn end with it."""
+        for task in self._tasks.values():
+            if task.record.owner == owner and task.record.status not in ENDED and not task.cancelling:
+                task.cancelling = True
+                if task.record.session_id is None and task.run is not None:
+                    task.run.cancel()
+
     # -- requests ---------------------------------------------------------------------------------------------
 
     async def _get(self, context: Context, params: TaskParams) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..claude.model_access import CREDENTIALS_FILE
@@ -28,6 +29,7 @@ from ..claude.user_config import CONVERSATIONS, USER_SETTINGS
 from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
+from ..network.by_list import NetworkByList, command_before, interpreter_files
 from ..policy.policy import Profile
 from ..private_files import private_directory
 from ..processes import bubblewrap, container
@@ -84,6 +86,8 @@ class Enclosure:
     """The environment with the address and the credentials of the model, where the sandbox itself has none."""
     shares_directory: bool
     """Whether `config_dir` is that of the server's user."""
+    network: NetworkByList | None = None
+    """The hosts that it reaches through a proxy; None where the profile has no list."""
 
     def check(self, options: SessionOptions, cwd: str) -> None:
         """PermissionDenied for directories that cannot be given to a sandbox. Blocks on the disk."""
@@ -109,22 +113,36 @@ class Enclosure:
         files: Iterable[Path],
         scratch: Path,
         environment: Mapping[str, str],
-    ) -> AsyncIterator[tuple[Isolated, ModelSocket | None]]:
-        """The command that runs `argv` in the sandbox, where it sees `files`, and the socket through which it reaches
-        the model, if it has no network; that must be closed with the process. ProcessFailed if they cannot be had. If
-        the block fails, nothing of them is left."""
-        model = ModelSocket(self.credentials) if self.profile.network == "model" else None
+        *,
+        session_id: str | None = None,
+        connected: bool = True,
+    ) -> AsyncIterator[tuple[Isolated, contextlib.ExitStack]]:
+        """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
+        model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
+        no network and none of them. ProcessFailed if they cannot be had. If the block fails, nothing of them is
+        left."""
+        ways = contextlib.ExitStack()
         isolated: Isolated | None = None
         try:
             await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
             visible = [Mount.at(str(file)) for file in files]
-            if model is not None:
+            before: Sequence[str] = ()
+            if self.profile.network != "host" and connected:
+                model = ModelSocket(self.credentials)
+                ways.callback(model.close)
                 visible.append(Mount(INSIDE, str(await model.open(scratch))))
-            isolated = await asyncio.to_thread(self._isolate, argv, options, cwd, visible, scratch, environment)
-            yield isolated, model
+            if self.network is not None and connected:
+                way_out = self.network.way_out(session_id)
+                ways.callback(way_out.close)
+                visible += [Mount(target, source) for source, target in await way_out.open(scratch)]
+                visible += map(Mount.at, interpreter_files())
+                before = command_before()
+            reaches_host = self.profile.network == "host" and connected
+            isolate = partial(self._isolate, argv, before, options, cwd, visible, scratch, environment, reaches_host)
+            isolated = await asyncio.to_thread(isolate)
+            yield isolated, ways
         except BaseException as error:
-            if model is not None:
-                model.close()
+            ways.close()
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
             if isinstance(error, OSError):
                 raise ProcessFailed(f"The sandbox could not be made: {error}") from None
@@ -138,11 +156,13 @@ class Enclosure:
     def _isolate(
         self,
         argv: Sequence[str],
+        before: Sequence[str],
         options: SessionOptions,
         cwd: str,
         visible: Iterable[Mount],
         scratch: Path,
         environment: Mapping[str, str],
+        reaches_host: bool,
     ) -> Isolated:
         executable = os.path.realpath(argv[0])
         home = str(private_directory(self.place / "home"))
@@ -153,12 +173,12 @@ class Enclosure:
                 (*filter(None, directories), *mounts),
                 cwd=cwd,
                 environment=environment,
-                network=self.profile.network == "host",
+                network=reaches_host,
                 limits=ResourceLimits(**self.profile.resources.model_dump()),
                 # Claude Code's own sandbox cannot be made without writing to /proc.
                 nested=options.sandbox is not None,
             )
-            command = [executable, *argv[1:]]
+            command = [*before, executable, *argv[1:]]
             if self.profile.image is not None and self.profile.isolation == "container":
                 isolated = container.isolate(view, command, scratch, self.server_environment, self.profile.image)
             else:

@@ -11,10 +11,12 @@ What a sandboxed session sees of all this is in `enclosure.py`.
 import asyncio
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..claude.model_access import CREDENTIALS_FILE, PrincipalCredentials, sandbox_variables, withheld_proxies
 from ..claude.model_socket import ModelSocket, reachable_by_socket
@@ -22,6 +24,9 @@ from ..claude.user_config import USER_SETTINGS
 from ..claude_home import config_directory
 from ..config import Settings
 from ..errors import InvalidArgument, PermissionDenied
+from ..model.events import AuditEvent
+from ..network.by_list import NetworkByList
+from ..network.network_rules import NetworkRules
 from ..policy.policy import Policy, Profile, Resources
 from ..private_files import private_directory, replace_file
 from ..processes import bubblewrap, container
@@ -29,10 +34,14 @@ from ..processes.cgroups import GroupParent, find_parents
 from ..processes.limits import UNLIMITED, EnforcedLimits, ResourceLimits
 from ..state.session_records import LOCAL
 from .enclosure import Enclosure, ListedPaths
-from .protected_paths import protected_paths
+from .protected_paths import ProtectedPath, ProtectedPaths, protected_paths
 from .working_directory import default_directory
 
+if TYPE_CHECKING:
+    from ..network.interception import RunAuthority
+
 log = logging.getLogger(__name__)
+_NOT_LOOKED = "nobody has looked"
 
 PRINCIPALS = "principals"
 """The directory below the state directory that has one for each principal."""
@@ -67,8 +76,13 @@ class Home:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Every variable that may hold a secret of its sessions."""
-        return self.environment if self.enclosure is None else {**self.environment, **self.enclosure.credentials}
+        """Every variable that may hold a secret of its sessions; and, under names that say so, what the proxy of its
+        sandboxes puts into requests. Blocks on the disk."""
+        if self.enclosure is None:
+            return self.environment
+        network = self.enclosure.network
+        used = {} if network is None else network.secrets()
+        return {**self.environment, **self.enclosure.credentials, **used}
 
     @property
     def isolation(self) -> str:
@@ -96,13 +110,16 @@ class Homes:
         environment: Mapping[str, str],
         policy: Policy,
         principals: Collection[str] = (),
+        audit: Callable[[AuditEvent], None] = lambda _: None,
     ) -> None:
+        """`audit` is told what the proxies of sandboxes refuse, and which credentials they use."""
+        self._audit = audit
         self._settings = settings
         self._environment = environment
         self._policy = policy
         self._principals = frozenset(principals)
         self._credentials = PrincipalCredentials(settings.principal_credentials)
-        self._unavailable: str | None = "nobody has looked"
+        self._unavailable: str | None = _NOT_LOOKED
         self._no_container: dict[str, str | None] = {}
         """By image, why there can be no container of it."""
         self._groups: tuple[GroupParent, ...] = ()
@@ -117,26 +134,47 @@ class Homes:
     async def prepare(self) -> None:
         """Finds out whether there can be a sandbox; InvalidArgument if there must be one and cannot, or if the
         credentials of a principal cannot be read. Nothing is run for callers that need none."""
-        profiles = [self._policy.profile(name) for name in sorted(self._principals)] or [self._policy.default]
+        await self._check(self._principals)
+
+    async def objection(self, principal: str) -> str | None:
+        """Why a caller that was not there at the start cannot be served before a restart; None if it can."""
+        if not self.separate:
+            return "this server was started for one caller, whose sessions share the directory of its user"
+        try:
+            await self._check({principal})
+        except InvalidArgument as error:
+            return error.message
+        return None
+
+    async def _check(self, principals: Collection[str]) -> None:
+        profiles = [self._policy.profile(name) for name in sorted(principals)] or [self._policy.default]
+        # What there can be is found out once: what is true for the sessions that run must not change under them.
         for image in sorted({profile.image or "" for profile in profiles if profile.isolation == "container"}):
-            self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
+            if image not in self._no_container:
+                self._no_container[image] = await asyncio.to_thread(container.unavailable, self._environment, image)
             if self._no_container[image] is not None:
                 raise InvalidArgument(
                     f"The policy needs a container of {image}, and there can be none: {self._no_container[image]}.",
                     field="isolation",
                 )
         profiles_of_sandboxes = [profile for profile in profiles if profile.isolation in ("auto", "sandbox")]
-        if profiles_of_sandboxes:
+        if profiles_of_sandboxes and self._unavailable == _NOT_LOOKED:
             self._unavailable = await asyncio.to_thread(bubblewrap.unavailable, self._environment)
         if self._unavailable is not None:
             self._refuse_without(profiles_of_sandboxes, self._unavailable)
-        if any(profile.network == "model" for profile in profiles) and not reachable_by_socket(self._environment):
+        if any(profile.network != "host" for profile in profiles) and not reachable_by_socket(self._environment):
             raise InvalidArgument(
-                'network = "model" works with the API of Anthropic only, not with that of a cloud.', field="network"
+                'network = "model", or a list, works with the API of Anthropic only, not with that of a cloud.',
+                field="network",
             )
+        if any(profile.credentials for profile in profiles):
+            from ..network.credential_values import read_credential  # noqa: PLC0415 - few policies have any
+
+            for credential in {credential for profile in profiles for credential in profile.credentials}:
+                await asyncio.to_thread(read_credential, credential, self._environment)
         if self.separate and any(profile.isolation == "none" for profile in profiles):
             log.warning("callers whose profile says isolation = none can read what this server's user can read")
-        for name in filter(self._has_own, sorted(self._principals)):
+        for name in filter(self._has_own, sorted(principals)):
             await asyncio.to_thread(self._credentials.applied, self._environment, name)
         if any(profile.resources != Resources() for profile in profiles):
             self._groups = await asyncio.to_thread(find_parents)
@@ -173,13 +211,22 @@ class Homes:
 
     def _check_layout(self, profiles: Collection[Profile]) -> None:
         """InvalidArgument if what a profile gives to its sessions holds something of the operator's. Blocks."""
-        protected, directory = protected_paths(self._settings, self._environment), default_directory(self._settings)
+        protected, directory = self._protected(self._environment), default_directory(self._settings)
         for profile in profiles:
             problem = ListedPaths.of(profile, directory, self._environment).problem(protected)
             if problem is not None:
                 raise InvalidArgument(f"{problem} {_WAY_OUT}", field="roots")
         for name in withheld_proxies(self._environment, [name for each in profiles for name in each.environment]):
             log.warning("sessions in a sandbox do not get %s, which has a password in it", name)
+
+    def _protected(self, *environments: Mapping[str, str]) -> ProtectedPaths:
+        """What is the operator's, the files with credentials that proxies use included. Blocks on the disk."""
+        found = protected_paths(self._settings, *environments)
+        profiles = (self._policy.default, *self._policy.principals.values())
+        sources = {rule.source for profile in profiles for rule in profile.credentials}
+        files = [source.removeprefix("file:") for source in sources if source.startswith("file:")]
+        paths = [ProtectedPath(os.path.abspath(os.path.expanduser(file)), "a credential") for file in files]
+        return replace(found, paths=(*found.paths, *paths))
 
     # -- one caller -------------------------------------------------------------------------------------------
 
@@ -198,7 +245,7 @@ class Homes:
         if self.is_plain(owner):
             return Home.of_user(environment)
         user_dir, place = config_directory(environment), self._place(owner)
-        protected = protected_paths(self._settings, self._environment, environment)
+        protected = self._protected(self._environment, environment)
         config_dir, login = user_dir, None
         if self._has_own(owner):
             config_dir = str(place / "claude")
@@ -215,12 +262,30 @@ class Homes:
             self._environment,
             environment,
             shares_directory=not self._has_own(owner),
+            network=self._network(owner),
         )
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
-        if enclosure.profile.network == "model":
+        if enclosure.profile.network != "host":
             variables |= ModelSocket(environment).variables()
+        if enclosure.network is not None:
+            variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
         return Home(config_dir, variables, self._has_own(owner), login, enclosure, self._limits(owner))
+
+    def _network(self, owner: str) -> NetworkByList | None:
+        profile = self._policy.profile(owner)
+        if profile.hosts is None:
+            return None
+        rules = NetworkRules(profile.hosts, profile.credentials)
+        authority = self._authority if rules.credentials else None
+        return NetworkByList(rules, self._environment, authority, self._audit, owner)
+
+    @cached_property
+    def _authority(self) -> "RunAuthority":
+        """Made for the first that has a credential, for all of this run."""
+        from ..network.interception import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+
+        return RunAuthority()
 
     def _isolated(self, owner: str) -> bool:
         profile = self._policy.profile(owner)
@@ -232,7 +297,7 @@ class Homes:
 
     def _is_isolated(self, profile: Profile) -> bool:
         if profile.isolation == "container":
-            return self._no_container.get(profile.image or "", "nobody has looked") is None
+            return self._no_container.get(profile.image or "", _NOT_LOOKED) is None
         return profile.isolation != "none" and self._unavailable is None
 
     def _limits(self, owner: str) -> EnforcedLimits:

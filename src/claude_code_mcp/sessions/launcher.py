@@ -157,8 +157,10 @@ class Launcher:
                 options=ChildOptions(limits=self.home.limits),
             )
         scratch = scratch_path(mark)
-        entered = self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch, environment)
-        async with entered as (isolated, model):
+        entered = self.home.enclosure.entered(
+            argv, options, launch.cwd, command.files, scratch, environment, session_id=start.session_id
+        )
+        async with entered as (isolated, ways):
             process = await ClaudeProcess.start(
                 listener,
                 isolated.argv,
@@ -168,8 +170,7 @@ class Launcher:
                 scratch=scratch,
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
-        if model is not None:
-            process.exited.add_done_callback(lambda _: model.close())
+        process.exited.add_done_callback(lambda _: ways.close())
         return process
 
     def _final_options(self, launch: Launch) -> SessionOptions:

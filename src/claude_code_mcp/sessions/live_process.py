@@ -100,7 +100,7 @@ def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> 
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
         rules=granted_rules(granted),
         hooks=deps.gate.hooks(owner.owner),
-        variables=deps.gate.variables(owner.owner),
+        variables=deps.gate.variables(owner.owner, deps.launcher.environment),
     )
 
 

@@ -15,8 +15,9 @@ from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
 from ..model.options import SessionOptions
 from ..model.question import Answer, QuestionKind, kind_of
 from ..policy.admission import Admission, within
+from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, Policy
-from ..policy.rules import Decision, ToolCall, Verdict, judge
+from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge
 from ..processes.environment import expand_home
 from ..state.spending import Spending
 
@@ -94,10 +95,16 @@ class PolicyEnforcer:
         """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""
         self._admission(owner).check_prompt("prompt", prompt, cwd)
 
-    def variables(self, owner: str) -> dict[str, str]:
-        """Variables for the owner's processes. Where reading is limited, Claude Code must not read files that are
-        mentioned with `@` by itself, wherever the mention comes from: it then tells the model to use its tools."""
-        return dict(_NO_MENTIONS) if self._policy.profile(owner).limits_reading else {}
+    def variables(self, owner: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables for the owner's processes, which otherwise have this environment.
+
+        Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
+        mention comes from: it then tells the model to use its tools. Where commands are denied, git must run nothing
+        when it is asked about the state of a repository.
+        """
+        profile = self._policy.profile(owner)
+        mentions = _NO_MENTIONS if profile.limits_reading else {}
+        return {**mentions, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
 
     def turn_time(self, seconds: float | None, owner: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""
@@ -214,7 +221,11 @@ class PolicyEnforcer:
         return {"PreToolUse": [{"matcher": None, "hookCallbackIds": [_HOOK_ID]}]}
 
     def vet(self, owner: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions."""
+        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
+
+        Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
+        Claude Code then offers no allowance for the session.
+        """
         hook_input = request.get("input")
         call = hook_input if isinstance(hook_input, Mapping) else {}
         tool_input = call.get("tool_input")
@@ -223,8 +234,8 @@ class PolicyEnforcer:
         )
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
-        if verdict.decision is Decision.ASK and not verdict.clear:
-            return _hook_reply("ask", "It cannot be told that nothing denied is in it.")
+        if verdict.decision is Decision.ASK and verdict.doubt:
+            return _hook_reply("ask", f"The policy of this server denies some commands, and {verdict.doubt}.")
         return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------

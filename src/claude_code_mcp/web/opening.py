@@ -56,6 +56,7 @@ class Consoles:
             host_allowed=host_check(self._service.settings, address),
         )
         self._made.append(made)
+        self.push.knows = accounts.has
         self.push.serve_at(made.url)
         return made
 
@@ -86,7 +87,7 @@ class ConsolePort:
         self._consoles = consoles
         self._service = service
         settings = service.settings
-        self._accounts = Accounts(dict, None, by_socket=True, by_token=False)
+        self._accounts = Accounts(None, by_socket=True)
         self._file = settings.state_dir / "web" / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         self._opening = asyncio.Lock()
         self._server: HttpServer | None = None

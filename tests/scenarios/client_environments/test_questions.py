@@ -105,7 +105,7 @@ async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
     assert (await watching).data["result"] == "done"
 
 
-@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+@pytest.mark.parametrize("mode", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
 async def test_a_client_that_comes_back_finds_its_session_and_its_question(
     server: Server, make_place: MakePlace, mode: str
 ) -> None:

@@ -42,6 +42,7 @@ def home_of(process: psutil.Process) -> str | None:
         return None
 
 
+@pytest.mark.soak  # in a conversation: test_its_host_answers_the_form
 @ON_STDIO
 def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environment: dict[str, str]) -> None:
     inner = script("Count.", tool("Bash", command="echo $((6*7)) > answer"), text("The inner session has it."))

@@ -238,7 +238,7 @@ async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the
     service = await start_service(policy=policy(sandbox, **({} if rooted else {"roots": None})))
     secret = sandbox.root / "outside"
     secret.write_text("of the operator")
-    # What the session configures would run in git: it reaches no more there than the session itself.
+    # What the session configures does not run in the server's git, not even in the sandbox.
     spy = f"cat {secret} > {repo}/.git/stolen; cat"
     command = (
         "git config user.name X; git config user.email x@y; echo 1 > new; git add new; git commit -q -m new; "
@@ -249,8 +249,11 @@ async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the
     assert outcome.result == "done"
     assert git(session.cwd, "log", "-1", "--format=%s") == "new"
     assert "+2" in await service.work.diff(session.id)
+    with pytest.raises(InvalidArgument, match="filters"):
+        await service.work.merge(session.id, "The rest")
+    git(repo, "config", "--remove-section", "filter.spy")
     await service.work.merge(session.id, "The rest")
     assert (repo / "new").read_text() == "2\n"
-    assert (repo / ".git" / "stolen").read_text() == ""
+    assert not (repo / ".git" / "stolen").exists()
     await service.work.discard(session.id, None)
     assert git(repo, "worktree", "list").count("\n") == 0

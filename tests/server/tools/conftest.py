@@ -1,7 +1,7 @@
 """A client in the same process as the server: the tools as a caller sees them, the engine within reach."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 from tests.conftest import StartService
 from tests.sessions.support import streams, until
+from tests.support.clock import stopped_clock
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -105,6 +106,24 @@ async def while_it_speaks(caller: "Caller", call: "asyncio.Future[Any]") -> Sess
     await until(session, lambda: streams(session))
     assert not call.done()
     return session
+
+
+async def time_runs_out(
+    caller: "Caller",
+    call: Coroutine[Any, Any, types.CallToolResult],
+    when: Callable[[Session], bool],
+    seconds: float = 4.0,
+) -> types.CallToolResult:
+    """The result of a call whose time is over at this point of its turn, however long it took to come there."""
+    arrival = Arrival()
+    caller.service.observe(arrival)
+    with stopped_clock() as clock:
+        calling = asyncio.ensure_future(call)
+        await arrival.came.wait()
+        (session,) = caller.service.sessions()
+        await until(session, lambda: when(session))
+        await clock.advance(seconds)
+    return await calling
 
 
 @dataclass

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from claude_code_mcp.model.events import Partial, PartialRun
 from claude_code_mcp.model.states import State
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import fail, parallel, script, stall, text, tool
+from tests.server.tools.conftest import time_runs_out
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
@@ -121,10 +124,17 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
     assert len(caller.listener.received) == notifications
 
 
+def speaks(session: Session) -> bool:
+    return any(
+        item.kind == "text" and item.text for item in session.log.after(0) if isinstance(item, Partial | PartialRun)
+    )
+
+
 async def test_the_time_limit_returns_what_there_is(start_caller: StartCaller) -> None:
     caller: Caller = await start_caller(max_execution_time_ms=4000)
     prompt = script("Work", tool("Bash", command="echo so far"), stall("and"))
-    result = await caller.call("claude_code_query", prompt=prompt, options={"allowedTools": ["Bash"]})
+    call = caller.call("claude_code_query", prompt=prompt, options={"allowedTools": ["Bash"]})
+    result = await time_runs_out(caller, call, speaks)  # which it does behind its tool
     assert result.is_error
     bundle = result.structured_content
     assert bundle is not None

@@ -96,6 +96,8 @@ class Push:
         self._loop = asyncio.get_running_loop()
         self.base = ""
         """The address of the page, once there is one."""
+        self.knows: Callable[[str], bool] = lambda _: True
+        """Whether a principal may still sign in: one who was removed is told nothing."""
         self._unread: deque[_Unread] = deque(maxlen=_MOST_UNREAD)
         self._reading: asyncio.Task[None] | None = None
         self._outboxes: dict[tuple[str, str], _Outbox] = {}
@@ -211,9 +213,9 @@ class Push:
     def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._service.start_task(work)
 
-    def is_wanted(self, notice: Notice) -> bool:
-        """Whether anybody still wants to know: an answered question is no news."""
-        if time.time() >= notice.expires_at:
+    def is_wanted(self, principal: str, notice: Notice) -> bool:
+        """Whether the principal still is to know: an answered question is no news."""
+        if time.time() >= notice.expires_at or not self.knows(principal):
             return False
         if notice.question_id is None:
             return True
@@ -312,7 +314,7 @@ class _Outbox:
 
     async def _deliver(self, receiver: Receiver, waiting: Waiting) -> None:
         principal, attempt = waiting.principal, 0
-        while self._push.is_wanted(waiting.notice):
+        while self._push.is_wanted(principal, waiting.notice):
             wait = None
             try:
                 reply = await self._push.send(principal, receiver, waiting.notice, waiting.delivery_id)
