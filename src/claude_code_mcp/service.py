@@ -41,7 +41,7 @@ from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
 from .sessions.images import read_images
 from .sessions.launcher import default_directory
-from .sessions.mcp_bridge import McpServerHost, expand_prompt
+from .sessions.mcp_bridge import McpServerHost, expand_prompt, usable_servers
 from .sessions.messages import WhenBusy
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
@@ -128,6 +128,7 @@ class Service:
             redact=self._redactor.data,
             notice=self._on_event,
             moved=self._on_moved,
+            known=lambda session_id: self._sessions.known(session_id) is not None,
         )
         self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts)
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
@@ -232,7 +233,8 @@ class Service:
             if host is None:
                 return text
             caller = f"session:{session.id}"
-            expanded = await expand_prompt(host, text, session.options.hub_servers, caller, session.cwd)
+            servers = usable_servers(host, session.options.hub_servers, session.deps.gate, session.owner)
+            expanded = await expand_prompt(host, text, servers, caller, session.cwd)
         if expanded != text:
             session.deps.gate.check_prompt(expanded, session.cwd, session.owner)
         return expanded

@@ -90,6 +90,11 @@ class ClaudeProcess:
         """The ids of the user messages whose turn has not ended."""
         return self._protocol.unfinished
 
+    @property
+    def open_requests(self) -> int:
+        """How many of its requests wait for our answer."""
+        return len(self._protocol.owed)
+
     # -- speaking ---------------------------------------------------------------------------------------------
 
     def send(self, text: str, message_id: str, *, images: Sequence[Image] = (), later: bool = False) -> None:
@@ -185,7 +190,7 @@ class ClaudeProcess:
     def _deliver(self, frame: Frame) -> None:
         if self._traced:
             log.debug("<- process %d %s", self.pid, describe(frame))
-        if frame.__class__ is ControlResponse:
+        if frame.__class__ is ControlResponse and self._protocol.was_asked(frame.id):
             self._take_reply(frame)
             return
         try:
@@ -194,6 +199,7 @@ class ClaudeProcess:
             log.exception("a frame of process %s could not be handled", self._mark)
 
     def _take_reply(self, frame: ControlResponse) -> None:
+        """Nothing happens where nobody waits any more: it came too late, or is the second one."""
         reply = self._replies.pop(frame.id, None)
         if reply is None or reply.done():
             return

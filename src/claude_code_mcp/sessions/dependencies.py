@@ -116,5 +116,7 @@ class SessionDeps:
     """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
+    known: Callable[[str], bool]
+    """Whether a session with this id is in memory, whoever's it is."""
     directory: str | None = None
     """Where the client is, from which relative paths start; None: where this server is."""

@@ -10,9 +10,11 @@ arrive after `leave` are discarded, except for the costs in a result.
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
@@ -21,13 +23,15 @@ from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
-from ..model.usage import Totals, Usage
+from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
+from ..store.session_records import LOCAL, id_is_known
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
+from .frame_claims import FrameClaims
 from .launcher import Launch
-from .mcp_bridge import McpBridge
+from .mcp_bridge import McpBridge, usable_servers
 from .slots import SlotHolder
 
 log = logging.getLogger(__name__)
@@ -146,7 +150,9 @@ class LiveProcess:
         """What it may spend in dollars; None if that is not limited."""
         self.spent_before = 0.0
         """What its session had spent when it was started."""
-        self._totals = Totals()
+        self._began_at = time.time()
+        self.claims = FrameClaims(owner.id)
+        """What its frames are compared with."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
         self._hosting = AsyncExitStack()
@@ -159,7 +165,7 @@ class LiveProcess:
             return None
         return McpBridge(
             host,
-            owner.options.hub_servers,
+            partial(usable_servers, host, owner.options.hub_servers, self._deps.gate, owner.owner),
             f"session:{owner.id}",
             owner.cwd,
             self._deps.start_task,
@@ -195,7 +201,7 @@ class LiveProcess:
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
         start, used = await asyncio.to_thread(self._look_at_disk)
-        self._totals = Totals(used)
+        self.claims.resumed_with(used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.spent_usd
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
@@ -267,14 +273,14 @@ class LiveProcess:
     # -- what the process reports -----------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        """Passes a frame on. After `leave` only results count, for what they cost."""
-        if isinstance(frame, Result):
-            frame.usage = self._totals.used_by(frame.raw)
-        elif not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
+        """Passes a frame on, to be judged by whoever has the process. After `leave` only results count, for what they
+        cost."""
+        if not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
             self.ran_hooks = True
         if self._closing is None:
             self._frames.frame_received(frame)
         elif isinstance(frame, Result):
+            frame.usage = self.claims.late_usage(frame)
             self._lifecycle.late_result(frame)
 
     def process_ended(self, exit_: Exit) -> None:
@@ -290,6 +296,20 @@ class LiveProcess:
         self.conversation_reset = False
         self.budget_outdated = self.budget is not None
         self._leases.append(self._deps.stores.leases.take(session_id))
+
+    def why_taken(self, session_id: str) -> str | None:
+        """Why the session cannot go on under another id; None if nobody has it or ever had it. Reads the disk: this is
+        asked once in the life of a conversation, and must still be true when the session moves."""
+        deps = self._deps
+        if deps.known(session_id) or id_is_known(deps.settings.state_dir, session_id):
+            return "it belongs to a session of this server"
+        old = deps.stores.transcripts.began_before(session_id, self._began_at)
+        return "it has a conversation already" if old else None
+
+    @property
+    def runs_as_user(self) -> bool:
+        """Whether its commands can do whatever the user of this server can, who is also the one that it works for."""
+        return self._owner.owner == LOCAL and self._deps.launcher.home.enclosure is None
 
     # -- end --------------------------------------------------------------------------------------------------
 
@@ -379,6 +399,11 @@ class CurrentProcess:
             process.answer(request_id, body)
         elif process is not None:
             process.refuse(request_id, "the question was withdrawn")
+
+    def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
+        """A question about a tool use was answered: with the input that it may run with, None if it may not."""
+        if self.live is not None:
+            self.live.claims.use_answered(use_id, tool, tool_input)
 
     def leave(self) -> None:
         """Has the process closed, if there is one. The session can be resumed afterwards."""

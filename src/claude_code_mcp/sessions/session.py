@@ -101,7 +101,9 @@ class Session:
         goes on."""
         self._messages = MessageQueue()
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
-        self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
+        self._questions = SessionQuestions(
+            self, deps.broker, deps.gate, self._process.reply, self._process.use_answered
+        )
         parts = SessionParts(
             self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
         )

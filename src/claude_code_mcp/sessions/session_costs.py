@@ -6,7 +6,7 @@ from typing import Any
 
 from ..claude.frames import Conversation, Result
 from ..model.outcome import Outcome, read_outcome
-from ..model.usage import ModelUsage, Usage, read_number
+from ..model.usage import UNNAMED, ModelUsage, Usage, read_number
 
 _PRICES = {
     "input_tokens": 15.0,
@@ -30,6 +30,8 @@ class SessionCosts:
         """The CLI's time with the API at the last result."""
         self._answers: dict[str, tuple[str, Mapping[str, Any], int]] = {}
         """Model, usage and size in bytes of every answer of the model since the last result, by message id."""
+        self._uncovered = ModelUsage()
+        """The tokens of answers before it that results have not claimed so far."""
 
     def start_api_time(self, api_ms: int) -> None:
         """Where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at 0."""
@@ -38,6 +40,10 @@ class SessionCosts:
     def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
         """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
         outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage)
+        # A result that claims fewer tokens than the answers before it used, as one of a turn beside a subagent may,
+        # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
+        announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
+        self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
         self._answers.clear()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
@@ -54,15 +60,18 @@ class SessionCosts:
             self._answers[message_id] = str(message.get("model")), usage, size + frame.size
 
     def lost_usage(self) -> Usage:
-        """What was used since the last result, by a process that died before it reported its cost.
+        """What was used and in no result, by a process that died or was ended before it reported its cost.
 
         The output is estimated from its size, and the highest list price is assumed: a turn that ends its own process
         must not be cheaper than one that does not.
         """
         lost = Usage()
+        if self._uncovered != ModelUsage():
+            lost += Usage({UNNAMED: _priced(self._uncovered)})
         for model, usage, size in self._answers.values():
-            lost += Usage({model: _estimate(usage, size)})
+            lost += Usage({model: _priced(_tokens(usage, size))})
         self._answers.clear()
+        self._uncovered = ModelUsage()
         return lost
 
     def add(self, usage: Usage) -> None:
@@ -70,14 +79,22 @@ class SessionCosts:
         self.spent_usd += usage.cost_usd
 
 
-def _estimate(usage: Mapping[str, Any], size: int) -> ModelUsage:
-    tokens = {name: int(read_number(usage, name)) for name in _PRICES}
-    tokens["output_tokens"] = max(tokens["output_tokens"], size // _BYTES_PER_TOKEN)
-    cost = sum(count * _PRICES[name] for name, count in tokens.items()) / 1e6
+def _tokens(usage: Mapping[str, Any], size: int = 0) -> ModelUsage:
+    """What an answer says that it used; with its size in bytes, at least the output that it has."""
+    counts = {name: int(read_number(usage, name)) for name in _PRICES}
     return ModelUsage(
-        tokens["input_tokens"],
-        tokens["output_tokens"],
-        tokens["cache_read_input_tokens"],
-        tokens["cache_creation_input_tokens"],
-        cost,
+        counts["input_tokens"],
+        max(counts["output_tokens"], size // _BYTES_PER_TOKEN),
+        counts["cache_read_input_tokens"],
+        counts["cache_creation_input_tokens"],
     )
+
+
+def _priced(tokens: ModelUsage) -> ModelUsage:
+    cost = (
+        tokens.input_tokens * _PRICES["input_tokens"]
+        + tokens.output_tokens * _PRICES["output_tokens"]
+        + tokens.cache_read_tokens * _PRICES["cache_read_input_tokens"]
+        + tokens.cache_creation_tokens * _PRICES["cache_creation_input_tokens"]
+    )
+    return replace(tokens, cost_usd=cost / 1e6)

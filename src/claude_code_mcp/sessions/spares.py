@@ -13,18 +13,20 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart
 from ..claude.frames import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..claude_home import config_directory
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
 from ..processes.child import Exit
 from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
+from .mcp_bridge import usable_servers
 from .record_writer import StartTask
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ _WARM_UPS = 3
 """How often a spare is made to put a request to the model together, which is not sent: it gets faster at that."""
 _MOST_FRAMES = 1000
 _MOST_UNSUITED = 100
+_GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
 class SparedSession(Protocol):
@@ -56,8 +59,9 @@ class SparedSession(Protocol):
 async def launch_like(session: SparedSession) -> Launch:
     """What a process of the session would be started with now."""
     async with session.deps.hosted() as host:
-        servers = host.offered(session.options.hub_servers) if host is not None else ()
-    return launch_of(session, session.deps, servers)
+        wanted = session.options.hub_servers
+        servers = usable_servers(host, wanted, session.deps.gate, session.owner) if host is not None else {}
+    return launch_of(session, session.deps, tuple(servers))
 
 
 class Spare:
@@ -184,7 +188,7 @@ class Spare:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
             if frame.subtype == "mcp_message" and self._live.bridge is not None:
-                self._live.bridge.forward(process, frame)
+                self._live.bridge.forward(process, frame, partial(_permit_greeting, frame))
             else:
                 process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
 
@@ -192,6 +196,15 @@ class Spare:
 
     async def form_requested(self, server: str, form: Raw) -> Raw:
         return {"action": "cancel"}
+
+
+async def _permit_greeting(frame: ControlRequest) -> None:
+    """PermissionDenied for everything but what Claude Code asks of a server before its first message: a process that
+    has no session calls nothing."""
+    message = frame.request.get("message")
+    method = str(message.get("method") or "") if isinstance(message, dict) else ""
+    if not method.endswith("/list") and method not in _GREETING:
+        raise PermissionDenied("Nobody has begun a session here.")
 
 
 class Spares:

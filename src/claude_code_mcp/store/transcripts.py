@@ -6,11 +6,13 @@ call them from a thread.
 """
 
 import contextlib
+import itertools
 import os
 import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_nonblocki
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
+_FIRST_LINES = 1000
+"""Among these is one with a time: a transcript begins with a few that say how the session is set up."""
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -100,6 +104,15 @@ class Transcripts:
         if path is None or not _has_message(path):
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
+
+    def began_before(self, session_id: str, moment: float) -> bool:
+        """Whether there is a conversation with this id that was begun before a moment (Unix seconds): it was not
+        written to since, or its first line with a time is older."""
+        path = self.path_of(session_id)
+        file = look_at(str(path)) if path is not None else None
+        if path is None or file is None:
+            return False
+        return file.mtime_ns / 1e9 < moment or _first_time(path, moment) < moment
 
     def is_written(self, session_id: str, cwd: str, message_id: str, size: int) -> bool:
         """Whether one look at the end of its transcript shows a message that the process has just reported, and that is
@@ -195,6 +208,14 @@ def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
 
 def _has_message(path: Path) -> bool:
     return any(line.get("type") in ("user", "assistant") for line in read_lines(path))
+
+
+def _first_time(path: Path, otherwise: float) -> float:
+    """When the first line of a transcript was written that says so; one that has just been begun may have none."""
+    for line in itertools.islice(read_lines(path), _FIRST_LINES):
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.fromisoformat(str(line.get("timestamp"))).timestamp()
+    return otherwise
 
 
 def _cwd(path: Path) -> str | None:
