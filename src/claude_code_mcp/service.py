@@ -39,7 +39,7 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
-from .sessions.images import read_images
+from .sessions.images import allowed_path, read_images
 from .sessions.launcher import default_directory
 from .sessions.mcp_bridge import McpServerHost, expand_prompt, usable_servers
 from .sessions.messages import WhenBusy
@@ -588,7 +588,7 @@ def _elsewhere(session_id: str) -> SessionBusy:
 
 
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:
-    return await asyncio.to_thread(read_images, sources, session.image_path) if sources else ()
+    return await asyncio.to_thread(read_images, sources, lambda path: allowed_path(session, path)) if sources else ()
 
 
 def _require_text(field: str, text: str) -> None:

@@ -19,6 +19,7 @@ from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
 from .frames import ControlResponse, Frame, Raw, describe
+from .model_socket import ModelTraffic
 from .protocol import ControlProtocol
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ class ClaudeProcess:
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
         self._settled: asyncio.Event = asyncio.Event()
+        self.traffic: ModelTraffic | None = None
+        """What it sends to the model, where this server carries that."""
         self._held: deque[Callable[[], None]] | None = None
         self.exited = self._child.exited
         """Done once the process is gone and everything it said was handed over."""

@@ -9,9 +9,12 @@ import binascii
 import os
 import stat
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, PermissionDenied
 from ..model.image import MEDIA_TYPES, Image, media_type
+from ..model.options import SessionOptions
+from .dependencies import SessionDeps
 
 _MOST_IMAGES = 20
 _LARGEST = 5 << 20
@@ -38,6 +41,24 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
             raise InvalidArgument(f"images: all together have more than {_LARGEST_TOGETHER >> 20} MiB.", field="images")
         images.append(Image(kind, base64.b64encode(data).decode("ascii")))
     return tuple(images)
+
+
+class ImageReader(Protocol):
+    """The session that the images are for."""
+
+    cwd: str
+    owner: str
+    options: SessionOptions
+    deps: SessionDeps
+
+
+def allowed_path(session: ImageReader, path: str) -> str:
+    """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
+    resolved = session.deps.gate.readable("images", path, session.cwd, session.owner)
+    enclosure = session.deps.launcher.home.enclosure
+    if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
+        raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+    return resolved
 
 
 def _decoded(field: str, url: str) -> bytes:

@@ -156,6 +156,7 @@ class Launcher:
                 listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
             )
         if model is not None:
+            process.traffic = model.traffic
             process.exited.add_done_callback(lambda _: model.close())
         return process
 

@@ -23,6 +23,7 @@ from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
+from ..model.prices import at_least
 from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
@@ -57,12 +58,20 @@ class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
     @property
     def spent_usd(self) -> float: ...
 
+    @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside that."""
+
 
 class LifecycleListener(Protocol):
     """Told what becomes of the process, from the event loop; of nothing but a late result once it was left."""
 
-    def process_started(self, pid: int, api_ms: int) -> None:
-        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`."""
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`; `carried` says
+        whether `traffic_counted` will be called."""
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """An answer of the model to this process, or to something that it started, has used so much."""
 
     def process_ready(self) -> None:
         """It takes messages from now on."""
@@ -212,8 +221,30 @@ class LiveProcess:
             # `_close` finds it in `self.process` and stops it.
             self.process = await spawning
             raise
-        self._lifecycle.process_started(self.process.pid, start.api_ms)
+        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
         return self.process, launch
+
+    def _follow_traffic(self, process: ClaudeProcess) -> bool:
+        """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""
+        if process.traffic is None:
+            return False
+        process.traffic.counted = self._traffic_counted
+        process.traffic.why_refused = self._why_model_is_refused
+        return True
+
+    def _traffic_counted(self, usage: Usage) -> None:
+        self._lifecycle.traffic_counted(usage)
+
+    def _why_model_is_refused(self) -> str | None:
+        """Claude Code keeps to its budget by itself; a command of the session that asks the model does not."""
+        if self._closing is not None:
+            return "The session is being closed."
+        left, process = self._owner.process_budget, self.process
+        if left is None or process is None or process.traffic is None:
+            return None
+        unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
+        spent = self._owner.uncharged_usd + unfinished >= left
+        return "The budget of this session is spent." if spent else None
 
     def _look_at_disk(self) -> tuple[ConversationStart, Usage]:
         """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
@@ -256,7 +287,7 @@ class LiveProcess:
             self.process = None
             await self._start()
             return
-        self._lifecycle.process_started(process.pid, 0)
+        self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
         for frame in earlier:
             self._frames.frame_received(frame)
         self.ready = True
@@ -364,6 +395,8 @@ class CurrentProcess:
         self.starting = asyncio.Lock()
         """Held while a process is being made, by a message or by a turn that has lost its process."""
         self._previous: LiveProcess | None = None
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a process is left, before it is stopped."""
         self._log = log
         self._events = events
         self._make = make
@@ -377,6 +410,12 @@ class CurrentProcess:
     def pid(self) -> int | None:
         process = self.process
         return process.pid if process is not None else None
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether the model is answering it, as far as this server carries that."""
+        process = self.process
+        return process is not None and process.traffic is not None and process.traffic.open_requests > 0
 
     @property
     def ready(self) -> bool:
@@ -413,6 +452,7 @@ class CurrentProcess:
         live.leave()
         self._previous = live
         self._events.process_left()
+        self.on_left()
         if live.conversation_reset:
             # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
             # with the next message, so the session goes on under an id of our own.

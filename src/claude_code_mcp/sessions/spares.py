@@ -22,6 +22,7 @@ from ..claude.user_config import Registration, take_registration
 from ..claude_home import config_directory
 from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
+from ..model.usage import Usage
 from ..processes.child import Exit
 from .dependencies import SessionDeps
 from .launcher import Launch
@@ -70,6 +71,7 @@ class Spare:
     used_at = 0.0
     """It makes room before any session does."""
     spent_usd = 0.0
+    uncharged_usd = 0.0
 
     def __init__(self, like: SparedSession) -> None:
         self.id = str(uuid.uuid4())
@@ -149,7 +151,9 @@ class Spare:
 
     # -- the listener of its process --------------------------------------------------------------------------
 
-    def process_started(self, pid: int, api_ms: int) -> None: ...
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None: ...
+
+    def traffic_counted(self, usage: Usage) -> None: ...
 
     def process_ready(self) -> None:
         self.deps.start_task(self._warm_up())

@@ -19,6 +19,7 @@ from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, Turn
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
+from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
@@ -115,6 +116,7 @@ class TurnRunner:
         self._questions = parts.questions
         self._questions.on_settled = self.question_settled
         self._process = parts.process
+        self._process.on_left = self.process_left
         self._crash = Outcome(OutcomeCode.CRASHED)
         """The outcome of messages that turn out to have been read by a process which crashed."""
 
@@ -404,9 +406,26 @@ class TurnRunner:
 
     # -- the process ------------------------------------------------------------------------------------------
 
-    def process_started(self, pid: int, api_ms: int) -> None:
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        self._costs.process_started(carried=carried)
         self._costs.start_api_time(api_ms)
         self._session.log.append(ProcessChanged("started", pid))
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """Without a turn it is charged at once: no result need ever come."""
+        self._costs.count(usage)
+        if self.current is None:
+            self._charge_unclaimed(final=False)
+
+    def process_left(self) -> None:
+        """What the process has used and not claimed until now is charged; a late claim is not charged again."""
+        self._charge_unclaimed(final=True)
+
+    def _charge_unclaimed(self, *, final: bool) -> None:
+        usage = self._costs.unclaimed_usage(final=final)
+        if usage.cost_usd > 0:
+            self._costs.add(usage)
+            self._session.log.append(Spent(usage))
 
     def process_ready(self) -> None:
         if self._state.state is State.STARTING:
