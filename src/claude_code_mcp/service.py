@@ -56,7 +56,7 @@ from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
 from .store.session_records import LOCAL
 from .store.spending import Spending
-from .store.transcripts import is_session_id
+from .store.transcripts import ProjectFolders, is_session_id
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +106,7 @@ class Service:
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir), guarded)
         self._homes = Homes(self.settings, self._environment, policy, principals)
+        self._linked_folders = not principals and policy.profile(LOCAL).isolation == "none"
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
@@ -113,13 +114,14 @@ class Service:
         settings = self.settings
         self._broker = Broker(settings.permission_timeout, self._redactor.data)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
+        projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
         self._slots = Slots(
             settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
         )
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
-            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data),
+            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects),
             broker=self._broker,
             slots=self._slots,
             gate=self._enforcer,

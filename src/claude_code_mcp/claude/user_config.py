@@ -9,8 +9,9 @@ that process is killed, and its number may belong to another one by then. Functi
 import contextlib
 import json
 import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import Any
 
 import psutil
 
+from ..beneath import entries_at, open_at, remove_at
 from ..claude_home import user_file
 from ..model.mcp_servers import is_this_server
-from ..private_files import open_private, read_regular
+from ..private_files import read_regular
 from ..processes.leftovers import runs_no_code, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
@@ -87,7 +89,7 @@ _CLOCK_SLACK = 5.0
 
 def process_with(session_id: str, config_dir: str) -> int | None:
     """The number of a living process that has this session open, None if there is none."""
-    for path in Path(config_dir, "sessions").glob("*.json"):
+    for path in _registrations(config_dir, lambda name: name.endswith(".json")):
         entry = _read(path)
         pid = entry.get("pid")
         if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
@@ -106,7 +108,7 @@ class Registration:
         for path, content in self.files.items():
             with (
                 contextlib.suppress(OSError),
-                open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
+                open(open_at(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
             ):
                 file.write(content)
 
@@ -116,16 +118,34 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
     finds it there. Nothing is taken where there is no such entry."""
     pid = process_with(session_id, config_dir)
     files: dict[Path, bytes] = {}
-    for path in Path(config_dir, "sessions").glob(f"{pid}.*") if pid is not None else ():
+    for path in _registrations(config_dir, lambda name: name.startswith(f"{pid}.")) if pid is not None else ():
         with contextlib.suppress(OSError):
-            files[path] = path.read_bytes()
-            path.unlink()
+            files[path] = _content(path)
+            remove_at(str(path))
     return Registration(files)
+
+
+def _registrations(config_dir: str, wanted: Callable[[str], bool]) -> list[Path]:
+    """The files in the list of open sessions; no link is followed below the directory, which sessions may write to."""
+    directory = os.path.join(os.path.realpath(config_dir), "sessions")
+    try:
+        return [Path(directory, entry.name) for entry in entries_at(directory, wanted)]
+    except OSError:
+        return []
+
+
+def _content(path: Path) -> bytes:
+    """OSError for what is no regular file, or larger than such a file can be."""
+    with open(path, "rb", opener=open_at) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise OSError(22, "not a regular file, or too large", str(path))
+        return file.read(MAX_BYTES)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        entry = json.loads(read_regular(path, MAX_BYTES))
+        entry = json.loads(_content(path))
     except (OSError, ValueError, RecursionError):  # it has just gone, or is being written
         return {}
     return entry if isinstance(entry, dict) else {}

@@ -197,7 +197,7 @@ class SessionRecords:
     def __init__(self, state_dir: Path, config_dir: str) -> None:
         self._directory = state_dir / "sessions" / shared_name(config_dir)
         self._lock = threading.Lock()
-        self._table = FileTable(str(self._directory), _is_record)
+        self._table = FileTable(os.path.realpath(self._directory), _is_record)
         self._index = FileIndex(state_dir / "index" / f"{shared_name(config_dir)}-records.sqlite3")
         self._known: dict[str, tuple[File, Summary | None]] = {}
         self._summaries: dict[str, Summary] = {}

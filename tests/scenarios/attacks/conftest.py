@@ -14,7 +14,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import Step, script, tool
+from claude_code_mcp.testing.script import Step, StepObject, script, tool
 from tests.conftest import StartService
 from tests.sessions.support import PATIENCE
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
@@ -59,7 +59,7 @@ class Forgery:
                 await asyncio.sleep(0.02)
         return self.trail.refuted[-1]
 
-    def writing(self, *frames: Any, then: str = HOLD) -> Step:
+    def writing(self, *frames: Any, then: str = HOLD) -> StepObject:
         """A command that forges frames, and then waits."""
         return tool("Bash", command=f"{forge(*frames)}; {then}")
 
