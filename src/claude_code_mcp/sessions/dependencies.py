@@ -13,7 +13,7 @@ from ..model.events import Event
 from ..questions.broker import Broker
 from ..store.catalogue import Catalogue
 from ..store.session_records import Aliases, Leases, SessionRecords
-from ..store.transcripts import Transcripts
+from ..store.transcripts import ProjectFolders, Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .policy_enforcer import PolicyEnforcer
@@ -79,16 +79,21 @@ class Stores:
 
     @classmethod
     def below(
-        cls, config_dir: str, settings: Settings, start_task: StartTask, redact: Callable[[Any], Any]
+        cls,
+        config_dir: str,
+        settings: Settings,
+        start_task: StartTask,
+        redact: Callable[[Any], Any],
+        projects: ProjectFolders,
     ) -> "Stores":
         state_dir = settings.state_dir
         leases, records = Leases(state_dir, config_dir), SessionRecords(state_dir, config_dir)
         return cls(
             leases,
-            Transcripts(config_dir),
+            Transcripts(projects),
             Aliases(state_dir, config_dir),
             RecordWriter(records, start_task),
-            SessionLibrary(config_dir, state_dir, redact, records=records, leases=leases),
+            SessionLibrary(config_dir, state_dir, redact, records=records, leases=leases, projects=projects),
         )
 
     @property
@@ -116,5 +121,7 @@ class SessionDeps:
     """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
+    known: Callable[[str], bool]
+    """Whether a session with this id is in memory, whoever's it is."""
     directory: str | None = None
     """Where the client is, from which relative paths start; None: where this server is."""

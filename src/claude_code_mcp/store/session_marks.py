@@ -6,6 +6,7 @@ All functions block on the disk.
 """
 
 import json
+import os
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
@@ -40,7 +41,8 @@ class Marks:
     """The marks below one configuration directory. Without a state directory there are none, and none can be set."""
 
     def __init__(self, state_dir: Path | None, config_dir: str) -> None:
-        self._path = state_dir / "marks" / f"{shared_name(config_dir)}.json" if state_dir is not None else None
+        place = Path(os.path.realpath(state_dir)) if state_dir is not None else None
+        self._path = place / "marks" / f"{shared_name(config_dir)}.json" if place is not None else None
         self._lock = threading.Lock()
         self._read_as: File | None = None
         self._marked = MarkedSessions()

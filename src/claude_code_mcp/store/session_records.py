@@ -58,6 +58,20 @@ def shared_name(config_dir: str) -> str:
     return hashlib.sha256(os.path.realpath(config_dir).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+def id_is_known(state_dir: Path, session_id: str) -> bool:
+    """Whether any server of this user has ever run a session with this id or noted anything of it, below whichever
+    configuration directory of the CLI: the empty file of its lease stays."""
+    for kind, suffix in (("locks", ".lock"), ("sessions", _SUFFIX), ("moved", "")):
+        place = state_dir / kind
+        try:
+            directories = [str(place), *(entry.path for entry in os.scandir(place))]
+        except OSError:
+            continue
+        if any(os.path.lexists(os.path.join(directory, session_id + suffix)) for directory in directories):
+            return True
+    return False
+
+
 class Leases:
     """The leases of one server. Servers that share transcripts share the directory."""
 
@@ -183,7 +197,7 @@ class SessionRecords:
     def __init__(self, state_dir: Path, config_dir: str) -> None:
         self._directory = state_dir / "sessions" / shared_name(config_dir)
         self._lock = threading.Lock()
-        self._table = FileTable(str(self._directory), _is_record)
+        self._table = FileTable(os.path.realpath(self._directory), _is_record)
         self._index = FileIndex(state_dir / "index" / f"{shared_name(config_dir)}-records.sqlite3")
         self._known: dict[str, tuple[File, Summary | None]] = {}
         self._summaries: dict[str, Summary] = {}
