@@ -24,7 +24,7 @@ ROWS: list[set[str]] = [
     {"greeting"},
     {"shared"},
     {"model"},
-    {"errors", "json_text", "private_files", "claude_home"},
+    {"errors", "json_text", "private_files", "beneath", "claude_home"},
     {"config"},
     {"state"},
     {"network"},

@@ -39,8 +39,8 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
-from .sessions.images import read_images
-from .sessions.mcp_bridge import McpServerHost, expand_prompt
+from .sessions.images import allowed_path, read_images
+from .sessions.mcp_bridge import McpServerHost, expand_prompt, usable_servers
 from .sessions.messages import WhenBusy
 from .sessions.neighbours import Neighbours
 from .sessions.observation import Bookkeeper, Observer, ObserverList
@@ -58,6 +58,7 @@ from .state.spending import Spending
 from .state.state_directory import check_quietly, database_in
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
+from .store.transcripts import ProjectFolders
 
 log = logging.getLogger(__name__)
 
@@ -108,23 +109,21 @@ class Service:
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
         self._enforcer = PolicyEnforcer(policy, default, Spending(self.state), guarded)
         self._homes = Homes(self.settings, self._environment, policy, principals, self.audit)
+        self._linked_folders = not principals and policy.profile(LOCAL).isolation == "none"
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
-        """Raises StateUnavailable if the state of this user cannot be used, before anything is started."""
-        await asyncio.to_thread(self.state.open)
+        await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
         await self._homes.prepare()
-        settings = self.settings
-        self._broker = Broker(settings.permission_timeout, self._redactor.data)
+        settings, self._broker = self.settings, Broker(self.settings.permission_timeout, self._redactor.data)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
+        projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
         self._slots = Slots.of(settings)
-        self.neighbours = Neighbours(
-            self.state, self.start_task, lambda event: str(self._redactor.data(event.question.description))
-        )
+        self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
-            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data),
+            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects),
             broker=self._broker,
             slots=self._slots,
             gate=self._enforcer,
@@ -134,6 +133,7 @@ class Service:
             redact=self._redactor.data,
             notice=self._on_event,
             moved=self._on_moved,
+            known=lambda session_id: self._sessions.known(session_id) is not None,
         )
         self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts)
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
@@ -249,7 +249,8 @@ class Service:
             if host is None:
                 return text
             caller = f"session:{session.id}"
-            expanded = await expand_prompt(host, text, session.options.hub_servers, caller, session.cwd)
+            servers = usable_servers(host, session.options.hub_servers, session.deps.gate, session.owner)
+            expanded = await expand_prompt(host, text, servers, caller, session.cwd)
         if expanded != text:
             session.deps.gate.check_prompt(expanded, session.cwd, session.owner)
         return expanded
@@ -590,7 +591,7 @@ class Service:
 
 
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:
-    return await asyncio.to_thread(read_images, sources, session.image_path) if sources else ()
+    return await asyncio.to_thread(read_images, sources, lambda path: allowed_path(session, path)) if sources else ()
 
 
 def _require_text(field: str, text: str) -> None:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from mcp import MCPError
 
-from claude_code_mcp.errors import InvalidArgument, PermissionDenied, UpstreamUnavailable
+from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.hub import Hub
 from tests.support.waiting import until_true
@@ -58,20 +58,6 @@ async def test_what_the_server_refuses_comes_through_as_it_is(start_hub: StartHu
     with pytest.raises(MCPError) as refusal:
         await hub.call("x", "refuse")
     assert (refusal.value.code, refusal.value.data) == (-32602, {"hint": "try again"})
-
-
-async def test_nothing_is_called_that_is_not_permitted(start_hub: StartHub) -> None:
-    asked = []
-
-    async def permit(caller: str, server: str, tool: str, arguments: dict[str, object]) -> None:
-        asked.append((caller, server, tool, arguments))
-        raise PermissionDenied("no")
-
-    hub = await start_hub({"x": local()}, permit=permit)
-    with pytest.raises(PermissionDenied):
-        await hub.call("x", "echo", {"a": 1}, caller="me")
-    assert asked == [("me", "x", "echo", {"a": 1})]
-    assert hub.status()[0].state == "pending"
 
 
 async def test_progress_comes_through(start_hub: StartHub) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub.session_endpoint import SessionEndpoint
 
@@ -213,18 +212,6 @@ async def test_what_the_server_refuses_is_passed_on(start_hub: StartHub) -> None
     assert answer["error"] == {"code": -32602, "message": "No such thing", "data": {"hint": "try again"}}
     unknown = await session.send("no/such/method")
     assert unknown["error"]["code"] == -32601
-
-
-async def test_a_session_may_not_call_what_is_not_permitted(start_hub: StartHub) -> None:
-    async def permit(caller: str, server: str, tool: str, arguments: Message) -> None:
-        if tool != "echo":
-            raise PermissionDenied(f"{caller} may not {tool}")
-
-    session = Session(await start_hub({"x": local()}, permit=permit), caller="me")
-    assert "result" in await session.call("echo")
-    answer = await session.call("die")
-    assert answer["error"]["message"] == "me may not die"
-    assert answer["error"]["data"] == {"code": "PERMISSION_DENIED"}
 
 
 async def test_a_long_result_comes_whole_to_a_session_which_saves_it_itself(start_hub: StartHub) -> None:

@@ -20,7 +20,7 @@ async def cleared(service: Service, sandbox: Sandbox, **more: object) -> tuple[s
     session, _ = await run(service, script(SECRET, "first"), options(sandbox, **more))
     old = session.id
     outcome = await say(service, session, "/clear")
-    assert outcome.code is OutcomeCode.COMPLETED
+    assert outcome.code is OutcomeCode.COMPLETED, outcome.detail
     assert session.id != old
     assert session.id in outcome.result
     return old, session.id

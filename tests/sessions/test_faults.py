@@ -192,13 +192,18 @@ async def test_a_request_that_nobody_knows_is_refused(start_service: StartServic
     assert "read_minds is not supported" in outcome.result
 
 
-async def test_a_second_result_of_the_same_turn_is_an_echo(
+async def test_a_second_result_of_the_same_turn_ends_the_process(
     start_service: StartService, sandbox: Sandbox, cli: Path
 ) -> None:
     service = await misbehaving(start_service, cli, {"duplicate_result": True})
-    session, _ = await run(service, "hello", options(sandbox))
-    await until(session, lambda: [one.type for one in events(session, Message)].count("result") == 2)
-    assert (session.turns, session.state) == (1, State.IDLE)
+    session, first = await run(service, "hello", options(sandbox))
+    assert first.ok
+    await until(session, lambda: session.state is State.ERROR)
+    assert session.outcome is not None
+    assert session.outcome.code is OutcomeCode.PROTOCOL_VIOLATION
+    assert [one.type for one in events(session, Message)].count("result") == 1
+    assert not session.live
+    assert (await say(service, session, "again")).ok, "another process goes on with the session"
 
 
 async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:

@@ -12,6 +12,7 @@ from claude_code_mcp.state.database import Database
 from claude_code_mcp.state.session_marks import Mark, Marks
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.store.session_care import SessionFiles
+from claude_code_mcp.store.transcripts import ProjectFolders
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 
@@ -23,7 +24,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def files(disk: Disk) -> SessionFiles:
-    return SessionFiles(str(disk.config))
+    return SessionFiles(str(disk.config), ProjectFolders.below(str(disk.config)))
 
 
 def kept(disk: Disk) -> Catalogue:

@@ -10,8 +10,9 @@ import contextlib
 import errno
 import json
 import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,10 +20,11 @@ from typing import Any
 
 import psutil
 
+from ..beneath import entries_at, open_at, remove_at
 from ..claude_home import user_file
 from ..errors import SessionBusy
 from ..model.mcp_servers import is_this_server
-from ..private_files import open_private, read_regular
+from ..private_files import read_regular
 from ..processes.leftovers import has_ended, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
@@ -93,7 +95,7 @@ def process_with(session_id: str, config_dir: str) -> int | None:
     """The number of a living process that has this session open, None if there is none. SessionBusy if that cannot be
     told, as with no file descriptor left."""
     try:
-        for path in _entries(config_dir):
+        for path in _registrations(config_dir, lambda name: name.endswith(".json")):
             entry = _read(path)
             pid = entry.get("pid")
             if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
@@ -107,16 +109,6 @@ def process_with(session_id: str, config_dir: str) -> int | None:
     return None
 
 
-def _entries(config_dir: str) -> Iterator[Path]:
-    """The files of open sessions. Not by `Path.glob`, for which a directory that cannot be read is empty."""
-    directory = Path(config_dir, "sessions")
-    try:
-        names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):  # then no CLI of this user can have an entry there
-        return
-    yield from (directory / name for name in names if name.endswith(".json"))
-
-
 @dataclass(frozen=True, slots=True)
 class Registration:
     """The files by which a process is in the CLI's list of open sessions, with their contents."""
@@ -128,7 +120,7 @@ class Registration:
         for path, content in self.files.items():
             with (
                 contextlib.suppress(OSError),
-                open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
+                open(open_at(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
             ):
                 file.write(content)
 
@@ -138,16 +130,37 @@ def take_registration(session_id: str, config_dir: str) -> Registration:
     finds it there. Nothing is taken where there is no such entry. SessionBusy if that cannot be told."""
     pid = process_with(session_id, config_dir)
     files: dict[Path, bytes] = {}
-    for path in Path(config_dir, "sessions").glob(f"{pid}.*") if pid is not None else ():
+    for path in _registrations(config_dir, lambda name: name.startswith(f"{pid}.")) if pid is not None else ():
         with contextlib.suppress(OSError):
-            files[path] = path.read_bytes()
-            path.unlink()
+            files[path] = _content(path)
+            remove_at(str(path))
     return Registration(files)
+
+
+def _registrations(config_dir: str, wanted: Callable[[str], bool]) -> list[Path]:
+    """The files in the list of open sessions; no link is followed below the directory, which sessions may write to.
+    OSError if it cannot be told which there are."""
+    directory = os.path.join(os.path.realpath(config_dir), "sessions")
+    try:
+        return [Path(directory, entry.name) for entry in entries_at(directory, wanted)]
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise
+        return []  # then no CLI of this user can have an entry there
+
+
+def _content(path: Path) -> bytes:
+    """OSError for what is no regular file, or larger than such a file can be."""
+    with open(path, "rb", opener=open_at) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise OSError(22, "not a regular file, or too large", str(path))
+        return file.read(MAX_BYTES)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        entry = json.loads(read_regular(path, MAX_BYTES))
+        entry = json.loads(_content(path))
     except OSError as error:
         if error.errno in _OUT_OF_RESOURCES:
             raise

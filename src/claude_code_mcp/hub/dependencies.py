@@ -7,7 +7,7 @@ beginning of an attempt is throttled, not the connection.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,14 +59,8 @@ class ConnectThrottle:
         return ConnectSlot(self._local if config.is_local else self._remote)
 
 
-Permit = Callable[[str, str, str, JsonObject], Awaitable[None]]
-"""Is awaited with caller, server, tool and arguments before each call; raises PermissionDenied to stop it."""
 OnNotification = Callable[[str, str, JsonObject], None]
 """Is called with server, method and params of every notification that a server sends."""
-
-
-async def permit_all(caller: str, server: str, tool: str, arguments: JsonObject) -> None:
-    """For hubs whose callers are all trusted, or checked elsewhere."""
 
 
 def ignore_notification(server: str, method: str, params: JsonObject) -> None:
@@ -96,7 +90,6 @@ class HubDeps:
     """The directory of callers that are in none of their own."""
     child_environment: ChildEnvironment = unmarked
     """Makes the environment of a server's program, with the mark by which leftover processes are found."""
-    permit: Permit = permit_all
     on_notification: OnNotification = ignore_notification
     in_process: Mapping[str, ServeInProcess] = field(default_factory=dict)
     """The servers of type `sdk`, by name."""

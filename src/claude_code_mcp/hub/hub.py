@@ -261,7 +261,6 @@ class Hub:
         if not pool.server.config.allows(tool):
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         tool_arguments = dict(arguments or {})
-        await self._deps.permit(caller, server, tool, tool_arguments)
         optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
         params = {key: value for key, value in optional.items() if value is not None}
         params |= {"name": tool, "arguments": tool_arguments}
@@ -364,7 +363,7 @@ class Hub:
         """The server for one session in a directory; to be closed with the session."""
         # One without a name is somebody all the same, and nobody else.
         route = self._find(server).route(caller or f"endpoint:{next(self._endpoints)}", directory)
-        return SessionEndpoint(route, push, permit=self._deps.permit, caller=caller, ask=ask, timeout=timeout)
+        return SessionEndpoint(route, push, ask=ask, timeout=timeout)
 
     # -- steering ---------------------------------------------------------------------------------------------
 

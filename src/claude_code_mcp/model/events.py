@@ -203,7 +203,8 @@ class Stalled(Event):
 
 @dataclass(slots=True)
 class ProcessChanged(Event):
-    """The Claude Code process started, was parked (closed but resumable) or ended by itself."""
+    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` by itself, or was `refuted`: it
+    wrote a frame that cannot be true, as `detail` says, and was closed for that."""
 
     change: str
     pid: int | None = None

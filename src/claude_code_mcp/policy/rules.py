@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..model.mcp_servers import prefix_of
 from ..model.paths import HERE, PathRules
 from .harmless import UNREADABLE, doubt_about
 from .programs import read_loosely
@@ -82,6 +83,8 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
 _FILE_TOOLS = _FAMILIES["Edit"] | _FAMILIES["Read"]
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
+_RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool"})
+"""Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
 _NAMES_PROGRAMS = frozenset(
@@ -180,6 +183,27 @@ def names_tool(pattern: str, tool: str) -> bool:
     return fnmatchcase(tool, pattern) if pattern.startswith("mcp__") else tool == pattern
 
 
+def covers_server(pattern: str, server: str) -> bool:
+    """Whether a name or pattern stands for all tools of an MCP server, and so for the server itself."""
+    return pattern == "*" or (pattern.startswith("mcp__") and names_tool(pattern, prefix_of(server)))
+
+
+def offers_server(server: str, deny: Sequence[Rule], tools: Sequence[str] | None) -> bool:
+    """Whether any tool of an MCP server can be used: none where rules deny the whole server, or where `tools`, those
+    that exist for the caller, has none of it."""
+    if any(rule.specifier is None and covers_server(rule.tool, server) for rule in deny):
+        return False
+    return tools is None or any(_may_name_tool_of(name, server) for name in tools)
+
+
+def _may_name_tool_of(pattern: str, server: str) -> bool:
+    prefix = prefix_of(server)
+    if covers_server(pattern, server):
+        return True
+    beginning = pattern.removesuffix("*")
+    return beginning.startswith(prefix) and beginning != prefix
+
+
 def judge(
     call: ToolCall,
     allow: Sequence[Rule],
@@ -195,7 +219,7 @@ def judge(
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
-    refusing = next((rule for rule in deny if concerns(rule, call.tool) and _refuses(rule, call)), None)
+    refusing = next((rule for rule in deny if _denies(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
     names_programs = shell is not Shell.FREE and _names_programs(call)
@@ -205,6 +229,21 @@ def judge(
     doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
     granting = None if doubt else _granting(call, allowing)
     return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
+
+
+def _denies(rule: Rule, call: ToolCall) -> bool:
+    if concerns(rule, call.tool):
+        return _refuses(rule, call)
+    return call.tool in _RESOURCE_TOOLS and rule.specifier is None and _denies_reading(rule.tool, call.arguments)
+
+
+def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a rule that denies an MCP server as a whole denies a call of a tool that reads what servers offer. One
+    that names no server reads of all of them, of the denied one too."""
+    server = arguments.get("server")
+    if isinstance(server, str) and server:
+        return covers_server(pattern, server)
+    return pattern.startswith("mcp__") and (pattern.count("__") == 1 or pattern.endswith("__*"))
 
 
 def concerns(rule: Rule, tool: str) -> bool:

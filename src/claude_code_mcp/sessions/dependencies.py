@@ -15,7 +15,7 @@ from ..state.leases import Leases
 from ..state.session_records import MovedIds, SessionRecords
 from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue
-from ..store.transcripts import Transcripts
+from ..store.transcripts import ProjectFolders, Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
 from .neighbours import Neighbours
@@ -82,16 +82,21 @@ class Stores:
 
     @classmethod
     def below(
-        cls, config_dir: str, settings: Settings, start_task: StartTask, redact: Callable[[Any], Any]
+        cls,
+        config_dir: str,
+        settings: Settings,
+        start_task: StartTask,
+        redact: Callable[[Any], Any],
+        projects: ProjectFolders,
     ) -> "Stores":
         database = database_in(settings.state_dir)
         leases, records = Leases(database.directory, config_dir), SessionRecords(database, config_dir)
         return cls(
             leases,
-            Transcripts(config_dir),
+            Transcripts(projects),
             MovedIds(database, config_dir),
             RecordWriter(records, start_task),
-            SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases),
+            SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases, projects=projects),
         )
 
     @property
@@ -120,5 +125,7 @@ class SessionDeps:
     """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
+    known: Callable[[str], bool]
+    """Whether a session with this id is in memory, whoever's it is."""
     directory: str | None = None
     """Where the client is, from which relative paths start; None: where this server is."""

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from ..claude.model_access import CREDENTIALS_FILE
-from ..claude.model_socket import INSIDE, ModelSocket
+from ..claude.model_socket import INSIDE, ModelSocket, ModelTraffic
 from ..claude.user_config import CONVERSATIONS, USER_SETTINGS
 from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
@@ -69,6 +69,13 @@ class ListedPaths:
             if conflict is not None:
                 return f"{path} {conflict}, and sessions in a sandbox could read it."
         return None
+
+
+class WaysOut(contextlib.ExitStack):
+    """What a sandbox reaches the model and listed hosts through; closed with its process."""
+
+    traffic: ModelTraffic | None = None
+    """What is counted of its requests to the model; None where this server does not carry them."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +123,12 @@ class Enclosure:
         *,
         session_id: str | None = None,
         connected: bool = True,
-    ) -> AsyncIterator[tuple[Isolated, contextlib.ExitStack]]:
+    ) -> AsyncIterator[tuple[Isolated, WaysOut]]:
         """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
         model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
         no network and none of them. ProcessFailed if they cannot be had. If the block fails, nothing of them is
         left."""
-        ways = contextlib.ExitStack()
+        ways = WaysOut()
         isolated: Isolated | None = None
         try:
             await asyncio.to_thread(scratch.mkdir, mode=0o700, exist_ok=True)
@@ -130,6 +137,7 @@ class Enclosure:
             if self.profile.network != "host" and connected:
                 model = ModelSocket(self.credentials)
                 ways.callback(model.close)
+                ways.traffic = model.traffic
                 visible.append(Mount(INSIDE, str(await model.open(scratch))))
             if self.network is not None and connected:
                 way_out = self.network.way_out(session_id)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
+from ..beneath import directory_at
 from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
@@ -26,7 +27,6 @@ from ..claude.user_config import own_registrations, process_with
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
-from ..private_files import opened_directory
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
 from ..processes.supervision import ChildOptions
@@ -170,6 +170,7 @@ class Launcher:
                 scratch=scratch,
                 options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
+        process.traffic = ways.traffic
         process.exited.add_done_callback(lambda _: ways.close())
         return process
 
@@ -294,7 +295,7 @@ def _new_file(path: str) -> str:
     """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
     where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
     try:
-        with opened_directory(os.path.dirname(path)) as directory:
+        with directory_at(os.path.dirname(path)) as directory:
             for number in range(1, _MOST_DEBUG_FILES):
                 name = path if number == 1 else f"{path}.{number}"
                 with contextlib.suppress(FileExistsError):

@@ -12,7 +12,7 @@ import os
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..errors import SessionBusy
 from ..model.events import Event, QuestionOpened, QuestionSettled
@@ -29,7 +29,6 @@ _GIVING_WAY = 15.0
 """Seconds that another server has for closing a process that does nothing."""
 _LOOK_AGAIN = 2.0
 """Seconds after which a wait looks for itself: the end of a process that was killed changes no file."""
-Describe = Callable[[QuestionOpened], str]
 
 
 class RunElsewhere(Protocol):
@@ -48,11 +47,11 @@ class Neighbours:
         self,
         database: Database,
         start_task: StartTask,
-        describe: Describe,
+        redact: Callable[[Any], Any],
     ) -> None:
         self._database = database
         self._start_task = start_task
-        self._describe = describe
+        self._redact = redact
         self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
         self._follower = FileFollower()
 
@@ -72,7 +71,7 @@ class Neighbours:
         """Called for every event: others show which questions are open here."""
         match event:
             case QuestionOpened():
-                line = self._describe(event)
+                line = str(self._redact(event.question.description))
                 self._in_background(self._holders.question_opened, session_id, event.question.id, line, event.at)
             case QuestionSettled():
                 self._in_background(self._holders.question_closed, event.question.id)

@@ -19,7 +19,6 @@ from ..errors import (
     Cancelled,
     ClaudeCodeError,
     LimitReached,
-    PermissionDenied,
     ProcessFailed,
     SessionBusy,
     SessionNotFound,
@@ -100,7 +99,9 @@ class Session:
         goes on."""
         self._messages = MessageQueue()
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
-        self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
+        self._questions = SessionQuestions(
+            self, deps.broker, deps.gate, self._process.reply, self._process.use_answered
+        )
         parts = SessionParts(
             self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
         )
@@ -216,6 +217,16 @@ class Session:
         self._costs.spent_usd = amount
 
     @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside that."""
+        return self._costs.uncharged_usd
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it counts among the sessions that work: a turn runs, or something of it uses the model without."""
+        return self.busy or self._process.uses_model
+
+    @property
     def budget_left(self) -> float | None:
         """What is left of the session's budget in dollars, None if it has none."""
         limit = self.options.max_budget_usd
@@ -244,18 +255,8 @@ class Session:
         await self.saved()
         return in_time
 
-    def image_path(self, path: str) -> str:
-        """Where the path of an image really leads; PermissionDenied if the session could not read it. Blocks on the
-        disk."""
-        resolved = self.deps.gate.readable("images", path, self.cwd, self.owner)
-        enclosure = self.deps.launcher.home.enclosure
-        if enclosure is not None and not enclosure.sees(resolved, self.options, self.cwd):
-            raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
-        return resolved
-
     @property
     def not_recorded(self) -> str | None:
-        """What to tell whoever looks at it, if its record cannot be written; None otherwise."""
         return self.deps.stores.recorder.failure(self.id)
 
     async def saved(self) -> None:
@@ -589,8 +590,7 @@ class Session:
         self.grants = record.grants
 
     async def _catch_up(self) -> None:
-        """Another server may have gone on with the session while this one had it parked: its record is newer then.
-        RecordUnreadable if what it may do is not known any more."""
+        """Takes over what another server has recorded of it meanwhile; RecordUnreadable if that cannot be known."""
         await self.saved()
         record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
         if record is not None and record.revision > self.revision:

@@ -33,6 +33,7 @@ from ..store.session_care import SessionFiles
 from ..store.transcript_html import page
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
+from ..store.transcripts import ProjectFolders
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -86,9 +87,12 @@ class SessionLibrary:
         *,
         records: SessionRecords | None = None,
         leases: Leases | None = None,
+        projects: ProjectFolders | None = None,
     ) -> None:
-        """`redact` takes secrets out of texts and data; records and leases are those of the server, if there is one."""
-        self.catalogue = Catalogue(config_dir, state_dir)
+        """`redact` takes secrets out of texts and data; records, leases and the folders of projects are those of the
+        server, if there is one."""
+        projects = projects or ProjectFolders.below(config_dir, linked=True)
+        self.catalogue = Catalogue(config_dir, state_dir, projects)
         self._config_dir = config_dir
         self._state_dir = state_dir
         self._redact = redact
@@ -96,7 +100,7 @@ class SessionLibrary:
         self._records = records or SessionRecords(database, config_dir)
         self._leases = leases or Leases(state_dir, config_dir)
         self._moved_ids = MovedIds(database, config_dir)
-        self._files = SessionFiles(config_dir)
+        self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
         self._counting = asyncio.Lock()
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()

@@ -67,6 +67,11 @@ class Leases:
             return False
         return False
 
+    def ever_taken(self, session_id: str) -> bool:
+        """Whether any server of this user has ever run a session with this id: the file of its lease stays."""
+        names = (self._directory, *self._directory.glob("*/"))
+        return any(os.path.lexists(directory / f"{session_id}.lock") for directory in names)
+
 
 class Lease:
     """Held until `release`, or until this process ends."""

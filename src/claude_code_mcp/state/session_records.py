@@ -171,6 +171,16 @@ class SessionRecords:
             return False
         return record is not None and record.owner == caller
 
+    def knows(self, session_id: str) -> bool:
+        """Whether anything is recorded under this id, or was before it moved. True if that cannot be told."""
+        query = (
+            "SELECT 1 FROM sessions WHERE session_id = ?1 UNION SELECT 1 FROM moved_ids WHERE ?1 IN (old_id, new_id)"
+        )
+        try:
+            return self._database.read(lambda db: db.execute(query, (session_id,)).fetchone()) is not None
+        except StateFault:
+            return True
+
     def summaries(self) -> dict[str, Summary]:
         """Every record in short, by session id; not to be changed, and the same object until a record changes. Reads
         only those that have changed since the last call. OSError if they cannot be read."""
