@@ -90,10 +90,11 @@ async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: St
     for name in (old, session.id):
         with pytest.raises(SessionNotFound):
             await second.send(name, "mine", owner="bob")
+        assert second.state.read(lambda db: db.execute("SELECT count(*) FROM holders").fetchone()) == (2,)
         with pytest.raises(SessionBusy):
-            await second.send(name, "second writer", owner="alice")
-    await first.__aexit__()
+            session.deps.stores.leases.take(name)
     assert (await say(second, old, script("two", "second"), owner="alice")).result == "second"
+    assert second.session(session.id, owner="alice").live
 
 
 async def test_questions_of_the_new_conversation_are_answered_under_either_id(
