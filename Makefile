@@ -3,10 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The Python that PYTHON is, where that matters.
+VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 
-.PHONY: setup help demo test test-quick flaky check format bench conformance soak parity pictures manifest web clean
+.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -26,6 +28,13 @@ test: setup check  ## format, lint, types and the tests; what fails is not run a
 
 test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: those of tests/hub, one case of each
 	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 2)
+
+# What is the same with and without Node and a browser.
+CORE := model policy questions claude store processes sessions hub server
+
+test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
+	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
+	build/venv-$(VERSION)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
 
 flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
 	$(BIN)/python -m tests.support.flaky

@@ -12,18 +12,30 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support import npm
 
-from .console import DESKTOP, Person, Site, find_chromium, launch, running
+from .chromium import Chromium, find_chromium
+from .console import DESKTOP, Person, Site, launch, running
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("there is no Chromium here; on Debian: apt-get install chromium")
+def chromium() -> Chromium:
+    try:
+        return find_chromium()
+    except npm.Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def reads_notifications(chromium: Chromium) -> None:
+    if not chromium.keeps_notifications:
+        pytest.skip("the Chromium from npm keeps no notifications; one of the system does")
+
+
+@pytest.fixture(scope="package")
+def browser(chromium: Chromium) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        started = launch(playwright, executable)
+        started = launch(playwright, chromium)
         yield started
         started.close()
 

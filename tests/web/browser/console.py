@@ -1,7 +1,7 @@
 """The server and the browsers of these tests: one server on a port of its own, and pages that are signed in."""
 
 import json
-import shutil
+import os
 import signal
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,6 +17,8 @@ from tests.server.conftest import http_server
 from tests.support.ports import free_port
 from tests.support.waiting import HANG_SECONDS
 
+from .chromium import Chromium
+
 PATIENCE = int(HANG_SECONDS * 1000)
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
@@ -30,14 +32,9 @@ DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
-def find_chromium() -> str | None:
-    """The browser of the system; Playwright's own is never downloaded."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next((found for name in names if (found := shutil.which(name))), None)
-
-
-def launch(playwright: Playwright, executable: str) -> Browser:
-    return playwright.chromium.launch(executable_path=executable, args=_FLAGS)
+def launch(playwright: Playwright, chromium: Chromium) -> Browser:
+    environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
+    return playwright.chromium.launch(executable_path=chromium.executable, args=_FLAGS, env=environment)
 
 
 class Site:

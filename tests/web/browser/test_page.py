@@ -191,6 +191,7 @@ SHOWN = """async () => {
 }"""
 
 
+@pytest.mark.usefixtures("reads_notifications")
 def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
