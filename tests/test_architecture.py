@@ -1,6 +1,7 @@
 """The shape of the package: who may import whom, what is public, and what no module may do."""
 
 import ast
+import functools
 import importlib
 import re
 import subprocess
@@ -148,8 +149,12 @@ class Module:
         return self.name if self.name == "greeting.build" else self.name.partition(".")[0]
 
     @property
+    def text(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+    @property
     def tree(self) -> ast.Module:
-        return ast.parse(self.path.read_text(encoding="utf-8"), str(self.path))
+        return ast.parse(self.text, str(self.path))
 
 
 def _module(path: Path) -> Module:
@@ -166,7 +171,7 @@ def imports_of(module: Module, *, for_type_checkers: bool = True) -> set[str]:
     tree = module.tree
     if not for_type_checkers:
         tree.body = [node for node in tree.body if not _is_for_type_checkers(node)]
-    for node in ast.walk(tree):
+    for node in statements_in(tree):
         if isinstance(node, ast.Import):
             found.update(_ours(alias.name) for alias in node.names if _is_ours(alias.name))
         elif isinstance(node, ast.ImportFrom):
@@ -174,6 +179,15 @@ def imports_of(module: Module, *, for_type_checkers: bool = True) -> set[str]:
             if _is_ours(source):
                 found.update(_imported(_ours(source), alias.name) for alias in node.names)
     return found - {module.name}
+
+
+def statements_in(node: ast.AST) -> Iterator[ast.AST]:
+    """Every statement below a node, without the expressions in them, which are most of a file."""
+    for _, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else ():
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                yield child
+                yield from statements_in(child)
 
 
 def _is_for_type_checkers(node: ast.stmt) -> bool:
@@ -202,13 +216,16 @@ def _imported(source: str, name: str) -> str:
     return candidate if candidate in MODULES else source
 
 
-# The root says to type checkers what it offers, which is everything; it imports that when somebody asks for it.
-IMPORTS = {name: imports_of(module, for_type_checkers=name != "") for name, module in MODULES.items()}
+@functools.cache
+def all_imports() -> dict[str, set[str]]:
+    """What each module imports. The root says to type checkers what it offers, which is everything; it imports that
+    when somebody asks for it."""
+    return {name: imports_of(module, for_type_checkers=name != "") for name, module in MODULES.items()}
 
 
 def layer_imports() -> Iterator[tuple[str, str, str]]:
     """Every import across layers: the importing module, its layer, and the layer it imports."""
-    for name, imported in IMPORTS.items():
+    for name, imported in all_imports().items():
         layer = MODULES[name].layer
         for other in sorted({MODULES[one].layer for one in imported} - {layer, ""}):
             yield name, layer, other
@@ -245,12 +262,12 @@ def test_layers_that_are_not_for_everybody_are_imported_only_where_they_are_mean
 
 
 def test_the_root_imports_nothing_of_ours() -> None:
-    assert IMPORTS[""] == set()
+    assert all_imports()[""] == set()
 
 
 def test_there_are_no_import_cycles() -> None:
     try:
-        TopologicalSorter(IMPORTS).prepare()
+        TopologicalSorter(all_imports()).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
 
@@ -295,9 +312,9 @@ def _public(module: Module) -> set[str]:
     return names | ({"__version__"} & set(offered))
 
 
-@pytest.mark.parametrize("name", sorted(name for name, module in MODULES.items() if module.is_package))
-def test_packages_offer_only_what_is_listed(name: str) -> None:
-    assert _public(MODULES[name]) == PUBLIC.get(name, set())
+def test_packages_offer_only_what_is_listed() -> None:
+    packages = [name for name, module in MODULES.items() if module.is_package]
+    assert {name: _public(MODULES[name]) for name in packages} == {name: PUBLIC.get(name, set()) for name in packages}
 
 
 def test_the_public_names_are_the_same_for_type_checkers_and_for_the_interpreter() -> None:
@@ -335,12 +352,12 @@ def _modules_after(statement: str) -> list[str]:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
 
 
-def _callers(banned: str, except_in: set[str]) -> list[str]:
-    """Where something is called whose dotted name matches, in modules that may not."""
+def _callers(banned: str, word: str, except_in: set[str]) -> list[str]:
+    """Where something is called whose dotted name matches, in modules that may not; it has this word in it."""
     return [
         f"{module.name}:{node.lineno} calls {ast.unparse(node.func)}"
         for module in MODULES.values()
-        if not {module.name, module.layer} & except_in
+        if not {module.name, module.layer} & except_in and re.search(word, module.text)
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Call) and re.fullmatch(banned, ast.unparse(node.func))
     ]
@@ -349,11 +366,11 @@ def _callers(banned: str, except_in: set[str]) -> list[str]:
 def test_tasks_are_started_only_by_their_owners() -> None:
     """A task that nobody keeps can vanish in mid-air, and its failure with it. A task group keeps its own."""
     loops = r"(asyncio|(.*[._])?loop|.*get_running_loop\(\)|.*get_event_loop\(\))"
-    assert _callers(rf"{loops}\.create_task", MAY_START_TASKS) == []
+    assert _callers(rf"{loops}\.create_task", "create_task", MAY_START_TASKS) == []
 
 
 def test_only_commands_print() -> None:
-    assert _callers("print|sys.stdout.write", MAY_PRINT) == []
+    assert _callers("print|sys.stdout.write", "print|stdout", MAY_PRINT) == []
 
 
 def _looks_behind(tree: ast.AST) -> list[str]:
@@ -371,7 +388,9 @@ def test_only_the_service_and_its_sessions_know_what_is_behind_the_facade() -> N
     wrong = {
         name: found
         for name, module in MODULES.items()
-        if module.layer not in MAY_LOOK_BEHIND and (found := _looks_behind(module.tree))
+        if module.layer not in MAY_LOOK_BEHIND
+        and re.search("|".join(BEHIND_THE_FACADE), module.text)
+        and (found := _looks_behind(module.tree))
     }
     assert wrong == {}
 
@@ -382,6 +401,6 @@ def test_a_look_behind_the_facade_is_seen(source: str) -> None:
     assert not _looks_behind(ast.parse("self._redactor.text(log.name)"))
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_files_stay_short(name: str) -> None:
-    assert len(MODULES[name].path.read_text(encoding="utf-8").splitlines()) < LONGEST_FILE
+def test_files_stay_short() -> None:
+    lines = {name: len(module.text.splitlines()) for name, module in MODULES.items()}
+    assert {name: count for name, count in lines.items() if count >= LONGEST_FILE} == {}

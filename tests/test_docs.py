@@ -62,11 +62,11 @@ def blocks_of(page: Path) -> Iterator[Example]:
 
 def docstring_examples(path: Path) -> Iterator[Example]:
     """Indented blocks in docstrings that import or await something."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            for found in re.finditer(r"(?:^|\n\n)((?:    .*(?:\n|$)|\n)+)", ast.get_docstring(node) or ""):
-                if re.search(r"^ +(from|import|.*\bawait) ", found[1], re.MULTILINE):
-                    yield Example(path, getattr(node, "lineno", 1), "python", inspect.cleandoc(found[1]))
+    text = path.read_text(encoding="utf-8")
+    for docstring in re.finditer(r'^ *"""(.+?)"""', text, re.DOTALL | re.MULTILINE):
+        for found in re.finditer(r"(?:^|\n\n)((?:    .*(?:\n|$)|\n)+)", inspect.cleandoc(docstring[1])):
+            if re.search(r"^ +(from|import|.*\bawait) ", found[1], re.MULTILINE):
+                yield Example(path, text.count("\n", 0, docstring.start()) + 1, "python", inspect.cleandoc(found[1]))
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]

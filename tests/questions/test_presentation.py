@@ -74,18 +74,13 @@ def test_an_input_is_whole_up_to_256_kb_and_marked_beyond() -> None:
     assert given["file_path"] == "f"
 
 
-@pytest.mark.parametrize(
-    "updated",
-    [
-        {"command": shown_input(asking("Bash", command="x" * 300_000))[0]["command"]},
-        {"list": shown_input(asking("T", list=["x"] * 300_000))[0]["list"]},
-        {"list": {"deep": [shown_input(asking("T", list=["x"] * 300_000))[0]["list"][-1]]}},
-        shown_input(asking("T", **{f"key{number}": "x" * 100 for number in range(3000)}))[0],
-    ],
-)
-def test_an_input_with_a_cut_mark_is_refused(updated: dict[str, Any]) -> None:
-    with pytest.raises(InvalidArgument, match="cut mark"):
-        reply(asking("Bash", command="ls"), Answer(allow=True, updated_input=updated))
+def test_an_input_with_a_cut_mark_is_refused() -> None:
+    command, _ = shown_input(asking("Bash", command="x" * 300_000))
+    items, _ = shown_input(asking("T", list=["x"] * 100_000))
+    keys, _ = shown_input(asking("T", **{f"key{number}": "x" * 100 for number in range(3000)}))
+    for updated in [command, items, {"list": {"deep": [items["list"][-1]]}}, keys]:
+        with pytest.raises(InvalidArgument, match="cut mark"):
+            reply(asking("Bash", command="ls"), Answer(allow=True, updated_input=updated))
 
 
 def test_secrets_are_taken_out_before_anything_is_cut() -> None:
