@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
+# Compiled tests are kept: compiling them takes each worker longer than collecting them does.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup help demo test check format bench conformance soak parity pictures manifest web clean
 

@@ -4,6 +4,7 @@ Everything that the tests start inherits the variable RUN, so that what is left 
 """
 
 import contextlib
+import gc
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,6 +26,16 @@ RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
 os.environ.setdefault(RUN, uuid.uuid4().hex)
 for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
     del os.environ[name]
+
+
+def pytest_collection() -> None:
+    """What collecting makes stays until the end: searching it for garbage again and again took two seconds of five."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # nor is it searched when a test has made garbage
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
