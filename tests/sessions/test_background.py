@@ -70,7 +70,7 @@ IN_A_SHELL = script(
 async def test_background_work_keeps_the_session_and_its_process_for_however_long_they_are_idle(
     start_service: StartService, sandbox: Sandbox, prompt: str
 ) -> None:
-    service = await start_service(session_ttl_ms=1, idle_park_ms=1)
+    service = await start_service(session_ttl_ms=1, idle_park_ms=20)
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
     session = turn.session
     await end_of(turn)

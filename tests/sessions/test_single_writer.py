@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,13 @@ from claude_code_mcp.service import Service
 
 async def serve(state, cwd, prompt):
     async with Service(load_settings({}, state_dir=state), dict(os.environ)) as service:
-        turn = await service.create(prompt, SessionOptions(cwd=cwd))
-        await turn.outcome()
-        print(json.dumps(turn.session.id), flush=True)
+        turns = [await service.create(prompt, SessionOptions(cwd=cwd)) for _ in range(2)]
+        for turn in turns:
+            await turn.outcome()
+        print(json.dumps([turn.session.id for turn in turns]), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        turn.session.evict()
-        await turn.session.closed()
+        turns[0].session.evict()
+        await turns[0].session.closed()
         print(json.dumps("parked"), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
@@ -43,7 +45,7 @@ asyncio.run(serve(*sys.argv[1:]))
 
 @contextmanager
 def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A server in a process of its own, that has just finished a turn; each line it is sent takes it a step on."""
+    """A server in a process of its own, with two sessions; the line that it is sent makes it park the first."""
     arguments = [sys.executable, "-c", OTHER_SERVER, str(sandbox.root / "state"), str(sandbox.project)]
     source = str(Path(__file__).parents[2] / "src")
     server = subprocess.Popen(
@@ -58,49 +60,34 @@ def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["s
         server.kill()
 
 
-def step(server: "subprocess.Popen[str]") -> str:
+def step(server: "subprocess.Popen[str]") -> Any:
     assert server.stdin is not None
     server.stdin.write("\n")
     server.stdin.flush()
     return heard(server)
 
 
-def heard(server: "subprocess.Popen[str]") -> str:
+def heard(server: "subprocess.Popen[str]") -> Any:
     assert server.stdout is not None
-    return str(json.loads(server.stdout.readline()))
+    return json.loads(server.stdout.readline())
 
 
-async def test_a_session_live_in_another_server_is_busy_until_it_is_parked(
+async def test_a_session_live_in_another_server_is_busy_until_it_is_parked_or_the_server_killed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     with another_server(sandbox, environment) as server:
-        session_id = await asyncio.to_thread(heard, server)
-        with pytest.raises(SessionBusy):
-            await service.send(session_id, "hello")
+        parked, killed = await asyncio.to_thread(heard, server)
+        for session_id in (parked, killed):
+            with pytest.raises(SessionBusy):
+                await service.send(session_id, "hello")
         assert service.sessions() == []
         assert await asyncio.to_thread(step, server) == "parked"
-        assert (await say(service, session_id, script("two", "second"))).result == "second"
-
-
-async def test_a_session_is_free_when_the_server_that_had_it_is_killed(
-    service: Service, sandbox: Sandbox, environment: dict[str, str]
-) -> None:
-    with another_server(sandbox, environment) as server:
-        session_id = await asyncio.to_thread(heard, server)
+        assert (await say(service, parked, script("two", "second"))).result == "second"
+        with pytest.raises(SessionBusy):
+            await service.send(killed, "hello")
         server.kill()
         await asyncio.to_thread(server.wait)
-        assert (await say(service, session_id, script("two", "second"))).result == "second"
-
-
-async def test_a_session_is_free_when_the_service_that_had_it_has_closed(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    first, second = await start_service(), await start_service()
-    session, _ = await run(first, script("one", "first"), options(sandbox))
-    with pytest.raises(SessionBusy):
-        await second.send(session.id, "hello")
-    await first.__aexit__()
-    assert (await say(second, session.id, script("two", "second"))).result == "second"
+        assert (await say(service, killed, script("two", "second"))).result == "second"
 
 
 async def test_a_busy_session_costs_nobody_a_slot(start_service: StartService, sandbox: Sandbox) -> None:
@@ -113,19 +100,15 @@ async def test_a_busy_session_costs_nobody_a_slot(start_service: StartService, s
     assert mine.live
 
 
-async def test_two_messages_at_once_start_one_process(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    await parked(session)
-    sent = await asyncio.gather(*(service.send(session.id, script(f"{number}", "more")) for number in range(3)))
-    assert all([(await end_of(turn)).ok for turn in sent])
-    assert [one.change for one in events(session, ProcessChanged)].count("started") == 2
-
-
-async def test_two_messages_at_once_to_a_session_on_disk_start_one_process(
+async def test_messages_at_once_start_one_process_in_memory_and_from_disk(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()
     session, _ = await run(first, script("one", "first"), options(sandbox))
+    await parked(session)
+    sent = await asyncio.gather(*(first.send(session.id, script(f"{number}", "more")) for number in range(3)))
+    assert all([(await end_of(turn)).ok for turn in sent])
+    assert [one.change for one in events(session, ProcessChanged)].count("started") == 2
     await first.__aexit__()
     second = await start_service()
     sent = await asyncio.gather(*(second.send(session.id, script(f"{number}", "more")) for number in range(2)))
