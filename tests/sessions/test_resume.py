@@ -113,19 +113,6 @@ async def test_what_cannot_be_an_id_is_an_invalid_argument(service: Service) -> 
             await service.send(session_id, "hello")
 
 
-async def test_a_session_whose_directory_is_gone_says_so(start_service: StartService, sandbox: Sandbox) -> None:
-    gone = sandbox.root / "gone"
-    gone.mkdir()
-    service = await start_service()
-    session, _ = await run(service, script("one", "first"), options(sandbox).model_copy(update={"cwd": str(gone)}))
-    await parked(session)
-    gone.rmdir()
-    with pytest.raises(InvalidArgument, match="gone"):
-        await service.send(session.id, "hello")
-    gone.mkdir()
-    assert (await say(service, session, script("two", "second"))).result == "second"
-
-
 async def test_a_conversation_can_be_taken_back_to_a_message(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
