@@ -18,6 +18,7 @@ from claude_code_mcp.server.transports.bearer import load_tokens
 from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support.tables import every_row
 
 from .conftest import COMMAND, HttpServer, http_server
 from .connection import Connection
@@ -188,7 +189,7 @@ def test_a_weak_token_stops_the_start(environment: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.promise("http.weak-token")
-@pytest.mark.parametrize(
+@every_row(
     ("content", "mode", "says"),
     [
         (f"ann {ANN}\n", 0o644, "can be read by others"),
@@ -233,8 +234,8 @@ def test_a_door_whose_key_is_set_but_empty_stays_shut(
 
 
 @pytest.mark.promise("http.weak-token")
-@pytest.mark.parametrize("value", EMPTY, ids=["empty", "blank", "white"])
-@pytest.mark.parametrize("variable", KEYS)
+@every_row("value", EMPTY)
+@every_row("variable", KEYS)
 def test_a_key_that_is_set_but_empty_is_no_setting(variable: str, value: str) -> None:
     name = f"CLAUDE_CODE_MCP_{variable}"
     with pytest.raises(InvalidArgument, match="set, but empty"):

@@ -14,34 +14,23 @@ HELLO = script("Say hello", "hello")
 SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
 
 
-async def test_details_that_may_be_sensitive_are_left_out(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"])
-    (session,) = reply["sessions"]
+async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_it_and_after_a_restart_too(
+    start_caller: StartCaller,
+) -> None:
+    first: Caller = await start_caller()
+    report = await first.ok("claude_code", prompt=HELLO, systemPrompt="hush")
+    asked = {"action": "get", "sessionId": report["sessionId"]}
+    (session,) = (await first.ok("claude_code_session", **asked))["sessions"]
     assert session["status"] == "idle"
     assert not SENSITIVE & set(session)
-    code, _ = await caller.refused(
-        "claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True
-    )
+    code, _ = await first.refused("claude_code_session", **asked, includeSensitive=True)
     assert code == "PERMISSION_DENIED"
-
-
-async def test_the_operator_can_allow_sensitive_details(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(allow_sensitive_session_details=True)
-    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True)
-    assert reply["sessions"][0]["systemPrompt"] == "hush"
-    assert reply["sessions"][0]["cwd"] == str(caller.sandbox.project)
-
-
-async def test_a_session_of_an_earlier_server_tells_what_it_came_to(start_caller: StartCaller) -> None:
-    first: Caller = await start_caller()
-    report = await first.ok("claude_code", prompt=HELLO)
     await first.service.__aexit__()
-    caller: Caller = await start_caller()
-    (session,) = (await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"]))["sessions"]
+    caller: Caller = await start_caller(allow_sensitive_session_details=True)
+    (session,) = (await caller.ok("claude_code_session", **asked, includeSensitive=True))["sessions"]
     assert (session["status"], session["result"]) == ("idle", "hello")
     assert session["totalCostUsd"] == pytest.approx(report["totalCostUsd"])
+    assert (session["systemPrompt"], session["cwd"]) == ("hush", str(caller.sandbox.project))
 
 
 async def test_cancel_is_final(start_caller: StartCaller) -> None:
