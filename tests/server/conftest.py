@@ -1,6 +1,7 @@
 """One fixture for the real server over stdio and HTTP in both eras of the protocol, with the real `mcp.Client`.
 
-A module shares its servers and connections: each start costs half a second, and so does the first turn of a session.
+A module shares its servers and connections: the first turn of a session costs half a second. So would each start of a
+server, which is forked from a process that has everything loaded; tests of how it starts and ends start the program.
 Test modules replace `server_settings` to change the server's environment.
 """
 
@@ -20,6 +21,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
+from tests.support import warm_commands
 
 from .connection import LONG, Connection
 
@@ -103,9 +105,8 @@ class HttpServer:
 @contextmanager
 def http_server(environment: dict[str, str], cwd: Path, address: str = "127.0.0.1:0") -> Iterator[HttpServer]:
     """Serves until the block is left, by SIGTERM at the latest."""
-    process = subprocess.Popen(
-        [COMMAND, "serve", "--http", address], env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True
-    )
+    command = [*warm_commands.command(), "serve", "--http", address]
+    process = subprocess.Popen(command, env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True)
     server, ready = HttpServer(process), threading.Event()
     listener = threading.Thread(target=_listen, args=(server, ready), daemon=True)
     listener.start()
@@ -153,7 +154,9 @@ def connect(wire: Wire, place: Sandbox, server_environment: dict[str, str]) -> I
 
 def open_client(wire: Wire, url: str | None, environment: dict[str, str], cwd: Path, ask: Any) -> Client:
     """A client of the wire's kind that is not connected yet."""
-    server: Any = url or stdio_client(StdioServerParameters(command=COMMAND, env=environment, cwd=str(cwd)))
+    program, *arguments = warm_commands.command()
+    parameters = StdioServerParameters(command=program, args=arguments, env=environment, cwd=str(cwd))
+    server: Any = url or stdio_client(parameters)
     return Client(server, mode=wire.mode, elicitation_callback=ask)
 
 

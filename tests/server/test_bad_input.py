@@ -14,8 +14,9 @@ from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support import warm_commands
 
-from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
+from .conftest import WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
 from .test_server import NAMES
@@ -83,9 +84,8 @@ def frame(number: int, method: str, params: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def raw_stdio(place: Sandbox, server_environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(
-        [COMMAND], env=server_environment, cwd=place.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    command, pipe = warm_commands.command(), subprocess.PIPE
+    with subprocess.Popen(command, env=server_environment, cwd=place.project, stdin=pipe, stdout=pipe) as process:
         assert process.stdin is not None
         process.stdin.write(frame(0, "initialize", json.dumps(HELLO).encode()) + b"\n")
         process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')

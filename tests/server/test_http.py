@@ -1,7 +1,6 @@
 """Who may call over HTTP, and what each may see."""
 
 import json
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,9 +17,10 @@ from claude_code_mcp.server.transports.bearer import load_tokens
 from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support import warm_commands
 from tests.support.tables import every_row
 
-from .conftest import COMMAND, HttpServer, http_server
+from .conftest import HttpServer, http_server
 from .connection import Connection
 
 ANN, BOB = "ann-5f0c9d2e7b41a86c3d90", "bob-91e4d7c2a5b8f3061e7d"
@@ -159,15 +159,7 @@ def test_a_session_is_nobodys_but_its_makers(
 
 def refused_start(environment: dict[str, str], cwd: Path, *arguments: str) -> str:
     """The one line that a server says which does not start."""
-    done = subprocess.run(
-        [COMMAND, "serve", *arguments],
-        env=environment,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm_commands.run(["serve", *arguments], environment, cwd)
     assert done.returncode == 2, done
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()

@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,9 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
-from tests.server.tools.wires import COMMAND, MODERN
+from tests.server.tools.wires import MODERN
+from tests.support import warm_commands
+from tests.support.warm_commands import WarmProcess
 
 from .conftest import http_server
 from .connection import LONG
@@ -39,7 +40,7 @@ def envelope(*, tasks: bool = True, forms: bool = True) -> Json:
 class Client:
     """A server on two pipes. What comes beside the answers is kept."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: WarmProcess) -> None:
         self.process = process
         self.notifications: list[Json] = []
         self._number = 0
@@ -118,24 +119,17 @@ Serve = Callable[[], Client]
 
 @contextmanager
 def serving(environment: dict[str, str], place: Sandbox) -> Iterator[Serve]:
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[WarmProcess] = []
 
     def serve() -> Client:
-        process = subprocess.Popen(
-            [COMMAND], env=environment, cwd=place.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        processes.append(process)
-        return Client(process)
+        processes.append(warm_commands.helper().open([], environment, place.project))
+        return Client(processes[-1])
 
     try:
         yield serve
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.communicate(timeout=LONG)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+            process.communicate(timeout=LONG)
 
 
 @pytest.fixture(scope="module")

@@ -56,14 +56,22 @@ def close() -> None:
         helper.cache_clear()
 
 
+def command() -> list[str]:
+    """What to start in place of `claude-code-mcp`, where somebody else starts it: with these words and its arguments, a
+    program that has the helper run it. Its process id is not that of the command."""
+    if os.name != "posix":
+        return [sys.executable, "-m", "claude_code_mcp"]
+    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("attach.py")), helper().address]
+
+
 class WarmCommands:
     """The helper process; it ends with `close`, or with the process that has made it."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="warm-")
-        self._address = str(Path(self._directory.name) / "socket")
+        self.address = str(Path(self._directory.name) / "socket")
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self._address)
+        listener.bind(self.address)
         listener.listen(64)
         kept = ("PATH", "LANG", "LC_ALL", "TEST_RUN_OF_THIS_SUITE")
         self._process = subprocess.Popen(
@@ -115,7 +123,7 @@ class WarmCommands:
         are one that becomes the command's own."""
         request = json.dumps([list(arguments), dict(environment), str(cwd or Path.cwd()), terminal]).encode()
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self._address)
+        connection.connect(self.address)
         socket.send_fds(connection, [len(request).to_bytes(_LENGTH, "big")], streams)
         connection.sendall(request)
         return WarmProcess(connection)
