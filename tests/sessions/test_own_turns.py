@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.callers import Callers
 from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.model.events import ProcessChanged
+from claude_code_mcp.model.events import Message, ProcessChanged
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.service import Service
@@ -87,20 +87,28 @@ async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(shared: Shared
     assert session.usage.cost_usd == pytest.approx(before + long.usage.cost_usd + short.usage.cost_usd)
 
 
-async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_and_a_fork(
+def reported_ms(session: Session) -> int:
+    """The time with the API that the last result of the CLI tells, which is that of the whole conversation."""
+    *_, result = [one.raw for one in events(session, Message) if one.type == "result"]
+    return int(result["duration_api_ms"])
+
+
+async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_and_a_fork(
     service: Service, sandbox: Sandbox
 ) -> None:
     """The CLI counts it over the whole conversation, from what it wrote at its last clean exit."""
-    session, first = await run(service, script("slow", text("one", delay=1)), options(sandbox))
-    assert first.duration_api_ms >= 1000
-    assert (await say(service, session, script("quick", "two"))).duration_api_ms < 1000
+    session, slow = await run(service, script("slow", text("one", delay=1)), options(sandbox))
+    assert slow.duration_api_ms == reported_ms(session) >= 1000
+    second = await say(service, session, script("quick", "two"))
+    before = slow.duration_api_ms + second.duration_api_ms
+    assert before == reported_ms(session)
     await parked(session)
-    assert (await say(service, session, script("quick", "three"))).duration_api_ms < 1000
-    slow = await say(service, session, script("slow", text("four", delay=1)))
-    assert slow.duration_api_ms >= 1000
-    turn = await service.fork(session.id, script("quick", "five"))
-    fork = turn.session
-    assert (await end_of(turn)).duration_api_ms < 1000
+    third = await say(service, session, script("quick", "three"))
+    assert before + third.duration_api_ms == reported_ms(session)
+    await parked(session)
+    turn = await service.fork(session.id, script("quick", "four"))
+    fourth, fork = await end_of(turn), turn.session
+    assert before + third.duration_api_ms + fourth.duration_api_ms == reported_ms(fork)
     assert fork.id != session.id
 
 

@@ -197,10 +197,11 @@ async def test_a_spare_in_a_repository_lasts_until_a_file_of_it_changes(service:
     session, _ = await run(service, HELLO, options(sandbox))
     assert session.id == spare.id
     spare = await spare_of(service)
+    pid = spare.pid
     (sandbox.project / "a.txt").write_text("two")
     session, outcome = await run(service, HELLO, options(sandbox))
     assert (outcome.ok, session.id != spare.id) == (True, True)
-    await gone(spare.pid)
+    await gone(pid)
 
 
 async def test_where_hooks_run_at_the_start_there_is_no_spare(service: Service, sandbox: Sandbox) -> None:
