@@ -84,7 +84,7 @@ class Client:
         deadline = time.monotonic() + LONG
         while (told := self.get(task))["status"] not in statuses:
             assert time.monotonic() < deadline, told
-            time.sleep(0.02)
+            time.sleep(0.1)
         return told
 
     def update(self, task: Json, **responses: Json) -> None:
@@ -148,6 +148,14 @@ def client(serve: Serve) -> Client:
     return serve()
 
 
+@pytest.fixture(scope="module")
+def session(client: Client) -> str:
+    """A session at rest that asks before it runs a command: another turn of it costs a tenth of a new session."""
+    params = {"prompt": "hello", "permissionMode": "default"}
+    reply = client.ask("tools/call", {"name": "claude_code", "arguments": params}, tasks=False)
+    return str(reply["result"]["structuredContent"]["sessionId"])
+
+
 def test_a_turn_is_a_task_with_the_result_of_the_call(client: Client) -> None:
     task = started(client.call("claude_code", prompt=script("Say", text("Said."))))
     ended = client.until(task, "completed")
@@ -159,8 +167,8 @@ def test_a_turn_is_a_task_with_the_result_of_the_call(client: Client) -> None:
     assert client.until(again, "completed")["result"]["structuredContent"]["result"] == "More said."
 
 
-def test_a_question_is_an_input_request_under_its_own_id(client: Client, place: Sandbox) -> None:
-    task = started(client.call("claude_code", prompt=TOUCH, permissionMode="default"))
+def test_a_question_is_an_input_request_under_its_own_id(client: Client, session: str, place: Sandbox) -> None:
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=TOUCH))
     asking = client.until(task, "input_required")
     ((input_id, request),) = asking["inputRequests"].items()
     assert request["method"] == "elicitation/create"
@@ -176,15 +184,10 @@ def test_a_question_is_an_input_request_under_its_own_id(client: Client, place: 
     assert client.get(task) == ended
 
 
-def test_an_answer_from_elsewhere_ends_the_input_request(client: Client) -> None:
-    task = started(client.call("claude_create_session", prompt=TOUCH, permissionMode="default", waitSeconds=1))
+def test_an_answer_from_elsewhere_ends_the_input_request(client: Client, session: str) -> None:
+    task = started(client.call("claude_send_message", sessionId=session, message=TOUCH, waitSeconds=1))
     (input_id,) = client.until(task, "input_required")["inputRequests"]
-    (row,) = [
-        row
-        for row in client.call("claude_list_sessions")["structuredContent"]["sessions"]
-        if row.get("activeStatus") == "waiting_for_input"
-    ]
-    answered = client.call("claude_respond", sessionId=row["sessionId"], inputId=input_id, decision="deny", reason="no")
+    answered = client.call("claude_respond", sessionId=session, inputId=input_id, decision="deny", reason="no")
     assert answered["resultType"] == "complete"
     ended = client.until(task, "completed")
     assert ended["result"]["structuredContent"]["status"] == "completed"
@@ -239,10 +242,11 @@ def test_what_is_refused_never_becomes_a_task(client: Client) -> None:
     assert refused["structuredContent"]["error"]["code"] == "INVALID_ARGUMENT"
 
 
-def test_a_client_that_does_not_declare_tasks_has_none(client: Client) -> None:
-    params = {"name": "claude_code", "arguments": {"prompt": script("Say", text("Plain."))}}
+def test_a_client_that_does_not_declare_tasks_has_none(client: Client, session: str) -> None:
+    plain = {"sessionId": session, "prompt": script("Say", text("Plain."))}
+    params = {"name": "claude_code_reply", "arguments": plain}
     assert client.ask("tools/call", params, tasks=False)["result"]["structuredContent"]["result"] == "Plain."
-    task = started(client.call("claude_code", prompt=script("Say", text("Said."))))
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=script("Say", text("Said."))))
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
         refused = client.ask(method, {"taskId": task["taskId"], "inputResponses": {}}, tasks=False)["error"]
         assert refused["code"] == -32021
@@ -252,8 +256,8 @@ def test_a_client_that_does_not_declare_tasks_has_none(client: Client) -> None:
     client.until(task, "completed")
 
 
-def test_who_listens_is_told_of_every_change(client: Client) -> None:
-    task = started(client.call("claude_code", prompt=TOUCH, permissionMode="default"))
+def test_who_listens_is_told_of_every_change(client: Client, session: str) -> None:
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=TOUCH))
     client.until(task, "input_required")
     client.notifications.clear()
     wanted = {"notifications": {"taskIds": [task["taskId"], "another"], "toolsListChanged": True}}
@@ -337,8 +341,9 @@ def test_tasks_belong_to_their_caller(server_environment: dict[str, str], place:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX")
-def test_records_of_tasks_are_private(client: Client, place: Sandbox) -> None:
-    client.until(started(client.call("claude_code", prompt=script("Say", text("Said.")))), "completed")
+def test_records_of_tasks_are_private(client: Client, session: str, place: Sandbox) -> None:
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=script("Say", text("Said."))))
+    client.until(task, "completed")
     records = [path for path in place.root.rglob("*.json") if path.parent.name == "tasks"]
     assert records
     assert {record.stat().st_mode & 0o777 for record in records} == {0o600}
