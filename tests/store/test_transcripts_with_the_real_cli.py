@@ -44,7 +44,7 @@ def transcripts(sandbox: Sandbox) -> Transcripts:
     return Transcripts(str(sandbox.home / ".claude"))
 
 
-async def test_a_session_is_found_with_its_directory_and_costs_across_resumes(
+async def test_a_session_is_found_with_its_directory_and_costs_across_resumes_and_forks(
     cli: Cli, transcripts: Transcripts, sandbox: Sandbox
 ) -> None:
     session_id, project = str(uuid.uuid4()), sandbox.project
@@ -64,21 +64,16 @@ async def test_a_session_is_found_with_its_directory_and_costs_across_resumes(
     assert read.usage.cost_usd > first["total_cost_usd"]
     assert transcripts.resumable(session_id, str(project))
 
-
-async def test_a_fork_made_elsewhere_is_found_with_its_own_directory(
-    cli: Cli, transcripts: Transcripts, sandbox: Sandbox
-) -> None:
-    source, fork, elsewhere = str(uuid.uuid4()), str(uuid.uuid4()), sandbox.root / "else where.d"
+    fork, elsewhere = str(uuid.uuid4()), sandbox.root / "else where.d"
     elsewhere.mkdir()
-    await cli.run(sandbox.project, "--session-id", source)
-    await cli.run(elsewhere, "--resume", source, "--fork-session", "--session-id", fork)
+    await cli.run(elsewhere, "--resume", session_id, "--fork-session", "--session-id", fork)
     read = transcripts.read(fork)
     assert read is not None
-    assert read.cwd == str(elsewhere.resolve())
+    assert read.cwd == str(elsewhere.resolve()), "a fork made elsewhere has its own directory"
     assert transcripts.path_of(fork, str(elsewhere.resolve())) == read.path
-    original = transcripts.read(source)
+    original = transcripts.read(session_id)
     assert original is not None
-    assert original.cwd == str(sandbox.project.resolve())
+    assert original.cwd == str(project.resolve())
 
 
 async def test_a_directory_with_a_very_long_name_is_found(cli: Cli, transcripts: Transcripts, sandbox: Sandbox) -> None:
