@@ -137,7 +137,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-async def test_a_session_of_somebody_else_takes_no_options_and_one_whose_record_cannot_be_read_is_not_resumed(
+async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_the_policy_and_no_damaged_record(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()
