@@ -63,15 +63,17 @@ async def test_the_bundle_has_the_last_messages(caller: Caller) -> None:
 
 
 async def test_a_hundred_messages_by_default(caller: Caller) -> None:
-    calls = parallel(*(tool("Read", file_path=f"/nowhere/{number}") for number in range(12)))
+    missing = [str(caller.sandbox.project / f"{number}") for number in range(12)]
+    calls = parallel(*(tool("Read", file_path=path) for path in missing))
     bundle = await query(caller, script("Work", *[calls] * 5, "done"))
     assert len(bundle["messages"]) == 100
     assert bundle["messages"][-1]["type"] == "result"
     assert bundle["truncated"]["total"] > 120
 
 
-async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller) -> None:
-    chunk = text("0123456789abcdef", repeat=5 << 15)
+async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claude_code_mcp.server.tools.query._MAX_BUNDLE_BYTES", 1 << 20)
+    chunk = text("0123456789abcdef", repeat=5 << 11)
     large = [chunk | tool("Bash", command="true") for _ in range(8)]
     bundle = await query(caller, script("Write", *large, "done"), allowedTools=["Bash"])
     assert bundle["truncated"]["total"] - bundle["truncated"]["returned"] >= 4
