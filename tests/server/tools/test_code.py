@@ -62,16 +62,6 @@ async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(st
     assert (status["status"], status["recentOutput"][-2:]) == ("completed", ["one", "two"])
 
 
-async def test_a_question_comes_back_with_how_to_answer_it(caller: Caller) -> None:
-    prompt = script("Touch", tool("Bash", command="touch asked"), "done")
-    report = await caller.ok("claude_code", prompt=prompt, permissionMode="default")
-    (pending,) = report["pendingInputs"]
-    answer = {"sessionId": report["sessionId"], "inputId": pending["inputId"], "decision": "allow"}
-    status = await caller.ok("claude_respond", **answer, waitSeconds=30)
-    assert status["result"] == "done"
-    assert (caller.sandbox.project / "asked").exists()
-
-
 async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: Caller) -> None:
     prompt = script("Fail", fail(500))
     result = await caller.call("claude_code", prompt=prompt, env={"CLAUDE_CODE_MAX_RETRIES": "0"})

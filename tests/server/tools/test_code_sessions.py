@@ -100,9 +100,9 @@ async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 
-async def test_what_was_cut_is_read_in_pages(caller: Caller) -> None:
+async def test_what_was_cut_is_read_in_pages_and_a_question_comes_with_its_whole_input(caller: Caller) -> None:
     answer = "\n".join(f"line {number} of a long answer" for number in range(12_000))
-    report = await caller.ok("claude_code", prompt=script("Go", answer))
+    report = await caller.ok("claude_code", prompt=script("Go", answer), permissionMode="default")
     (cut,) = report["truncated"]
     assert (cut["part"], cut["total"]) == ("result", len(answer))
     read, offset = report["result"].partition("[[claude-code-mcp cut")[0], cut["nextOffset"]
@@ -112,11 +112,9 @@ async def test_what_was_cut_is_read_in_pages(caller: Caller) -> None:
         read, offset = read + page["text"], page.get("nextOffset")
     assert read == answer
 
-
-async def test_a_question_comes_with_its_whole_input_and_in_the_text_too(caller: Caller) -> None:
     content = "a line of the file\n" * 10_000
     prompt = script("Go", tool("Write", file_path=str(caller.sandbox.project / "f"), content=content), "done")
-    result = await caller.call("claude_code", prompt=prompt, permissionMode="default")
+    result = await caller.call("claude_code_reply", sessionId=report["sessionId"], prompt=prompt)
     assert result.structured_content is not None
     (question,) = result.structured_content["pendingInputs"]
     assert question["toolInput"]["content"] == content

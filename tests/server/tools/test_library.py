@@ -46,8 +46,18 @@ async def test_a_session_is_read_in_pages_that_are_the_whole(caller: Caller) -> 
         assert (code, message.startswith(field)) == ("INVALID_ARGUMENT", True), message
 
 
-async def test_the_list_has_pages_and_finds_what_was_said(caller: Caller) -> None:
-    made = [await a_session(caller, f"number {number}", f"an okapi number {number}") for number in range(2)]
+async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_a_restart(
+    caller: Caller, start_caller: StartCaller
+) -> None:
+    work = (tool("Bash", command="echo seen"), tool("Bash", command="exit 3"))
+    made = [await a_session(caller, "number 0", "an okapi"), await a_session(caller, "number 1", *work, "an okapi")]
+    status = {"sessionId": made[1], "outputLines": 1000}
+    told = await caller.ok("claude_get_status", **status)
+    after: Caller = await start_caller()
+    again = await after.ok("claude_get_status", **status)
+    for report in (told, again):
+        del report["nextCursor"]
+    assert again == told
     first = await caller.ok("claude_list_sessions", limit=1)
     second = await caller.ok("claude_list_sessions", limit=1, offset=first["nextOffset"])
     assert [row["sessionId"] for row in first["sessions"] + second["sessions"]] == made[::-1]
@@ -145,15 +155,3 @@ async def test_nobody_touches_the_session_of_another_caller(start_service: Start
     assert {entry.session_id for entry in await service.catalogue(owner="alice")} == {session_id, copy}
     with pytest.raises(SessionNotFound):
         await service.stored.read(copy, owner="bob")
-
-
-async def test_after_a_restart_the_status_is_what_it_was(start_caller: StartCaller) -> None:
-    before: Caller = await start_caller()
-    steps = (tool("Bash", command="echo seen"), tool("Bash", command="exit 3"), "Done at last.")
-    session_id = await a_session(before, "Work", *steps)
-    told = await before.ok("claude_get_status", sessionId=session_id, outputLines=1000)
-    after: Caller = await start_caller()
-    again = await after.ok("claude_get_status", sessionId=session_id, outputLines=1000)
-    for report in (told, again):
-        del report["nextCursor"]
-    assert again == told

@@ -81,17 +81,9 @@ async def test_a_bundle_is_not_larger_than_a_client_can_take(caller: Caller, mon
     assert bundle["result"]["summary"] == "done"
 
 
-async def test_system_messages_can_be_left_out_of_the_bundle(caller: Caller) -> None:
-    bundle = await query(caller, HELLO, includeSystemMessages=False)
-    await caller.listener.until("result")
-    assert "system" in caller.listener.kinds
-    assert bundle["messages"] == [message for message in caller.listener.messages if message["type"] != "system"]
-    assert "truncated" not in bundle
-
-
-async def test_fragments_are_streamed_when_asked_for(caller: Caller) -> None:
+async def test_fragments_are_streamed_when_asked_for_and_system_messages_can_be_left_out(caller: Caller) -> None:
     prompt = script("Count", text("one two three four", chunks=4))
-    bundle = await query(caller, prompt, includePartialMessages=True)
+    bundle = await query(caller, prompt, includePartialMessages=True, includeSystemMessages=False)
     await caller.listener.until("result")
     events = [message["event"] for message in caller.listener.messages if message["type"] == "stream_event"]
     deltas = [event["delta"]["text"] for event in events if event.get("delta", {}).get("type") == "text_delta"]
@@ -99,8 +91,10 @@ async def test_fragments_are_streamed_when_asked_for(caller: Caller) -> None:
     assert [message["sequence"] for message in caller.listener.received] == list(
         range(1, len(caller.listener.received) + 1)
     )
-    whole = [message for message in caller.listener.messages if message["type"] != "stream_event"]
+    assert "system" in caller.listener.kinds, "they are left out of the bundle alone"
+    whole = [message for message in caller.listener.messages if message["type"] not in ("stream_event", "system")]
     assert bundle["messages"] == whole
+    assert "truncated" not in bundle
     none = await query(caller, HELLO, maxMessages=0)
     assert none["messages"] == []
     assert none["truncated"]["returned"] == 0

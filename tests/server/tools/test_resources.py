@@ -145,9 +145,11 @@ async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> Non
     assert shown["inputId"] == pending["inputId"]
     assert shown["toolInput"]["command"] == "touch asked"
     await subscribe(caller, uri)
-    await caller.ok(
+    answered = await caller.ok(
         "claude_respond", sessionId=asked["sessionId"], inputId=shown["inputId"], decision="allow", waitSeconds=50
     )
+    assert answered["result"] == "went on"
+    assert (caller.sandbox.project / "asked").exists()
     await caller.changes.until(uri)
     assert (await data(caller, uri))["pendingInputs"] == []
     kinds = [event["type"] for event in (await data(caller, uri_of(asked["sessionId"], "events")))["events"]]
