@@ -3,12 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# The Python that PYTHON is, where that matters.
+VERSION = $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 # More versions of Claude Code for the contract that the tests keep with it.
 CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Compiled tests are kept: compiling them takes each worker longer than collecting them does.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test check format bench conformance soak parity pictures manifest web clean
+.PHONY: setup help demo test test-quick test-python flaky check format bench conformance soak parity pictures manifest web clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -18,15 +20,26 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target about; do printf 'make %-12s %s\n' "$$target" "$$about"; done
+	@sed -n 's/^\([a-z-]*\):.*##  *\(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target about; do printf 'make %-12s %s\n' "$$target" "$$about"; done
 
 demo: setup  ## see it work on the scripted model; needs no account
 	$(BIN)/claude-code-mcp demo
 
-# A test that fails among many at once is run again alone, so that a slow machine is told from a fault; both are shown.
-test: setup check  ## format, lint, types and the tests
-	$(BIN)/python -m pytest -n 4 --dist worksteal || { test $$? -eq 1 && \
-	    $(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
+test: setup check  ## format, lint, types and the tests; what fails is not run again
+	$(BIN)/python -m pytest -n 4 --dist worksteal
+
+test-quick: setup  ## in a minute: the tests that start no programs; LAYER=hub: those of tests/hub, one case of each
+	$(BIN)/python -m pytest -q --dist worksteal $(if $(LAYER),tests/$(LAYER) --quick=layer -n 2,--quick=pure -n 2)
+
+# What is the same with and without Node and a browser.
+CORE := model policy questions claude store processes sessions hub server
+
+test-python:  ## the core of the tests on another Python, in build/venv-VERSION: PYTHON=python3.13
+	$(MAKE) --no-print-directory setup VENV=build/venv-$(VERSION)
+	build/venv-$(VERSION)/bin/python -m pytest -q -n 2 --dist worksteal $(or $(TESTS),$(addprefix tests/,$(CORE)))
+
+flaky: setup  ## what failed last, or TESTS='…', 20 times on a busy machine; SEED=… repeats a run, ROUND=… one of its rounds
+	$(BIN)/python -m tests.support.flaky
 
 check: setup  ## format, lint and types only
 	$(BIN)/ruff format --check .
@@ -43,7 +56,7 @@ bench: setup  ## measure against the raw protocol and the bare SDK, side by side
 conformance: setup  ## the official MCP suite in both eras; needs Node
 	$(BIN)/python -m conformance
 
-soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands, more versions of the CLI
+soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at once, a million shell commands and 10,000 attacks on the rules, more versions of the CLI
 	$(BIN)/python -m pytest -m soak -q -n 2 --ignore tests/scenarios/cli_versions
 	$(BIN)/python -m benchmarks.soak
 	$(BIN)/python -m benchmarks.containment
@@ -51,7 +64,7 @@ soak: setup  ## the tests marked soak, random trials, kills, 150 sessions at onc
 	$(BIN)/python -m benchmarks.many_sessions
 	$(BIN)/python -m benchmarks.shell_fuzz
 	TEST_CLI_VERSIONS=$(CLI_VERSIONS) $(BIN)/python -m pytest tests/scenarios/cli_versions -m '' -q
-	LINEAR_TIME=full $(BIN)/python -m pytest tests/test_linear_time.py -q
+	$(BIN)/python -m benchmarks.linear_time
 	EVERY_WIRE=1 $(BIN)/python -m pytest tests/server -q -n 2
 	TOKEN_SOAK=1 $(BIN)/python -m pytest tests/hub/test_token_renewal.py -q
 

@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 
 from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.store.catalogue import Catalogue
-from claude_code_mcp.store.session_records import SessionRecord, SessionRecords
 from claude_code_mcp.store.transcript_lines import folder_of
 
 from .common import Figure, Place, benchmark
@@ -78,7 +79,7 @@ def _ms(seconds: float) -> str:
 def generate(root: Path, sessions: int = _SESSIONS, size: int = _BYTES) -> None:
     """Transcripts as the CLI writes them, and a record for each, every tenth of which belongs to `alice`."""
     chance = random.Random(1)
-    records = SessionRecords(root / "state", str(root / "config"))
+    records = SessionRecords(database_in(root / "state"), str(root / "config"))
     filler = "".join(chance.choices("abcdefghij \\n", k=size))
     for number in range(sessions):
         session_id = str(uuid.UUID(int=chance.getrandbits(128), version=4))
@@ -92,14 +93,7 @@ def generate(root: Path, sessions: int = _SESSIONS, size: int = _BYTES) -> None:
         record = SessionRecord(
             session_id=session_id, owner=owner, created_at=when, used_at=when, cwd=cwd, options=SessionOptions()
         )
-        _write_quickly(records, record)
-
-
-def _write_quickly(records: SessionRecords, record: SessionRecord) -> None:
-    """Without the flush to the disk that a real record gets: it would take minutes."""
-    path = records._path(record.session_id)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record.model_dump()))
+        records.write(record, durable=False)
 
 
 def _transcript(session_id: str, cwd: str, chance: random.Random, filler: str, size: int) -> str:
@@ -174,7 +168,7 @@ def _ours(root: Path) -> dict[str, float]:
     again = _seconds(lambda: sessions.list(limit=50), _ROUNDS)
     sessions.list(text="kettle", limit=50)  # the first search reads what no listing has read
     search = _seconds(lambda: sessions.list(text="kettle river", limit=50), _ROUNDS)
-    records = SessionRecords(root / "state", str(root / "config"))
+    records = SessionRecords(database_in(root / "state"), str(root / "config"))
     records.summaries()
     owner = _seconds(lambda: _of_alice(sessions, records), _ROUNDS)
     grown = _seconds(lambda: _grow(sessions), _ROUNDS)

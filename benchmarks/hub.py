@@ -19,6 +19,7 @@ from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.database import Database
 
 from .common import Figure, Place, benchmark, no_collection, pairs, ratio
 
@@ -31,7 +32,7 @@ Call = Callable[[], Awaitable[object]]
 
 def _hub(place: Place, servers: dict[str, Any], **settings: Any) -> Hub:
     root = place.sandbox.root
-    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    deps = HubDeps(place.environment, Database(root / "hub"), FileVault(root / "vault"), root / ".claude")
     return Hub(parse_servers(servers, place.environment), load_settings({}, **settings), deps)
 
 

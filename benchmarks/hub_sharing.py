@@ -17,6 +17,7 @@ from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing.script import parallel, script, tool
 
 from .common import Figure, Place, benchmark
@@ -70,7 +71,7 @@ async def _alone(place: Place) -> _Weight:
 
 async def _shared(place: Place) -> _Weight:
     mark, root = uuid.uuid4().hex, place.sandbox.root
-    deps = HubDeps(place.environment, root / "hub", FileVault(root / "vault"), root / ".claude")
+    deps = HubDeps(place.environment, Database(root / "hub"), FileVault(root / "vault"), root / ".claude")
     settings = load_settings({}, state_dir=root / "state", claude_path=place.executable, max_sessions=_SESSIONS)
     async with (
         Hub(parse_servers(_servers(mark), place.environment), settings, deps) as hub,

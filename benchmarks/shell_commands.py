@@ -2,7 +2,7 @@
 
 `plain_commands` are made of a few allowed programs and of everything that means something to a shell, pieced together
 at random or from earlier ones that were allowed, with something changed. `hidden_commands` hide the call of one program
-in others that run it, in quotes, in code and in pipes, and are then changed too.
+in others that run it, in quotes, in code and in pipes, and are then changed too. To be run in `sealed_shells` only.
 """
 
 import random
@@ -144,8 +144,7 @@ def changed(generator: random.Random, command: str) -> str:
 
 # -- one program hidden in others -----------------------------------------------------------------------------
 
-DENIED = "zap"
-"""A program that exists only where commands are tried: whatever runs it, nothing is lost."""
+DENIED = "rm"
 
 BEHIND = (
     *("env", "env A=b", "env -u A", "env -i", "nice", "nice -n 5", "timeout 5", "timeout -k 1 5", "nohup", "setsid -w"),
@@ -228,26 +227,15 @@ IN_CODE = (
 """What has it in a program of another language."""
 
 SPELLINGS = (
-    "zap",
-    "'zap'",
-    "z''ap",
-    'z"a"p',
-    "\\zap",
-    "z\\ap",
-    "$'zap'",
-    "$'\\x7aap'",
-    "{bin}/zap",
-    "{bin}/./zap",
-    "z?p",
-    "{bin}/z*",
+    *("rm", "'rm'", "r''m", 'r""m', "\\rm", "r\\m", "$'rm'", "$'\\x72m'", "/bin/rm", "/bin/./rm", "/usr/bin/r?"),
+    *("{rm,x}", "r${z}m", "r$@m", "=rm", "/bin/r[m]"),
 )
 
 
-def hidden_commands(generator: random.Random, count: int, programs: str) -> Iterator[str]:
-    """So many commands that run the denied program, or would without a random change; it is in the directory
-    `programs`."""
+def hidden_commands(generator: random.Random, count: int) -> Iterator[str]:
+    """So many commands that run the denied program, or would without a random change."""
     for _ in range(count):
-        command = f"{generator.choice(SPELLINGS).replace('{bin}', programs)} x"
+        command = f"{generator.choice(SPELLINGS)} x"
         for _ in range(generator.choice((0, 1, 1, 2, 3))):
             command = _hidden(generator, command)
         for _ in range(generator.choice((0, 1, 1, 2))):

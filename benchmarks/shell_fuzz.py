@@ -1,7 +1,9 @@
 """`make soak`: random commands, read by the policy and run by real shells.
 
-What the policy allows is given to bash, dash and zsh: they may run exactly the commands that were read, and write no
-file. What it would let pass beside a denied program is run too: the denied program must not be called.
+Two things are tried. Lines that try to run a denied command (`shell_lines.py`) are judged where all other commands are
+allowed: those that pass with nobody asked are run in sealed shells, and may neither call the denied program nor change
+a file. And commands that are read as a few simple ones are given to bash, dash, zsh and others: they may run exactly
+what was read, and write no file.
 
 The inputs come in parts, each made from the seed and its own number: `--seed 7 --start 120` goes on where an earlier
 run has stopped.
@@ -17,20 +19,24 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 
+from claude_code_mcp.policy.harmless import git_variables
 from claude_code_mcp.policy.rules import Decision, Rule, ToolCall, judge, parse_rule
 from claude_code_mcp.policy.shell import read_strictly
 
-from .shell_commands import DENIED, hidden_commands, plain_commands
-from .shells import MAIN, SHELLS, Shell, Trap, effects, scratch_directory
+from .sealed_shells import DENIED, missing, sealed_shells
+from .sealed_shells import SHELLS as SEALED
+from .shell_commands import plain_commands
+from .shell_lines import attack_lines, table_lines
+from .shells import MAIN, PROGRAMS, SHELLS, Shell, effects, scratch_directory
 
 PART = 4000
 """Inputs that are made from one seed."""
-HIDDEN_PART = 200
-"""Further inputs of a part, which hide a denied program: running them takes longer."""
+LINES_PART = 500
+"""Lines that are made from one seed; running them takes longer."""
 RULES = [
     parse_rule(f"Bash({pattern})") for pattern in ("git diff *", "git log:*", "ls *", "echo *", "test *", "printf *")
 ]
-DENY = [parse_rule(f"Bash({DENIED} *)")]
+DENY = [parse_rule(f"Bash({DENIED} *)"), parse_rule("Bash(git push *)")]
 ANY = [parse_rule("Bash")]
 _BATCH = 500
 
@@ -51,19 +57,22 @@ class Count:
         self.problems += other.problems
 
 
-def is_allowed(command: str) -> bool:
+def is_read(command: str) -> bool:
+    """Whether a command is allowed by its words, or is read as programs that the shells write down."""
     call = ToolCall("Bash", {"command": command}, "/", lambda path: path)
-    return judge(call, RULES, []).decision is Decision.ALLOW
+    if judge(call, RULES, []).decision is Decision.ALLOW:
+        return True
+    commands = read_strictly(command)
+    return commands is not None and all(words[0] in PROGRAMS for words in commands)
 
 
-def may_pass(command: str, denied: Sequence[Rule] = DENY) -> bool:
-    """Whether a command is run with nobody asked, where all but the denied programs are allowed."""
-    call = ToolCall("Bash", {"command": command}, "/", lambda path: path)
-    return judge(call, ANY, denied).decision is Decision.ALLOW
+def decide(command: str, denied: Sequence[Rule] = DENY) -> Decision:
+    """The decision on a command, where all but the denied ones are allowed."""
+    return judge(ToolCall("Bash", {"command": command}, "/", lambda path: path), ANY, denied).decision
 
 
 def problems_in(commands: Sequence[str], shells: Sequence[Shell]) -> list[str]:
-    """What these commands, all of them allowed, do in these shells beside what was read."""
+    """What these commands, all of them read, do in these shells beside what was read."""
     found = []
     with scratch_directory() as place:
         for shell in shells:
@@ -76,80 +85,120 @@ def problems_in(commands: Sequence[str], shells: Sequence[Shell]) -> list[str]:
     return found
 
 
-def try_hidden(seed: int, number: int, size: int = HIDDEN_PART, shells: Sequence[Shell] = MAIN) -> Count:
-    """Commands that hide the denied program: of those that pass, which call it all the same."""
-    with scratch_directory() as place:
-        trap = Trap(place, DENIED)
-        commands = list(hidden_commands(random.Random(f"{seed}/{number}/hidden"), size, str(trap.programs)))
-        passing = list(dict.fromkeys(filter(may_pass, commands)))
-        problems = [
-            f"{shell.name}: {command!r} calls {DENIED}"
-            for command in passing
-            for shell in shells
-            if trap.catches(shell, command)
-        ]
-    return Count(size, len(passing), len(passing) * len(shells), problems)
-
-
 def try_plain(seed: int, number: int, size: int = PART, shells: Sequence[Shell] = MAIN) -> Count:
-    """Commands that may be allowed: of those that are, which do more than was read."""
+    """Commands that may be read: of those that are, which do more than was read."""
     generator = random.Random(f"{seed}/{number}/plain")
-    commands = [command for command, allowed in plain_commands(generator, size, is_allowed) if allowed]
+    commands = [command for command, allowed in plain_commands(generator, size, is_read) if allowed]
     unique = list(dict.fromkeys(commands))
     return Count(size, len(commands), len(unique) * len(shells), problems_in(unique, shells))
 
 
-def try_part(seed: int, number: int, shells: Sequence[Shell]) -> Count:
-    """One part of the inputs, and what was found."""
-    count = try_plain(seed, number, shells=shells)
-    count.add(try_hidden(seed, number, shells=[shell for shell in shells if shell in MAIN]))
-    return count
+def try_lines(seed: int, number: int, size: int = LINES_PART, shells: Sequence[str] = tuple(SEALED)) -> Count:
+    """Lines that try to run the denied command: of those that pass, which do run it or change a file."""
+    lines = list(attack_lines(random.Random(f"{seed}/{number}/lines"), size))
+    passing = [line for line in lines if decide(line) is Decision.ALLOW]
+    return Count(size, len(passing), len(passing) * len(shells), lines_that_do_harm(passing, shells))
+
+
+def try_table(shells: Sequence[str] = tuple(SEALED)) -> Count:
+    """Every option of the table of harmless programs by itself."""
+    lines = list(dict.fromkeys(table_lines()))
+    passing = [line for line in lines if decide(line) is Decision.ALLOW]
+    return Count(len(lines), len(passing), len(passing) * len(shells), lines_that_do_harm(passing, shells))
+
+
+def lines_that_do_harm(lines: Sequence[str], shells: Sequence[str]) -> list[str]:
+    """Which of these lines, all of them allowed, call the denied program, change a file or do not end."""
+    found = []
+    with sealed_shells() as sealed:
+        for shell in shells:
+            for line, effect in zip(lines, sealed.effects(shell, lines, git_variables({})), strict=True):
+                if effect.called or effect.changed or effect.endless:
+                    found.append(f"{shell}: {line!r}: {effect}")
+    return found
 
 
 def available() -> list[Shell]:
     return [shell for shell in SHELLS if shell.path is not None]
 
 
-def run_parts(seed: int, start: int, inputs: int, seconds: float, workers: int) -> tuple[Count, int]:
+def run_plain(seed: int, start: int, inputs: int, seconds: float, workers: int) -> tuple[Count, int]:
     """As many parts as are wanted or fit into the time; the second value is the number of the next part."""
     until = time.monotonic() + seconds
     total = Count()
-    numbers = iter(range(start, start + -(-inputs // (PART + HIDDEN_PART))))
+    numbers = iter(range(start, start + -(-inputs // PART)))
     shells = available()
     done = start
     with ProcessPoolExecutor(workers) as pool:
         while time.monotonic() < until and (some := list(islice(numbers, 2 * workers))):
             # Each part goes to the main shells, and one in turn of the others.
             chosen = [[shell for shell in shells if shell in MAIN or shell is shells[n % len(shells)]] for n in some]
-            for count in pool.map(try_part, [seed] * len(some), some, chosen):
+            sizes = [PART] * len(some)
+            for count in pool.map(try_plain, [seed] * len(some), some, sizes, chosen):
                 total.add(count)
-                for problem in count.problems:
-                    print(f"PROBLEM: {problem}", flush=True)
+                _show_problems(count)
             done = some[-1] + 1
             if done % 20 < len(some):
                 print(f"{total.inputs} read, {total.allowed} allowed, {len(total.problems)} problems", flush=True)
     return total, done
 
 
+def run_lines(seed: int, start: int, lines: int, workers: int) -> Count:
+    """So many lines that try to run the denied command, in every shell there is."""
+    numbers = range(start, start + -(-lines // LINES_PART))
+    shells = tuple(shell.name for shell in available() if shell.name in SEALED)
+    total = Count()
+    with ProcessPoolExecutor(workers) as pool:
+        size = min(lines, LINES_PART)
+        for count in pool.map(
+            try_lines, [seed] * len(numbers), numbers, [size] * len(numbers), [shells] * len(numbers)
+        ):
+            total.add(count)
+            _show_problems(count)
+    return total
+
+
+def _show_problems(count: Count) -> None:
+    for problem in count.problems:
+        print(f"PROBLEM: {problem}", flush=True)
+
+
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shell_fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1_000_000, help="how many (default: 1000000)")
+    parser.add_argument("--inputs", type=int, default=1_000_000, help="commands to be read (default: 1000000)")
+    parser.add_argument("--lines", type=int, default=10_000, help="lines with a denied command (default: 10000)")
     parser.add_argument("--seconds", type=float, default=1800.0, help="begin no part after this time (default: 1800)")
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1_000_000), help="repeats an earlier choice")
     parser.add_argument("--start", type=int, default=0, help="the number of the first part (default: 0)")
     parser.add_argument("--workers", type=int, default=2, help="processes at the same time (default: 2)")
     options = parser.parse_args(arguments)
     absent = [shell.name for shell in SHELLS if shell.path is None]
+    names = ", ".join(shell.name for shell in available())
+    print(f"seed {options.seed}; shells: {names}; absent: {absent}", flush=True)
+    if reason := missing():
+        print(f"no line with a denied command is run: {reason}", flush=True)
+    began = time.perf_counter()
+    table = Count() if missing() else try_table()
+    _show_problems(table)
     print(
-        f"seed {options.seed}; shells: {', '.join(shell.name for shell in available())}; absent: {absent}", flush=True
+        f"{table.inputs} lines with each option of the table, {table.allowed} of them allowed, {table.runs} runs in "
+        f"sealed shells, {len(table.problems)} problems, {time.perf_counter() - began:.0f} s",
+        flush=True,
     )
     began = time.perf_counter()
-    count, following = run_parts(options.seed, options.start, options.inputs, options.seconds, options.workers)
+    lines = Count() if missing() else run_lines(options.seed, options.start, options.lines, options.workers)
+    print(
+        f"{lines.inputs} lines with a denied command, {lines.allowed} of them allowed, {lines.runs} runs in sealed "
+        f"shells, {len(lines.problems)} problems, {time.perf_counter() - began:.0f} s",
+        flush=True,
+    )
+    began = time.perf_counter()
+    count, following = run_plain(options.seed, options.start, options.inputs, options.seconds, options.workers)
     print(
         f"{count.inputs} commands read, {count.allowed} of them allowed, {count.runs} runs in shells, "
         f"{len(count.problems)} problems, {time.perf_counter() - began:.0f} s; the next part is {following}"
     )
-    return 1 if count.problems else 0
+    return 1 if count.problems or lines.problems or table.problems or missing() else 0
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@ does not exist is written down too. Programs succeed and fail in turn, so that `
 the shells run as nobody.
 """
 
-import contextlib
 import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,14 +25,6 @@ _LINE, _BEGIN, _BETWEEN = "\x1d", "\x1e", "\x1f"
 _TIMEOUT = 120.0
 _NOBODY = 65534
 _NOT_FOUND = re.compile(r": ([^:\n]*): (?:command )?not found|: not found: ")
-
-TOOLS = (
-    *("awk", "bash", "busybox", "cat", "chrt", "dash", "ed", "env", "find", "flock", "git", "ionice", "ls", "make"),
-    *("nice", "nohup", "perl", "prlimit", "python3", "runuser", "script", "sed", "setarch", "setpriv", "setsid", "sh"),
-    *("split", "stdbuf", "strace", "su", "tar", "taskset", "tee", "timeout", "tr", "unshare", "watch", "xargs", "zsh"),
-)
-"""Real programs that run others."""
-_QUICK = 5.0
 
 Argv = tuple[str, ...]
 
@@ -144,43 +134,3 @@ def _taken_away(place: Path) -> tuple[str, ...]:
     for name in names:
         shutil.rmtree(place / name) if (place / name).is_dir() else (place / name).unlink()
     return names
-
-
-# -- one program that must not be called ------------------------------------------------------------------------
-
-
-class Trap:
-    """A directory of real programs and one that only writes down that it was called."""
-
-    def __init__(self, place: Path, name: str) -> None:
-        self._place = place
-        self._log = place / "called"
-        self.programs = place.parent / "bin"
-        self.programs.mkdir()
-        for tool in TOOLS:
-            if (path := shutil.which(tool)) is not None:
-                (self.programs / tool).symlink_to(path)
-        (self.programs / name).write_text(f"#!/bin/sh\necho called >>{self._log}\n")
-        (self.programs / name).chmod(0o755)
-
-    def catches(self, shell: Shell, command: str) -> bool:
-        """Whether the shell calls the program for this command."""
-        started = subprocess.Popen(
-            [shell.path or shell.name, *shell.argv[1:], "-c", command],
-            cwd=self._place,
-            env={"PATH": str(self.programs), "HOME": str(self._place), "LC_ALL": "C.UTF-8"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            **_unprivileged(),
-        )
-        try:
-            started.wait(_QUICK)
-        except subprocess.TimeoutExpired:
-            pass
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
-        return "called" in _taken_away(self._place)

@@ -22,7 +22,7 @@ from claude_code_mcp.model.events import Event, Partial, PartialRun, ProcessChan
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
-from claude_code_mcp.store.transcripts import Transcripts
+from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
 from claude_code_mcp.testing.script import script, text, tool
 
 from .common import Place
@@ -202,7 +202,7 @@ async def _resume(place: Place, trial: Trial, mark: Mapping[str, str], session_i
                 raise
             resumed = False  # for good, over a restart too
         except SessionNotFound:
-            if Transcripts(config_directory(place.environment)).path_of(session_id) is not None:
+            if Transcripts(ProjectFolders.below(config_directory(place.environment))).path_of(session_id) is not None:
                 raise
             return Finding(trial)
     left = await _left_running(mark[MARK], 0)

@@ -1,4 +1,4 @@
-"""`make conformance`: both eras of the official suite against this server on loopback, and a table of the findings."""
+"""`make conformance`: the official suite on our server and on our hub, in both eras; the findings and the score."""
 
 import sys
 import tempfile
@@ -10,30 +10,33 @@ from tests.scenarios.real_clients.packages import install
 from tests.scenarios.real_clients.serving import serve_http
 from tests.support.npm import Unavailable
 
-from .suite import ERAS, Verdict, run_suite, run_task_scenarios
+from .suite import ERAS, SERVER, Suite, Verdict, scores_of, table
 
+ROOT = Path(__file__).parents[1]
 _NOWHERE = "http://127.0.0.1:9"  # no session is started, so that no model is needed
 
 
 def main() -> int:
     try:
-        packages = install()
+        suite = Suite(install())
     except Unavailable as error:
         print(f"The suite cannot run here: {error}.", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as directory:
         sandbox = Sandbox(Path(directory), _NOWHERE)
-        with serve_http(sandbox.root, sandbox.environment()) as served:
+        environment = sandbox.environment(PYTHONPATH=str(ROOT))
+        findings = sandbox.root / "findings"
+        with serve_http(sandbox.root, environment, program=SERVER) as served:
             assert served.url is not None
-            verdicts = [run_suite(packages, served.url, era, sandbox.root / era) for era in ERAS]
-        environment = sandbox.environment(PYTHONPATH=str(Path(__file__).parents[1]))
-        with serve_http(sandbox.root, environment, program=(sys.executable, "-m", "conformance.task_tools")) as served:
-            assert served.url is not None
-            verdicts.append(run_task_scenarios(packages, served.url, sandbox.root / "tasks"))
+            verdicts = [suite.run_server(served.url, era, findings / era) for era in ERAS]
+            verdicts.append(suite.run_tasks(served.url, findings / "tasks"))
+        verdicts += [suite.run_client(era, findings / f"client-{era}", environment) for era in ERAS]
     for verdict in verdicts:
         _print_verdict(verdict)
-    complaints = [f"{verdict.era}  {text}" for verdict in verdicts for text in verdict.complaints]
-    print("\n".join(complaints) or "Everything that applies passes.")
+    complaints = [f"{verdict.subject} {verdict.era}  {text}" for verdict in verdicts for text in verdict.complaints]
+    print("\n".join(complaints) or "Everything that applies passes.", end="\n\n")
+    scores = {cell: score for verdict in verdicts for cell, score in scores_of(verdict).items()}
+    print("\n".join(table(suite.version, scores)))
     return 1 if complaints else 0
 
 
@@ -41,7 +44,7 @@ def _print_verdict(verdict: Verdict) -> None:
     scenarios = sorted({check.scenario for check in verdict.checks})
     outcomes = {scenario: verdict.outcome(scenario) for scenario in scenarios}
     width = max(map(len, scenarios), default=0)
-    print(f"\n{verdict.era}")
+    print(f"\n{verdict.subject} {verdict.era}")
     for scenario, outcome in outcomes.items():
         print(f"  {scenario:{width}}  {outcome:14}  {'; '.join(verdict.reasons(scenario))}".rstrip())
     counted = ", ".join(f"{number} {outcome}" for outcome, number in Counter(outcomes.values()).most_common())

@@ -1,14 +1,18 @@
-"""Runs the official suite and judges its findings against the list of what does not apply.
+"""Runs the official suite on our server and on our hub, judges its findings, and scores them as the SDKs are scored.
 
-The list is checked both ways: a finding that is not listed fails the run, and so does a listed one that is no longer
-found, or that is now found for another reason.
+The score counts the scenarios that a revision of the protocol requires: the list is in the package of the suite. All
+others that apply to the revision are run too. What is not passed must be listed in `not_applicable.toml`, and the list
+is checked both ways: a finding that is not listed fails the run, and so does a listed one that is no longer found, or
+that is now found for another reason.
 """
 
 import json
 import re
+import shlex
 import subprocess
+import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +21,17 @@ from tests.scenarios.real_clients.packages import Packages
 
 ERAS = ("2025-11-25", "2026-07-28")
 LIST = Path(__file__).parent / "not_applicable.toml"
-
-_PROGRAM = ("@modelcontextprotocol", "conformance", "dist", "index.js")
-_SECONDS = 120
-_EVERYWHERE = "wire-schema-valid"  # stands in every scenario, whatever else the scenario is about
+SERVER = (sys.executable, "-m", "conformance.suite_server")
+"""Our server with what the suite asks for by name; the address is added."""
+HUB = (sys.executable, "-m", "conformance.hub_client")
 EXTENSION = "extension"
 """Stands where the suite names the eras of a scenario, for those of an extension."""
+_PACKAGE = ("@modelcontextprotocol", "conformance")
+_SECONDS = 240
+_CLIENT_SECONDS = 150
+_EVERYWHERE = "wire-schema-valid"  # stands in every scenario, whatever else the scenario is about
 _SCENARIO_LINE = re.compile(r"^ +- (\S+) \[(.+)\]$", re.MULTILINE)
-_RESULT_DIRECTORY = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
+_RESULT_DIRECTORY = re.compile(r"(?:server-)?(.+)-\d{4}-\d\d-\d\dT[\d-]+Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +66,15 @@ class Exemption:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one era."""
+    """What became of one run: of the server, or of the hub as a client, in one era."""
 
+    subject: str
     era: str
     checks: tuple[Check, ...]
     exemptions: Mapping[str, Exemption]
     expected: frozenset[str]
+    required: frozenset[str] = frozenset()
+    """Those of the expected scenarios that the era requires, and the score counts."""
 
     @property
     def complaints(self) -> list[str]:
@@ -77,6 +87,10 @@ class Verdict:
             *(f"{key} is listed as not applicable, but nothing is wrong with it" for key in self._stale(wrong)),
         ]
 
+    def score(self, scenarios: Collection[str]) -> str:
+        """How many of these scenarios passed, and how many there are."""
+        return f"{sum(self.outcome(scenario) == 'passed' for scenario in scenarios)}/{len(scenarios)}"
+
     def _explained(self, check: Check) -> bool:
         exemption = self.exemptions.get(check.key)
         return exemption is not None and exemption.explains(check)
@@ -85,11 +99,13 @@ class Verdict:
         return sorted(self.exemptions.keys() - wrong.keys())
 
     def outcome(self, scenario: str) -> str:
-        """`passed`, `FAILED`, or what of it does not apply."""
+        """`passed`, `FAILED`, `skipped` by the suite itself, or what of it does not apply."""
         own = [check for check in self.checks if check.scenario == scenario and check.name != _EVERYWHERE]
         wrong = [check for check in own if check.wrong]
-        if any(not self._explained(check) for check in wrong):
+        if not own or any(not self._explained(check) for check in wrong):
             return "FAILED"
+        if all(check.status == "SKIPPED" for check in own):
+            return "skipped"
         if not wrong:
             return "passed"
         return "passed in part" if any(check.status == "SUCCESS" for check in own) else "not applicable"
@@ -97,57 +113,133 @@ class Verdict:
     def reasons(self, scenario: str) -> list[str]:
         """Why parts of a scenario do not apply."""
         exemptions = self.exemptions.items()
-        return list(dict.fromkeys(entry.why for key, entry in exemptions if key.partition("/")[0] == scenario))
+        return list(dict.fromkeys(entry.why for key, entry in exemptions if key.rpartition("/")[0] == scenario))
 
 
-def load_exemptions(era: str, path: Path = LIST) -> dict[str, Exemption]:
-    """The checks that do not apply in an era, by scenario and name."""
-    groups: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["exemption"]
-    return {key: Exemption(group["why"], group["says"]) for group in groups for key in group.get(era, ())}
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """The suite as it is installed."""
 
+    packages: Packages
 
-def run_suite(packages: Packages, url: str, era: str, output: Path) -> Verdict:
-    """Runs every scenario of an era against a server; `output` is where the suite leaves its findings."""
-    expected = _scenarios(packages, era)
-    program = [str(packages.node), str(packages.script(*_PROGRAM)), "server", "--url", url, "--suite", "all"]
-    # The exit code tells only that something was found; the files tell what.
-    subprocess.run(
-        [*program, "--spec-version", era, "--output-dir", str(output)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        timeout=_SECONDS,
-        check=False,
-    )
-    return Verdict(era, tuple(_findings(output)), load_exemptions(era), expected)
+    @property
+    def version(self) -> str:
+        manifest = self.packages.script(*_PACKAGE, "package.json").read_text(encoding="utf-8")
+        return str(json.loads(manifest)["version"])
 
+    def run_server(self, url: str, era: str, output: Path) -> Verdict:
+        """Every scenario of an era against a server; `output` is where the suite leaves its findings."""
+        # The exit code says only that something was found; the files say what.
+        self._run("server", "--url", url, "--suite", "all", "--spec-version", era, output=output)
+        return self._verdict("server", era, output, self._scenarios("--server", era))
 
-def run_task_scenarios(packages: Packages, url: str, output: Path) -> Verdict:
-    """Runs the scenarios of the tasks extension against a server that has the tools they call (task_tools.py)."""
-    expected = frozenset(name for name in _scenarios(packages, EXTENSION) if name.startswith("tasks-"))
-    program = [str(packages.node), str(packages.script(*_PROGRAM)), "server", "--url", url, "--force"]
-    for scenario in sorted(expected):
-        subprocess.run(
-            [*program, "--scenario", scenario, "--spec-version", ERAS[-1], "--output-dir", str(output)],
+    def run_tasks(self, url: str, output: Path) -> Verdict:
+        """The scenarios of the tasks extension, which no era has and which are run one by one for that reason."""
+        expected = frozenset(name for name in self._scenarios("--server", EXTENSION) if name.startswith("tasks-"))
+        for scenario in sorted(expected):
+            self._run(
+                *("server", "--url", url, "--force", "--scenario", scenario, "--spec-version", ERAS[-1]), output=output
+            )
+        return Verdict("tasks", EXTENSION, tuple(_findings(output)), {}, expected)
+
+    def run_client(self, era: str, output: Path, environment: Mapping[str, str]) -> Verdict:
+        """Every scenario of an era against our hub, which the suite starts in this environment. One by one: together,
+        the suite starts all of them at the same moment, and the SDK's probe waits 10 s for an answer and no longer."""
+        expected = self._scenarios("--client", era)
+        command = ("client", "--command", shlex.join(HUB), "--timeout", str(1000 * _CLIENT_SECONDS))
+        for scenario in sorted(expected):
+            self._run(
+                *(*command, "--scenario", scenario, "--spec-version", era), output=output, environment=environment
+            )
+        return self._verdict("client", era, output, expected)
+
+    def _verdict(self, subject: str, era: str, output: Path, expected: frozenset[str]) -> Verdict:
+        required = self.required(subject, era)
+        assert required <= expected, required - expected
+        return Verdict(subject, era, tuple(_findings(output)), load_exemptions(f"{subject} {era}"), expected, required)
+
+    def required(self, subject: str, era: str) -> frozenset[str]:
+        """The scenarios that an era requires of a server or client."""
+        text = self.packages.script(*_PACKAGE, "requirements", f"{era}.yaml").read_text(encoding="utf-8")
+        [block] = re.findall(rf"^{subject}:\n((?:  - \S+\n)+)", text, re.MULTILINE)
+        return frozenset(re.findall(r"- (\S+)", block))
+
+    def _scenarios(self, kind: str, era: str) -> frozenset[str]:
+        listing = self._run("list", kind)
+        found = frozenset(name for name, eras in _SCENARIO_LINE.findall(listing) if era in eras.split(","))
+        assert found, listing
+        return found
+
+    def _run(self, *arguments: str, output: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
+        program = [str(self.packages.node), str(self.packages.script(*_PACKAGE, "dist", "index.js")), *arguments]
+        done = subprocess.run(
+            [*program, *(["--output-dir", str(output)] if output is not None else [])],
+            env=environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
             timeout=_SECONDS,
             check=False,
         )
-    return Verdict(EXTENSION, tuple(_findings(output)), {}, expected)
+        return done.stdout
 
 
-def _scenarios(packages: Packages, era: str) -> frozenset[str]:
-    argv = [str(packages.node), str(packages.script(*_PROGRAM)), "list", "--server"]
-    listing = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=True).stdout
-    found = frozenset(name for name, eras in _SCENARIO_LINE.findall(listing) if era in eras.split(","))
-    assert found, listing
-    return found
+def load_exemptions(run: str, path: Path = LIST) -> dict[str, Exemption]:
+    """The checks that do not apply in a run, which is named like `server 2025-11-25`, by scenario and name."""
+    groups: list[dict[str, Any]] = tomllib.loads(path.read_text(encoding="utf-8"))["exemption"]
+    return {key: Exemption(group["why"], group["says"]) for group in groups for key in group.get(run, ())}
 
 
 def _findings(output: Path) -> Iterable[Check]:
-    for file in sorted(output.glob("*/checks.json")):
-        named = _RESULT_DIRECTORY.fullmatch(file.parent.name)
+    """Scenarios of clients have a slash in their names, and so their findings are one directory deeper."""
+    for file in sorted(output.rglob("checks.json")):
+        named = _RESULT_DIRECTORY.fullmatch(file.parent.relative_to(output).as_posix())
         assert named, file
         for finding in json.loads(file.read_text(encoding="utf-8")):
             message = finding.get("errorMessage") or finding.get("description") or ""
             yield Check(named[1], finding["id"], finding["status"], " ".join(message.split()))
+
+
+# -- what the README says ---------------------------------------------------------------------------------------
+
+Scores = Mapping[tuple[str, str], str]
+"""By the name of a row and the era."""
+_TITLE = "[MCP conformance suite](https://github.com/modelcontextprotocol/conformance)"
+
+
+def scores_of(verdict: Verdict) -> Scores:
+    """In the rows that the SDKs publish theirs in."""
+    if verdict.subject == "server":
+        return {("Server", verdict.era): verdict.score(verdict.required)}
+    if verdict.subject == "client":
+        signing_in = {scenario for scenario in verdict.required if scenario.startswith("auth/")}
+        return {
+            ("Client (the hub): core", verdict.era): verdict.score(verdict.required - signing_in),
+            ("Client (the hub): authorization", verdict.era): verdict.score(signing_in),
+        }
+    judged = {scenario for scenario in verdict.expected if verdict.outcome(scenario) != "skipped"}
+    return {("Server: tasks extension", ERAS[-1]): verdict.score(judged)}
+
+
+def table(version: str, scores: Scores) -> list[str]:
+    """The lines of the README on this version of the suite."""
+    rows = dict.fromkeys(row for row, _ in scores)
+    return [
+        f"| {_TITLE} {version} | {' | '.join(ERAS)} |",
+        f"| --- |{' --- |' * len(ERAS)}",
+        *(f"| {row} | {' | '.join(scores.get((row, era), '–') for era in ERAS)} |" for row in rows),
+    ]
+
+
+def read_table(text: str) -> tuple[str, Scores]:
+    """The version and the scores in a text that has the table."""
+    lines = iter(text.splitlines())
+    [version] = next(found for line in lines if (found := re.findall(rf"^\| {re.escape(_TITLE)} (\S+) \|", line)))
+    next(lines)
+    scores: dict[tuple[str, str], str] = {}
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        row, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        scores |= {(row, era): cell for era, cell in zip(ERAS, cells, strict=True) if cell != "–"}
+    return version, scores

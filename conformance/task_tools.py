@@ -1,27 +1,20 @@
-"""The tools that the suite's scenarios of tasks call by name, on our server:
-`python -m conformance.task_tools ADDRESS`.
+"""The tools that the suite's scenarios of tasks call by name.
 
 The scenarios need tools that sleep, fail and ask in a known way. They run as tasks by the same code as ours do.
 """
 
 import asyncio
 import json
-import signal
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 
-from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import ClaudeCodeError
-from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.tasks import missing_capability
 from claude_code_mcp.server.tools.base import Arguments, Reply, Tool, ToolOutput
 from claude_code_mcp.server.tools.context import Call
-from claude_code_mcp.server.transports.http import HttpServer, http_app, read_address
-from claude_code_mcp.service import Service
 
 
 class Output(ToolOutput):
@@ -123,16 +116,3 @@ TOOLS = (
     _tool(Nothing, multi_input),
     _tool(Nothing, ask_then_work, "test_tool_with_task"),
 )
-
-
-async def serve(address: str) -> None:
-    settings = load_settings()
-    async with Service(settings) as service:
-        mcp_server = McpServer(service, tools={tool.name: tool for tool in TOOLS})
-        server = HttpServer(read_address(address), lambda bound: http_app(mcp_server, settings, bound, {}))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
-        await server.serve()
-
-
-if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1]))

@@ -1,12 +1,8 @@
-"""Shared parts: one scripted model for the whole run, a private HOME for every test, and a last look for leftovers.
-
-Everything that the tests start inherits the variable RUN, so that what is left at the end is found by it alone.
-"""
+"""Shared parts: one scripted model for the whole run and a private HOME for every test; the plugins of the run."""
 
 import contextlib
 import gc
 import os
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,18 +10,33 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.service import Observer, Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 
-from .support import warm_commands
+from .support import leftovers, quick, skipped, warm_commands
 
-RUN = "TEST_RUN_OF_THIS_SUITE"  # no name of ours, which children do not get
-os.environ.setdefault(RUN, uuid.uuid4().hex)
-for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE")) and name != RUN]:
+RUN = leftovers.RUN
+
+for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "CLAUDE"))]:
     del os.environ[name]
+
+# No example fails for the time that it takes.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
+settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    quick.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(leftovers.Leftovers())
+    config.pluginmanager.register(skipped)
+    config.pluginmanager.register(quick)
 
 
 def pytest_collection() -> None:
@@ -104,33 +115,6 @@ def programs_below(pid: int | None = None) -> list[psutil.Process]:
         if command and not any("supervisor.py" in argument for argument in command):
             found.append(process)
     return found
-
-
-def _started_by_this_run(process: psutil.Process) -> bool:
-    try:
-        return process.environ().get(RUN) == os.environ[RUN] and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):
-        return False
-
-
-def _command_of(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline()[:6])
-    except psutil.Error:  # it has ended meanwhile
-        return "(gone)"
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Nothing that this run started may be left running. Under xdist the controller looks, when workers are gone."""
-    if os.environ.get("PYTEST_XDIST_WORKER"):
-        return
-    family = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
-    left = [one for one in psutil.process_iter() if one.pid not in family and _started_by_this_run(one)]
-    strangers = [one for one in left if psutil.Process().pid not in [parent.pid for parent in one.parents()]]
-    if strangers:
-        told = ", ".join(f"{one.pid} {_command_of(one)}" for one in strangers)
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print(f"\nLEFT RUNNING AFTER THE TESTS: {told}")
 
 
 def contents_below(directory: Path) -> dict[Path, bytes]:

@@ -1,7 +1,6 @@
 """What is written can be read by everybody, and what cannot be written is found and named."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -40,7 +39,7 @@ def test_what_has_no_flaw_arrives_unchanged_and_what_is_mended_has_none(value: A
     if flaw(value) is None:
         assert strict(encode(value)) == value
     else:
-        assert sound(value) != value or flaw(value) is not None
+        assert repr(sound(value)) != repr(value)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +67,6 @@ def test_nesting_has_an_end() -> None:
     assert flaw(deep) == (".".join("0" * 200), "is nested too deeply")
     with pytest.raises(ValueError, match="nested"):
         decode("[" * 100_000 + "]" * 100_000)
-
-
-def test_the_time_grows_no_faster_than_the_text() -> None:
-    def seconds(text: str) -> float:
-        began = time.perf_counter()
-        encode(text)
-        return time.perf_counter() - began
-
-    text = "\ud800\\ud800😀" * 50_000
-    once = min(seconds(text) for _ in range(3))
-    assert min(seconds(text * 4) for _ in range(3)) < 16 * once + 0.05
 
 
 @pytest.mark.parametrize(

@@ -1,327 +1,240 @@
-"""Text that a model or a stranger wrote takes time in proportion to its length, whatever it is made of.
+"""Text that a model or a stranger wrote takes steps in proportion to its length, whatever it is made of.
 
-Each function is given text of a length and of four times that length: time must grow fourfold, where it would be
-sixteenfold if it grew with the square. Processor time is measured, the quickest of several runs counts, and what looks
-wrong is measured again, so that a busy machine changes nothing.
-
-Usually every function is given the shapes that are made for its kind of text, at a moderate length. With
-`LINEAR_TIME=full`, as in `make soak`, each gets every shape, at four times that length.
+Nothing here is measured in time. Regular expressions, all there are, are run by a matcher that counts; of the functions
+that read such text, the lines and calls of Python are counted. What one call of the standard library takes beyond that
+is measured by `python -m benchmarks.linear_time`, which `make soak` runs.
 """
 
-import contextlib
-import json
-import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+import ast
+import importlib
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
+from types import FrameType, ModuleType
+from typing import Any
 
-import mcp_types as types
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from claude_code_mcp.claude.frames import parse_frame
-from claude_code_mcp.hub.config_entry import expand
-from claude_code_mcp.hub.failure_reasons import status_reason, stderr_summary
-from claude_code_mcp.hub.tool_search import ToolIndex
-from claude_code_mcp.hub.trimming import with_long_parts_saved
-from claude_code_mcp.json_text import decode_with_comments
-from claude_code_mcp.model.mcp_servers import ToolNames
-from claude_code_mcp.model.paths import POSIX, WINDOWS
-from claude_code_mcp.policy import programs, shell
-from claude_code_mcp.policy.prompt_reader import mentioned_paths, mentioned_servers, slash_command
-from claude_code_mcp.policy.rules import ToolCall, fits, judge, parse_rule
-from claude_code_mcp.processes.lines import LineSplitter
-from claude_code_mcp.questions.form_model import questions_of
-from claude_code_mcp.questions.presentation import describe
-from claude_code_mcp.redaction import Redactor, is_secret_name, redact_url, secrets_in
-from claude_code_mcp.store.conversation import read_outline, read_turn
-from claude_code_mcp.store.transcript_html import page
-from claude_code_mcp.store.transcript_lines import is_bare_command, unwrapped
-from claude_code_mcp.store.transcript_reader import first_mention, readable_lines
-from claude_code_mcp.store.transcript_summary import summarize
-from claude_code_mcp.store.transcript_text import Detail, markdown
+import claude_code_mcp
+from benchmarks.linear_time import (
+    HANDLERS,
+    PIECES,
+    PLAIN,
+    TRANSCRIPT_ENDS,
+    TRANSCRIPT_PLACES,
+    TRANSCRIPTS,
+    Handle,
+    read_transcript,
+    texts,
+    transcripts_with,
+    without_longest_command,
+)
 
-Handle = Callable[[str], object]
+from .support.regex_steps import StepCounter, TooManySteps
 
-FULL = os.environ.get("LINEAR_TIME") == "full"
-SIZE = 8_000 if FULL else 2_000
+SOURCE = Path(claude_code_mcp.__file__).parent
 TIMES = 4
-MOST = 9.0
-ENOUGH = 0.005 if FULL else 0.0005
-"""Seconds: below this the larger text is fine. Were it read anew from many places, it would take far longer."""
-ATTEMPTS = 8
-
-PLAIN = {
-    "letters": "a",
-    "digits": "1",
-    "spaces": " ",
-    "newlines": "\n",
-    "dashes": "-",
-    "dots and letters": "a.",
-    "quotes": "'",
-    "double quotes": '"',
-    "both quotes": "'\"",
-    "backslashes": "\\",
-    "escaped quotes": '\\"',
-    "brackets": "[(",
-    "slashes": "/",
-    "equals": "=",
-    "colons": ":",
-    "commas": "a, ",
-    "semicolons": ";",
-    "at signs": "@",
-    "dollars": "$",
-    "not ASCII": "ü",
-    "emoji": "😀",
-    "names of tools": "mcp__a__",
-}
-SHELL = {
-    "parents": "../",
-    "stars": "*",
-    "braces": "${",
-    "unclosed references": "${A:-",
-    "unclosed names": "${A",
-    "nested commands": "$(",
-    "backticks": "`",
-    "redirections": "2> ",
-    "wrappers": "sudo ",
-    "options of wrappers": "env -i ",
-    "interpreters": "sh -c '",
-    "assignments": "a[",
-    "names": "a/",
-    "windows names": "a\\",
-}
-SECRETS = {
-    "marks": "[redacted]",
-    "cut marks": "…",
-    "schemes": "a.://",
-    "addresses": "https://a",
-    "addresses with names": "https://a@",
-    "parameters": "?a",
-    "secret parameters": "?token",
-    "parameters with values": "?token=ab",
-    "jwt": "-eyJaaaaaaaaaa",
-    "jwt parts": "eyJaaaaaaaaaa.eyJ",
-    "sendgrid": "SG.aaaaaaaaaaaaaaaaaaaa.",
-    "anthropic": "sk-ant-",
-    "openai": "sk-aaaa",
-    "github": "ghp_",
-    "github fine": "github_pat_",
-    "gitlab": "glpat-",
-    "slack": "xoxb-",
-    "aws": "AKIA",
-    "google": "AIza",
-    "google login": "ya29.",
-    "npm": "npm_",
-    "pypi": "pypi-",
-    "stripe": "sk_live_",
-    "authorization": "authorization",
-    "authorization with colons": "authorization: ",
-    "authorization schemes": "authorization: bearer ",
-    "bearer": "bearer ",
-    "basic": "basic Aa",
-    "api keys": "x-api-key: ",
-    "cookies": "cookie:",
-    "cookies with spaces": "cookie : a",
-    "key beginnings": "-----BEGIN ",
-    "key names": "-----BEGIN PRIVATE ",
-    "keys": "-----BEGIN PRIVATE KEY-----",
-    "key ends": "-----END PRIVATE KEY-----",
-    "beginnings of a secret": "opaque-value-0123456789-",
-    "secret names": "API_KEY_",
-    "tokens": "MAX_TOKENS",
-}
-TRANSCRIPTS = {
-    "tags": "<a>",
-    "commands": "<command-name>",
-    "arguments": "<command-args>",
-    "shell": "<bash-input>",
-    "unclosed wrappers": "<tick ",
-    "wrappers of prompts": "<tick>",
-    "closed wrappers": "<goal></goal>",
-    "types": '"type":"user"',
-    "contents": '"content":"',
-    "directories": '"cwd":"',
-    "directories of others": '"cwd":"/x",',
-    "summaries": '{"type":"summary","summary":"a","leafUuid":"b"}\n',
-    "titles": '{"type":"custom-title"}\n',
-    "branches": '"gitBranch":"',
-    "sidechains": '"isSidechain": ',
-}
-PIECES = {**PLAIN, **SHELL, **SECRETS, **TRANSCRIPTS}
-ENDS = ("", "://@x=\n")
+MOST = 1.5
+"""How many times the growth of the text the steps may grow; it would be four with the square of the length."""
 
 
-def texts(size: int, pieces: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """A text of this size for each piece repeated, with each of the ends, and one of all pieces together."""
-    for name, piece in (PIECES if FULL else pieces).items():
-        for end in ENDS:
-            yield f"{name} {end!r}", (piece * (size // len(piece) + 1))[:size] + end
-    yield "everything", ("".join(PIECES.values()) * (size // 200))[:size]
+def grows_too_much(small: str, large: str, few: int, many: int, beside: int) -> bool:
+    """Whether the steps grow faster than the text, beyond some that come only with longer text."""
+    return many > beside + MOST * few * len(large) / len(small)
 
 
-redactor = Redactor(["opaque-value-0123456789-abcdefghij", "another\nsecret-of-several-lines\nthat-has-three"])
-RULES = [parse_rule(f"Bash({program} *)") for program in ("rm", "git push", "curl")]
-FILES = [parse_rule("Edit(**/a/**/b/**/c)"), parse_rule("Edit(a*b*c*d)")]
+# -- regular expressions ----------------------------------------------------------------------------------------------
+
+SHORT = 40
+BESIDE = 1000
+SCANNING = {"search", "sub", "subn", "finditer", "findall", "split"}
+"""Methods that try an expression at every place of a text; the others try it at one."""
+AT_ONE_PLACE = {("commands/mcp/add_line.py", "_VARIABLE"), ("commands/mcp/add_line.py", "_HEADER")}
+"""Expressions that are used by another name, with `match`."""
 
 
-def _judge(tool: str, **given: str) -> object:
-    call = ToolCall(tool, given, "/code", lambda path: path)
-    return judge(call, [*RULES, *FILES], [*RULES, *FILES])
+@cache
+def expressions() -> dict["re.Pattern[str]", bool]:
+    """Every regular expression of the product, and whether it is searched for or tried at one place only."""
+    found: dict[re.Pattern[str], bool] = {}
+    for module in modules():
+        file = Path(str(module.__file__))
+        used = methods_in(file)
+        for name, value in list(vars(module).items()):
+            unknown = set() if (file.relative_to(SOURCE).as_posix(), name) in AT_ONE_PLACE else SCANNING
+            methods = used.get(name, unknown)
+            for pattern in patterns_in(value, module.__name__):
+                found[pattern] = found.get(pattern, False) or bool(SCANNING & methods)
+        for text, method in written_in_place(file):
+            pattern = re.compile(text)
+            found[pattern] = found.get(pattern, False) or method in SCANNING
+    return found
 
 
-def _tolerant(text: str) -> None:
-    for form in (text, f'["{text}', f"[/*{text}", f"[{text},,"):
-        with contextlib.suppress(ValueError):
-            decode_with_comments(form)
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(claude_code_mcp.__path__, "claude_code_mcp."):
+        if not found.name.endswith("__main__"):
+            yield importlib.import_module(found.name)
 
 
-def _lines(text: str) -> object:
-    splitter = LineSplitter()
-    data = text.encode()
-    return [splitter.feed(data[at : at + 1000]) for at in range(0, len(data), 1000)]
+def patterns_in(value: Any, module: str, depth: int = 0) -> Iterator["re.Pattern[str]"]:
+    """The expressions in a value of a module, in its collections and in its classes; those of bytes as of text."""
+    if isinstance(value, re.Pattern):
+        if isinstance(value.pattern, str):
+            yield value
+        else:
+            yield re.compile(value.pattern.decode("latin-1"), value.flags | re.ASCII)
+    elif depth > 3:
+        return
+    elif isinstance(value, tuple | list | set | frozenset):
+        for item in value:
+            yield from patterns_in(item, module, depth + 1)
+    elif isinstance(value, dict):
+        yield from patterns_in(list(value.values()), module, depth + 1)
+    elif isinstance(value, type) and value.__module__ == module:
+        yield from patterns_in(list(vars(value).values()), module, depth + 1)
+    elif hasattr(value, "__dataclass_fields__"):
+        yield from patterns_in([getattr(value, name, None) for name in value.__dataclass_fields__], module, depth + 1)
 
 
-HANDLERS: dict[str, Handle] = {
-    "redact text": redactor.text,
-    "redact data": lambda text: redactor.data({text: [text], "password": text}),
-    "redact url": redact_url,
-    "hold back": redactor.held_back,
-    "secret name": is_secret_name,
-    "secrets in options": lambda text: list(secrets_in({"url": text, "args": [text, text], text: text})),
-    "learn": lambda text: Redactor([text]),
-    "prompt": unwrapped,
-    "bare command": lambda text: is_bare_command(f"/{text}"),
-    "slash command": slash_command,
-    "mentions": lambda text: [*mentioned_paths(text), *mentioned_servers(text)],
-    "mentions in words": lambda text: [*mentioned_paths(text.replace("a", ' @"'))],
-    "tool search": lambda text: ToolIndex([(text, text, {"properties": {text: {"description": text}}})]).ranked(text),
-    "comments": _tolerant,
-    "expand": lambda text: expand(text, {"A": "b"}),
-    "shell": programs.read_loosely,
-    "shell in quotes": lambda text: programs.read_loosely(f"sh -c '{text}'"),
-    "command": lambda text: _judge("Bash", command=text),
-    "address": lambda text: _judge("WebFetch", url=text),
-    "path": lambda text: fits(f"/code/{text}", "**/a/**/b/**/c", "/code", POSIX),
-    "windows path": lambda text: fits(f"C:\\code\\{text}", "**/a/**/b/**/c", "C:\\code", WINDOWS),
-    "name": lambda text: fits(f"/code/{text.replace('/', '')}", "a*a*b", "/code", POSIX),
-    "describe a command": lambda text: describe("Bash", {"command": text}, "/code"),
-    "describe an edit": lambda text: describe(
-        "Edit", {"file_path": text, "old_string": text, "new_string": "a"}, "/code"
-    ),
-    "describe a plan": lambda text: describe("ExitPlanMode", {"plan": text}, "/code"),
-    "describe anything": lambda text: describe(text, {text: [text]}, "/code"),
-    "form": lambda text: questions_of(
-        text, {"message": text, "requestedSchema": {"properties": {"a": {"enum": [text]}}}}
-    ),
-    "end of stderr": stderr_summary,
-    "refusal as a page": lambda text: status_reason(500, {"content-type": "text/html"}, text.encode()),
-    "refusal as text": lambda text: status_reason(500, {"content-type": "text/plain"}, text.encode()),
-    "tool names": lambda text: ToolNames([(text, text), (text, "a")]),
-    "frame": lambda text: parse_frame(text.encode()),
-    "frame with text": lambda text: parse_frame(json.dumps({"type": "assistant", "message": text}).encode()),
-    "lines": _lines,
-    "result of a server": lambda text: with_long_parts_saved(
-        types.CallToolResult(content=[types.TextContent(text=text)] * 2),
-        10,
-        lambda content, ending: ending,
-        keep_structured=False,
-    ),
-}
+def methods_in(file: Path) -> dict[str, set[str]]:
+    """Which methods of which names a module uses."""
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=method) if method in SCANNING | {"match", "fullmatch"}:
+                used.setdefault(name, set()).add(method)
+    return used
 
 
-_COMMANDS = {**PLAIN, **SHELL}
-_DESCRIBED = {**PLAIN, **SECRETS}
-MADE_FOR: dict[str, Mapping[str, str]] = {
-    "shell": _COMMANDS,
-    "shell in quotes": _COMMANDS,
-    "command": _COMMANDS,
-    "path": _COMMANDS,
-    "windows path": _COMMANDS,
-    "name": _COMMANDS,
-    "describe a command": _DESCRIBED,
-    "describe an edit": _DESCRIBED,
-    "describe a plan": _DESCRIBED,
-    "describe anything": _DESCRIBED,
-    "tool names": {**PLAIN, **SHELL},
-    "redact url": _DESCRIBED,
-    "secret name": _DESCRIBED,
-    "secrets in options": _DESCRIBED,
-}
-"""The shapes that concern a function; the others are quick, and get all of them."""
+def written_in_place(file: Path) -> Iterator[tuple[str, str]]:
+    """The expressions of calls such as `re.sub`, and the method."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=text), *_]
+            ):
+                if method not in ("compile", "escape"):
+                    yield str(text), method
 
 
-@pytest.fixture
-def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that more than the longest command is read: reading it must be linear by itself."""
-    monkeypatch.setattr(shell, "LONGEST_COMMAND", 1 << 30)
+def count(pattern: "re.Pattern[str]", text: str, *, scans: bool) -> int:
+    counter = StepCounter(pattern)
+    if scans:
+        counter.scan(text)
+    else:
+        counter.match(text)
+        counter.match(text, full=True)
+    return counter.steps
 
 
-def _seconds(handle: Handle, text: str) -> float:
-    began = time.thread_time()
-    handle(text)
-    return time.thread_time() - began
+def problems_of(pattern: "re.Pattern[str]", *, scans: bool) -> Iterator[str]:
+    for (shape, small), (_, large) in zip(texts(SHORT, PIECES), texts(TIMES * SHORT, PIECES), strict=True):
+        few, many = (count(pattern, text, scans=scans) for text in (small, large))
+        if grows_too_much(small, large, few, many, BESIDE):
+            yield f"{pattern.pattern!r} on {shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"
 
 
-def assert_linear(name: str, handle: Handle, small: str, large: str) -> None:
-    """By the quickest of a few runs; only what seems to be worse is measured more often."""
-    least = most = float("inf")
-    for _ in range(ATTEMPTS):
-        most = min(most, _seconds(handle, large))
-        if most < ENOUGH:
-            return
-        least = min(least, _seconds(handle, small))
-        if most < MOST * least:
-            return
-    pytest.fail(f"{name}: {len(small)} characters take {least:.4f} s, {len(large)} take {most:.4f} s")
+def test_every_regular_expression_takes_steps_in_proportion_to_the_text() -> None:
+    assert len(expressions()) > 100
+    problems = [problem for pattern, scans in expressions().items() for problem in problems_of(pattern, scans=scans)]
+    assert problems == []
 
 
-@pytest.mark.usefixtures("unlimited")
+@given(st.data(), st.lists(st.sampled_from([*PIECES.values(), "x", "-", "}", "\n"]), max_size=4).map("".join))
+def test_the_counting_matcher_finds_what_the_engine_finds(data: st.DataObject, text: str) -> None:
+    pattern = data.draw(st.sampled_from(sorted(expressions(), key=lambda pattern: pattern.pattern)))
+    assert StepCounter(pattern).scan(text) == [match.span() for match in pattern.finditer(text)]
+    whole = pattern.fullmatch(text)
+    assert StepCounter(pattern).match(text, full=True) == (whole and whole.end())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a*b", "a"),
+        (r'"(?:[^"\\]|\\.)*"', '\\"'),
+        (r"[\d.]+\Z", "1"),
+        (r"\$\{([A-Z]+)(?::-([^}]*))?\}", "${A:-"),
+        (r"(?:a|b)+c", "ab"),
+        (r"(x+x+)+y", "x"),
+    ],
+)
+def test_an_expression_that_reads_its_text_anew_from_many_places_is_found(pattern: str, text: str) -> None:
+    try:
+        few, many = (count(re.compile(pattern), text * length + "-", scans=True) for length in (SHORT, TIMES * SHORT))
+    except TooManySteps:
+        return
+    assert grows_too_much("x" * SHORT, "x" * SHORT * TIMES, few, many, BESIDE)
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+LONG = 120
+BESIDE_FUNCTIONS = 4000
+
+
+def steps_of(handle: Callable[[], object]) -> int:
+    """The lines of our own code that run, and all calls, those of the standard library among them."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return trace if frame.f_code.co_filename.startswith(str(SOURCE)) else None
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal steps
+        steps += event == "c_call"
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(trace)
+    sys.setprofile(profile)
+    try:
+        handle()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    return steps
+
+
+def problem_with(handle: Handle, shape: str, small: str, large: str) -> list[str]:
+    few, many = steps_of(partial(handle, small)), steps_of(partial(handle, large))
+    if not grows_too_much(small, large, few, many, BESIDE_FUNCTIONS):
+        return []
+    return [f"{shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"]
+
+
 @pytest.mark.parametrize("name", HANDLERS)
-def test_text_is_handled_in_linear_time(name: str) -> None:
-    pieces = MADE_FOR.get(name, PIECES)
-    for (shape, small), (_, large) in zip(texts(SIZE, pieces), texts(TIMES * SIZE, pieces), strict=True):
-        assert_linear(f"{name} of {shape}", HANDLERS[name], small, large)
+def test_text_is_handled_in_steps_in_proportion_to_its_length(name: str) -> None:
+    problems = []
+    with without_longest_command():
+        for (shape, small), (_, large) in zip(texts(LONG, PIECES), texts(TIMES * LONG, PIECES), strict=True):
+            problems += problem_with(HANDLERS[name], shape, small, large)
+    assert problems == []
 
 
-def _transcripts(text: str) -> Iterator[str]:
-    """A text as the prompt of a transcript, as its beginning, as the end of its first lines, and as what is said,
-    called and changed in it."""
-    line = {"type": "user", "cwd": "/code", "uuid": "1", "message": {"role": "user", "content": text}}
-    yield json.dumps(line)
-    yield f'{{"type":"user","cwd":"/code"}}\n{text}'
-    yield f'{text}\n{{"type":"user","cwd":"/code"}}'
-    call = {"type": "tool_use", "id": "t", "name": "Edit", "input": {"text": text}}
-    answer = {"type": "assistant", "uuid": "2", "message": {"content": [{"type": "text", "text": text}, call]}}
-    result = [{"type": "tool_result", "tool_use_id": "t", "content": text}]
-    details = {"structuredPatch": [{"lines": text.splitlines()}]}
-    changed = {"type": "user", "uuid": "3", "message": {"content": result}, "toolUseResult": details}
-    yield "\n".join(map(json.dumps, (line, answer, changed)))
+@pytest.mark.parametrize("end", TRANSCRIPT_ENDS.values(), ids=TRANSCRIPT_ENDS)
+@pytest.mark.parametrize("place", range(TRANSCRIPT_PLACES))
+def test_transcripts_are_read_in_steps_in_proportion_to_their_length(place: int, end: str, tmp_path: Path) -> None:
+    problems, pieces = [], {**PLAIN, **TRANSCRIPTS}
+    read = partial(read_transcript, tmp_path / "transcript.jsonl")
+    for (shape, small), (_, large) in zip(texts(LONG, pieces), texts(TIMES * LONG, pieces), strict=True):
+        few, many = (steps_of(partial(read, list(transcripts_with(text))[place] + end)) for text in (small, large))
+        if grows_too_much(small, large, few, many, BESIDE_FUNCTIONS):
+            problems.append(f"{shape}: {few} steps, {many} for {TIMES} times as much")
+    assert problems == []
 
 
-@pytest.mark.parametrize("end", ["\n", "x" * (1 << 18)], ids=["whole", "cut"])
-@pytest.mark.parametrize("place", range(4))
-def test_transcripts_are_read_in_linear_time(place: int, end: str, tmp_path: Path) -> None:
-    path = tmp_path / "transcript.jsonl"
-
-    def read(text: str) -> None:
-        path.write_text(text)
-        summarize(str(path), path.stat().st_size)
-        first_mention(str(path), "nowhere in it")
-        turns = [read_turn(str(path), places) for places in read_outline(str(path)).turns]
-        "".join(page("", [], turns, Detail(full=True, thinking=True)))
-        "".join(markdown("", [], turns, Detail(full=True, thinking=True)))
-        list(readable_lines(str(path)))
-
-    pieces = {**PLAIN, **TRANSCRIPTS}
-    for (shape, small), (_, large) in zip(texts(SIZE, pieces), texts(TIMES * SIZE, pieces), strict=True):
-        written = [list(_transcripts(text))[place] + end for text in (small, large)]
-        assert_linear(shape, read, written[0], written[1])
-
-
-def test_the_measure_finds_what_is_not_linear() -> None:
+def test_a_function_that_takes_steps_with_the_square_of_the_length_is_found() -> None:
     def quadratic(text: str) -> None:
-        for _ in range(len(text) // 10):
-            text.count("bc")
+        for at in range(len(text)):
+            for _ in range(at // 10):
+                text.count("b")
 
-    with pytest.raises(pytest.fail.Exception, match="characters take"):
-        assert_linear("quadratic", quadratic, "a" * SIZE, "a" * SIZE * TIMES)
+    assert problem_with(quadratic, "letters", "a" * LONG, "a" * LONG * TIMES)

@@ -29,6 +29,9 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("policy/programs.py", "Words"): "the words of a shell command",
     ("policy/shell.py", "Words"): "the words of a shell command",
     ("policy/rules.py", "Words"): "the words of a shell command",
+    ("policy/harmless.py", "words"): "the words of a shell command",
+    ("policy/harmless.py", "Words"): "the words of a shell command",
+    ("policy/option_list.py", "words"): "the words of a shell command",
 }
 """An identifier in a module, and why it is the right one there."""
 

@@ -5,7 +5,7 @@ import logging
 import math
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from .observers.metrics import Metrics
+    from .server.transports.callers import Callers
     from .server.transports.http import Address, HttpServer
     from .server.transports.unix_socket import SharedSocket
     from .shared.hello import Hello
@@ -97,6 +98,7 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
     """The only client is gone: lets running turns end (`keep`) or interrupts them; the service then closes anyway."""
     running = [session for session in service.sessions(owner=None) if session.busy]
     if on_disconnect == "keep":
+        log.info("the client has left; %d turns are let end first", len(running))
         await asyncio.gather(*(session.wait(None, for_questions=False) for session in running))
     elif on_disconnect == "interrupt":
         await asyncio.gather(*(session.interrupt() for session in running))
@@ -105,15 +107,15 @@ async def _finish_turns(service: Service, on_disconnect: str) -> None:
 async def run_http(settings: Settings, address: str) -> None:
     """Serves any number of clients over HTTP until a signal comes."""
     from .observers.metrics import Metrics  # noqa: PLC0415
-    from .server.transports.bearer import load_tokens  # noqa: PLC0415
+    from .server.transports.callers import Callers  # noqa: PLC0415
     from .server.transports.http import HttpServer, check_exposure, http_app, read_address  # noqa: PLC0415
     from .web.accounts import Accounts  # noqa: PLC0415
     from .web.opening import serving_consoles  # noqa: PLC0415
 
     stop_requested, bind = asyncio.Event(), read_address(address)
-    audit_file, tokens = settings.state_dir / "audit.jsonl", load_tokens(settings)
-    check_exposure(bind, tokens)
-    serving_at, principals = (bind.host, bind.port), tokens.values()
+    audit_file, callers = settings.state_dir / "audit.jsonl", await asyncio.to_thread(Callers, settings)
+    check_exposure(bind, callers)
+    serving_at, principals = (bind.host, bind.port), callers.names
     with _on_signals(stop_requested.set):
         async with (
             _service(settings, "remote", audit_file, serving_at, principals) as (service, hosting),
@@ -122,14 +124,15 @@ async def run_http(settings: Settings, address: str) -> None:
             metrics = Metrics(lambda: service.sessions(owner=None))
             service.observe(metrics)
             mcp_server = McpServer(service, settings.on_disconnect or "keep", hosting.hub)
-            accounts = Accounts(partial(load_tokens, settings), settings.http_tokens_file)
+            accounts = Accounts(callers)
 
             def make_app(at: "Address") -> "ASGIApp":
-                return http_app(mcp_server, settings, at, tokens, metrics.render, consoles.routes(at, accounts))
+                return http_app(mcp_server, settings, at, callers, metrics.render, consoles.routes(at, accounts))
 
-            server = HttpServer(bind, make_app, proxies=settings.http_proxies, without_token=not tokens)
+            server = HttpServer(bind, make_app, proxies=settings.http_proxies, without_token=not callers.required)
             service.own_addresses.extend(server.own_addresses)
             tasks = [
+                service.start_task(callers.follow(service)),
                 service.start_task(metrics.watch_the_loop()),
                 service.start_task(_stop_when_requested(server, consoles, stop_requested)),
             ]
@@ -173,8 +176,8 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
     from .greeting.build import leave_manifest  # noqa: PLC0415
     from .observers.metrics import Metrics  # noqa: PLC0415
 
-    tokens = _shared_tokens(settings, http)
-    principals = {LOCAL, *tokens.values()} if tokens else ()
+    callers = await asyncio.to_thread(_shared_callers, settings, http)
+    principals = {LOCAL, *callers.names} if callers is not None else ()
     policy = _shared_policy(settings, http)
     async with (
         _service(settings, policy, None, principals=principals, spares=1) as (service, hosting),
@@ -185,7 +188,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
         service.observe(metrics)
         if first.manifest is not None:
             service.start_task(leave_manifest(server.server(), first.manifest))
-        async with _http_beside(http, server, settings, tokens, metrics, console) as url:
+        async with _http_beside(http, server, settings, callers, metrics, console) as url:
             shared.open(
                 server,
                 lambda: {"http": url, "web": console.url, **_sessions_at_a_glance(service)},
@@ -201,16 +204,16 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
             await _until_dispensable(shared, service, idle, lambda: console.watched)
 
 
-def _shared_tokens(settings: Settings, http: str | None) -> Mapping[str, str]:
-    """Callers over HTTP by token; with the token of the settings, the user. One is required even on loopback, where
-    other users of the machine could come in."""
+def _shared_callers(settings: Settings, http: str | None) -> "Callers | None":
+    """Callers over HTTP; with the token of the settings, the user. One is required even on loopback, where other users
+    of the machine could come in. Blocks on the disk."""
     if http is None:
-        return {}
-    from .server.transports.bearer import load_tokens  # noqa: PLC0415
+        return None
+    from .server.transports.callers import Callers  # noqa: PLC0415
 
     if settings.http_token is None and settings.http_tokens_file is None:
         raise InvalidArgument("The shared server serves over HTTP only with a token: set CLAUDE_CODE_MCP_TOKEN.")
-    return load_tokens(settings, LOCAL)
+    return Callers(settings, LOCAL)
 
 
 def _shared_policy(settings: Settings, http: str | None) -> Policy:
@@ -254,15 +257,13 @@ class _SharedConsole:
             self._port = ConsolePort(self._consoles, self._service, self._name)
         return self._port
 
-    def routes(self, settings: Settings, at: "Address") -> "Sequence[BaseRoute]":
+    def routes(self, callers: "Callers", at: "Address") -> "Sequence[BaseRoute]":
         """The routes for a port that serves callers with tokens."""
-        from .server.transports.bearer import load_tokens  # noqa: PLC0415
         from .web.accounts import Accounts  # noqa: PLC0415
 
         self._load()
         assert self._consoles is not None
-        accounts = Accounts(partial(load_tokens, settings, LOCAL), settings.http_tokens_file, by_socket=True)
-        return self._consoles.routes(at, accounts)
+        return self._consoles.routes(at, Accounts(callers, by_socket=True))
 
     @property
     def url(self) -> str | None:
@@ -282,28 +283,30 @@ async def _http_beside(
     http: str | None,
     mcp_server: McpServer,
     settings: Settings,
-    tokens: Mapping[str, str],
+    callers: "Callers | None",
     metrics: "Metrics",
     console: _SharedConsole,
 ) -> "AsyncIterator[str | None]":
     """Serves over HTTP meanwhile, if there is an address; yields where."""
-    if http is None:
+    if http is None or callers is None:
         yield None
         return
     from .server.transports.http import HttpServer, http_app, read_address  # noqa: PLC0415
 
     def make_app(at: "Address") -> "ASGIApp":
-        return http_app(mcp_server, settings, at, tokens, metrics.render, console.routes(settings, at))
+        return http_app(mcp_server, settings, at, callers, metrics.render, console.routes(callers, at))
 
     server = HttpServer(read_address(http), make_app, proxies=settings.http_proxies)
     service = mcp_server.service
     service.own_addresses.extend(server.own_addresses)
-    watching, serving = service.start_task(metrics.watch_the_loop()), service.start_task(server.serve())
+    watching = [service.start_task(callers.follow(service)), service.start_task(metrics.watch_the_loop())]
+    serving = service.start_task(server.serve())
     try:
         yield server.url
     finally:
         server.stop()
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         await asyncio.wait([serving])
 
 
@@ -431,9 +434,9 @@ def _audit(settings: Settings, default: Path | None) -> Audit | None:
 
 @contextmanager
 def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM call `stop`, and do no more than that: closing down is not to be cut short."""
+    """SIGINT, SIGTERM and SIGHUP call `stop`, and do no more than that: closing down is not to be cut short."""
     loop = asyncio.get_running_loop()
-    signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM)
+    signals = () if sys.platform == "win32" else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     for number in signals:
         loop.add_signal_handler(number, stop)
     try:

@@ -149,11 +149,12 @@ class Settings(BaseModel):
     """How long the shared server stays when it has no client and nothing is at work."""
     runtime_dir: UserPath | None = Field(None, validation_alias=f"{_OWN}RUNTIME_DIR")
     """Where the shared server has its socket, its lock and its log: a directory that only its owner can enter. Unset:
-    `claude-code-mcp` in XDG_RUNTIME_DIR, else `run` in the state directory. Only the variable counts, not a file."""
+    `run` in the state directory. Only the variable counts, not a file."""
     http_token: SecretStr | None = Field(None, validation_alias=f"{_OWN}TOKEN")
     """The bearer token that HTTP clients must show; whoever has it is called `default`."""
     http_tokens_file: UserPath | None = Field(None, validation_alias=f"{_OWN}TOKENS_FILE")
-    """A file with one `name token` per line, for several callers that must not see each other's sessions."""
+    """A file with one `name token` per line, for several callers that must not see each other's sessions. It is read
+    again when it changes: whoever is taken out of it is out at once, with everything that runs."""
     principal_credentials: Literal["environment", "login"] | UserPath = Field(
         "environment", validation_alias=f"{_OWN}PRINCIPAL_CREDENTIALS"
     )

@@ -12,6 +12,7 @@
     ├── Cancelled                  CANCELLED             the session was cancelled for good
     ├── ExecutableNotFound         CLI_NOT_FOUND         no Claude Code on this machine
     ├── ProcessFailed              INTERNAL              the CLI died or would not start
+    ├── StateUnavailable           INTERNAL              what the server remembers cannot be used
     └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server cannot be used now
 
 Each carries a code for programs, a sentence for people (`message`), and `data` for both. A class without a code of its
@@ -97,6 +98,10 @@ class ExecutableNotFound(ClaudeCodeError):
 
 class ProcessFailed(ClaudeCodeError):
     """The Claude Code process died, stayed silent or refused to start."""
+
+
+class StateUnavailable(ClaudeCodeError):
+    """The state database cannot be opened, is damaged, or was written by a later version. Nothing of it was changed."""
 
 
 class UpstreamUnavailable(ClaudeCodeError):

@@ -22,8 +22,9 @@ from .hub.hub import Hub
 from .model.origin import ClientOrigin
 from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
-from .sessions.launcher import default_directory, own_directory
+from .sessions.working_directory import default_directory, own_directory
 from .sessions.workplaces import environment_key
+from .state.state_directory import database_in
 from .store.following import FileFollower, Following, followable
 
 log = logging.getLogger(__name__)
@@ -190,7 +191,7 @@ def make_hub(
     vault = usual_vault(directory, principal)
     deps = HubDeps(
         environment,
-        directory,
+        database_in(settings.state_dir),
         vault,
         Path(config_directory(environment)),
         child_environment=partial(marked_environment, nested=serving),
@@ -198,6 +199,7 @@ def make_hub(
         identity_provider=_identity_provider(settings, vault),
         client_document=settings.client_metadata_url,
         uses_claude_sign_ins=not principal,
+        principal=principal,
     )
     return Hub(configuration, settings, deps)
 

@@ -9,8 +9,11 @@ import os
 import stat
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import socket
 
 DIRECTORY, FILE = 0o700, 0o600
 TEMPORARY = ".tmp"
@@ -117,20 +120,11 @@ def _sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-@contextlib.contextmanager
-def opened_directory(path: str) -> Iterator[int | None]:
-    """A descriptor of the directory at just this path, an absolute one that was resolved before. OSError if there is a
-    link in it: it was put there since, and would lead elsewhere. None where the platform has no such descriptors."""
-    if os.open not in os.supports_dir_fd or not os.path.isabs(path):
-        yield None
-        return
-    flags = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY
-    descriptor = os.open("/", flags)
+def bind_below(listening: "socket.socket", directory: Path, name: str) -> None:
+    """Binds a Unix socket below a directory whatever the length of its path, which an address has no room for (Linux).
+    Raises OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for name in filter(None, path.split("/")):
-            inner = os.open(name, flags | os.O_NOFOLLOW, dir_fd=descriptor)
-            os.close(descriptor)
-            descriptor = inner
-        yield descriptor
+        listening.bind(f"/proc/self/fd/{descriptor}/{name}")
     finally:
         os.close(descriptor)

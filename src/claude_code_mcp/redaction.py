@@ -3,9 +3,10 @@
 The only redactor of the package, with one mark and one set of rules. Its time is linear in the length of the text,
 whatever the text is: no pattern tries the same characters from many starting points. Redacting twice changes nothing.
 Redact before shortening; a known secret of which a length limit has left only the beginning is still recognised at
-the place of the cut.
+the place of the cut. A known secret is recognised in every usual escape (`escaped_text`), also in one within another.
 """
 
+import html
 import json
 import re
 import threading
@@ -13,8 +14,9 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, urlsplit
 
+from .escaped_text import UnescapedText, unescaped
 from .secret_shapes import MARK, hide_shapes
 
 SHORTEST = 8
@@ -32,6 +34,8 @@ _LONGEST_CACHED_KEY = 100
 _CUT_MARKS = ("…", "\n…", "...", "[[claude-code-mcp cut ")
 """What stands behind a text that was cut; the last is the mark of `model.text.cut`."""
 
+_SPECIAL = re.compile(r"[^A-Za-z0-9]")
+"""Characters that one escape or another changes."""
 _NAMED = re.compile(
     r"(?:^|[_-])(?:KEY|APIKEY|TOKEN|SECRET|SECRETS|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL|CREDENTIALS|COOKIE|AUTH|"
     r"PAT|DSN|WEBHOOK|SIGNATURE)(?:$|[_-](?!FILE|PATH|DIR|SOCK|URL|ID|NAME|TYPE|HELPER|TTL))|"
@@ -66,7 +70,12 @@ class Redactor:
     def __init__(self, known_secrets: Iterable[str] = (), *, shortest: int = SHORTEST) -> None:
         self._shortest = shortest
         self._known: tuple[tuple[str, str], ...] = ()
-        self._starts: frozenset[str] = frozenset()
+        self._escapable: tuple[tuple[str, str, str], ...] = ()
+        """Those with a character that may be escaped, without their escapes, each with its head, and with the longest
+        part of that which no usual escape changes."""
+        self._plain: dict[str, str] = {}
+        """Each known secret without escapes."""
+        self._spelled: tuple[tuple[str, ...], frozenset[str]] | None = None
         self._keys: dict[str, tuple[str, bool]] = {}
         self._clean: set[str] = set()
         self._lock = threading.Lock()
@@ -81,19 +90,19 @@ class Redactor:
 
     def add(self, secrets: Iterable[str], owner: object | None = None) -> None:
         """Learns secrets as such, whatever they look like, for as long as the owner exists."""
-        spelled = {
-            spelling: None
+        learned = {
+            part: None
             for secret in map(str.strip, secrets)
             if len(secret) >= self._shortest and secret not in MARK
-            for spelling in _spellings(secret)
+            for part in _parts(secret)
         }
         with self._lock:
             changed = self._retire()
             if owner is None:
-                changed |= not spelled.keys() <= self._for_good.keys()
-                self._for_good |= spelled
-            elif spelled:
-                changed |= self._hold(owner, spelled)
+                changed |= not learned.keys() <= self._for_good.keys()
+                self._for_good |= learned
+            elif learned:
+                changed |= self._hold(owner, learned)
             if changed:
                 self._arrange()
 
@@ -107,27 +116,27 @@ class Redactor:
         """Learns from options: variables, headers, arguments and addresses, wherever in them they are."""
         self.add(secrets_in(data), owner)
 
-    def _hold(self, owner: object, spelled: Iterable[str]) -> bool:
+    def _hold(self, owner: object, secrets: Iterable[str]) -> bool:
         held = self._held.get(id(owner))
         if held is None:
             held = self._held[id(owner)] = set()
             # Runs whenever the owner is collected, be it while the lock is held: so it only leaves a note.
             weakref.finalize(owner, self._gone.append, id(owner)).atexit = False
-        new = [spelling for spelling in spelled if spelling not in held]
+        new = [secret for secret in secrets if secret not in held]
         held.update(new)
         self._holders.update(new)
-        for spelling in new:
-            self._retired.pop(spelling, None)
+        for secret in new:
+            self._retired.pop(secret, None)
         return bool(new)
 
     def _retire(self) -> bool:
         """Retires the secrets of owners that are gone; returns whether one was forgotten for good."""
         while self._gone:
-            for spelling in self._held.pop(self._gone.popleft(), ()):
-                self._holders[spelling] -= 1
-                if not self._holders[spelling]:
-                    del self._holders[spelling]
-                    self._retired[spelling] = None
+            for secret in self._held.pop(self._gone.popleft(), ()):
+                self._holders[secret] -= 1
+                if not self._holders[secret]:
+                    del self._holders[secret]
+                    self._retired[secret] = None
         characters = sum(map(len, self._retired))
         forgotten = False
         while len(self._retired) > _MOST_RETIRED or characters > _MOST_RETIRED_CHARACTERS:
@@ -142,7 +151,12 @@ class Redactor:
         # A secret may be part of another one, so the longest go first. Readers take no lock: each attribute is
         # replaced as a whole.
         self._known = tuple((_head(secret), secret) for secret in sorted(secrets, key=len, reverse=True))
-        self._starts = frozenset(secret[0] for secret in secrets)
+        self._spelled = None
+        self._plain = {secret: self._plain.get(secret) or unescaped(secret) for secret in secrets}
+        plain = {secret for secret in self._plain.values() if len(secret) >= self._shortest and _SPECIAL.search(secret)}
+        self._escapable = tuple(
+            (_longest_word(_head(secret)), _head(secret), secret) for secret in sorted(plain, key=len, reverse=True)
+        )
         self._keys = {}
         self._clean = set()
 
@@ -154,6 +168,10 @@ class Redactor:
             if head in text:
                 text = self._without_known(text)
                 break
+        for word, _, _ in self._escapable:
+            if word in text:
+                text = self._without_escaped(text)
+                break
         return hide_shapes(text)
 
     def _without_known(self, text: str) -> str:
@@ -164,25 +182,41 @@ class Redactor:
                 spans += _cut_short(text, head, secret)
         return _marked(text, spans)
 
+    def _without_escaped(self, text: str) -> str:
+        """The text without the known secrets that are escaped in it."""
+        plain = UnescapedText(text)
+        if not plain.is_changed:
+            return text
+        spans: list[tuple[int, int]] = []
+        for _, head, secret in self._escapable:
+            if head in plain.text:
+                spans += _occurrences(plain.text, secret)
+                spans += _cut_short(plain.text, head, secret)
+        return _marked(text, [plain.original(begin, end) for begin, end in spans])
+
     def held_back(self, text: str) -> int:
         """How many characters at the end of a streamed text must wait for what follows, since they could be the
         beginning of a known secret. Fewer than the longest known secret has, unless they overlap with other secrets."""
-        known, starts = self._known, self._starts
-        longest = len(known[0][1]) if known else 0
+        spelled, starts = self._spellings()
+        longest = len(spelled[0]) if spelled else 0
         for begin in range(max(0, len(text) - longest + 1), len(text)):
             if text[begin] in starts:
                 end = text[begin:]
-                if any(secret.startswith(end) and secret != end for _, secret in known):
-                    return len(text) - self._start_of_secret(text, begin)
+                if any(secret.startswith(end) and secret != end for secret in spelled):
+                    return len(text) - _start_of_secret(text, begin, spelled)
         return 0
 
-    def _start_of_secret(self, text: str, begin: int) -> int:
-        """This position, or the beginning of the secret that would be cut in two there."""
-        spans = [span for head, secret in self._known if head in text for span in _occurrences(text, secret)]
-        for start, end in sorted(spans, reverse=True):
-            if start < begin < end:
-                begin = start
-        return begin
+    def _spellings(self) -> tuple[tuple[str, ...], frozenset[str]]:
+        """The known secrets in the spellings that a stream is held back for, the longest first, and their first
+        characters. Made when the first stream needs it."""
+        known, found = self._known, self._spelled
+        if found is None:
+            spellings = {spelling for _, secret in known for spelling in _spellings(secret)}
+            ordered = tuple(sorted(spellings, key=len, reverse=True))
+            found = ordered, frozenset(spelling[0] for spelling in ordered)
+            if known is self._known:  # another thread may have learned more meanwhile
+                self._spelled = found
+        return found
 
     def data(self, value: Any) -> Any:
         """A JSON-like value without secrets, of the same shape; what holds none is given back as it is. What is nested
@@ -252,6 +286,11 @@ def _head(secret: str) -> str:
     return secret[: max(SHORTEST, min(len(secret) // 2, 24))]
 
 
+def _longest_word(text: str) -> str:
+    """The longest part of letters and digits, which are the same in every usual escape."""
+    return max(re.split(r"[^A-Za-z0-9]", text), key=len)
+
+
 def _occurrences(text: str, secret: str) -> Iterator[tuple[int, int]]:
     at = text.find(secret)
     while at >= 0:
@@ -288,19 +327,38 @@ def _marked(text: str, spans: list[tuple[int, int]]) -> str:
     return "".join((*parts, text[reached:]))
 
 
-def _spellings(secret: str) -> Iterator[str]:
-    """A secret as it is, inside JSON, inside JSON within JSON and inside a URL; and each line of one that has several,
-    since lines may be shown one by one, with numbers or an indent before them."""
+def _start_of_secret(text: str, begin: int, secrets: Iterable[str]) -> int:
+    """This position, or the beginning of the secret that would be cut in two there."""
+    spans = [span for secret in secrets if secret in text for span in _occurrences(text, secret)]
+    for start, end in sorted(spans, reverse=True):
+        if start < begin < end:
+            begin = start
+    return begin
+
+
+def _parts(secret: str) -> Iterator[str]:
+    """A secret as it is, and each line of one that has several, since lines may be shown one by one, with numbers or an
+    indent before them."""
     yield secret
-    for ascii_only in (True, False):
-        spelled = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-        yield spelled
-        yield json.dumps(spelled, ensure_ascii=ascii_only)[1:-1]
-    yield quote(secret, safe="", errors="replace")
     if "\n" in secret:
         yield secret.replace("\r\n", "\n")
         lines = map(str.strip, secret.splitlines())
         yield from (line for line in lines if len(line) >= _SHORTEST_LINE and " " not in line)
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """A secret as it is, inside JSON, inside JSON within JSON, inside a URL and inside HTML. In a whole text every
+    other escape is found too; these are what a stream of fragments is held back for."""
+    yield secret
+    for ascii_only in (True, False):
+        spelled = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
+        yield spelled
+        yield spelled.replace("/", "\\/")
+        yield json.dumps(spelled, ensure_ascii=ascii_only)[1:-1]
+    for encoded in (quote(secret, safe="", errors="replace"), quote_plus(secret, errors="replace")):
+        yield encoded
+        yield re.sub("%[0-9A-F]{2}", lambda code: code[0].lower(), encoded)
+    yield html.escape(secret)
 
 
 # -- what is a secret, going by its name ----------------------------------------------------------------------

@@ -21,16 +21,16 @@ from typing import Any
 
 from .claude_home import config_directory
 from .config import Settings, load_settings
-from .errors import InvalidArgument, QuestionClosed, SessionBusy, SessionNotFound
+from .errors import InvalidArgument, QuestionClosed, SessionNotFound
 from .model.events import AuditEvent, AuditKind, Event
 from .model.image import Image
 from .model.options import SessionOptions
 from .model.origin import ClientOrigin
 from .model.question import Answer, Question
+from .model.session_ids import is_session_id
 from .model.states import State
 from .policy.policy import Policy
 from .processes.leftovers import sweep_quietly
-from .processes.memory import machine
 from .processes.spawn import prepare
 from .questions.broker import Broker, Channel, Settle
 from .questions.cli_reply import put_back
@@ -39,10 +39,10 @@ from .redaction import Redactor
 from .secret_shapes import MARK
 from .sessions.dependencies import BackgroundTasks, SessionDeps, Stores
 from .sessions.homes import Home, Homes
-from .sessions.images import read_images
-from .sessions.launcher import default_directory
-from .sessions.mcp_bridge import McpServerHost, expand_prompt
+from .sessions.images import allowed_path, read_images
+from .sessions.mcp_bridge import McpServerHost, expand_prompt, usable_servers
 from .sessions.messages import WhenBusy
+from .sessions.neighbours import Neighbours
 from .sessions.observation import Bookkeeper, Observer, ObserverList
 from .sessions.pending_turn import InterruptResult, MessageAcceptance, PendingTurn
 from .sessions.policy_enforcer import PolicyEnforcer
@@ -51,19 +51,21 @@ from .sessions.session import Session
 from .sessions.session_work import SessionWork
 from .sessions.slots import Slots
 from .sessions.stored_sessions import StoredSessions
+from .sessions.working_directory import default_directory
 from .sessions.workplaces import HostOf, Workplaces, make_launcher
+from .state.session_records import LOCAL
+from .state.spending import Spending
+from .state.state_directory import check_quietly, database_in
 from .store.catalogue import CatalogueEntries
 from .store.event_log import Subscription
-from .store.session_records import LOCAL
-from .store.spending import Spending
-from .store.transcripts import is_session_id
+from .store.transcripts import ProjectFolders
 
 log = logging.getLogger(__name__)
 
 _SWEEP_DELAY = 1.0
 """Seconds before the processes of killed servers are looked for: it reads a file of every process of the machine, and
 the first call would wait. What stands in the way of a session is ended when that session is resumed."""
-
+_OWN_SERVERS = "each caller signs in to the MCP servers for itself"
 
 __all__ = ["LOCAL", "InterruptResult", "Observer", "PendingTurn", "Service"]
 
@@ -103,31 +105,35 @@ class Service:
         self.own_addresses: list[str] = []
         """Where this service is offered over HTTP, as patterns of Claude Code's: sessions must not call back to it."""
         policy = policy or Policy()
+        self.state = database_in(self.settings.state_dir)
         guarded = (str(config_directory(self._environment)), str(self.settings.state_dir))
-        self._enforcer = PolicyEnforcer(policy, default, Spending(self.settings.state_dir), guarded)
-        self._homes = Homes(self.settings, self._environment, policy, principals)
+        self._enforcer = PolicyEnforcer(policy, default, Spending(self.state), guarded)
+        self._homes = Homes(self.settings, self._environment, policy, principals, self.audit)
+        self._linked_folders = not principals and policy.profile(LOCAL).isolation == "none"
         self._tasks = BackgroundTasks()
 
     async def __aenter__(self) -> "Service":
+        await asyncio.to_thread(self.state.open)  # StateUnavailable before anything is started
         await self._homes.prepare()
-        settings = self.settings
-        self._broker = Broker(settings.permission_timeout, self._redactor.data)
+        settings, self._broker = self.settings, Broker(self.settings.permission_timeout, self._redactor.data)
         launcher = make_launcher(settings, Home.of_user(self._environment), self.own_addresses)
-        self._slots = Slots(
-            settings.max_sessions, settings.spawn_limit, _memory_limit(settings), settings.memory_wait_ms / 1000
-        )
+        projects = ProjectFolders.below(launcher.config_dir, linked=self._linked_folders)
+        self._slots = Slots.of(settings)
+        self.neighbours = Neighbours(self.state, self.start_task, self._redactor.data)
         deps = SessionDeps(
             settings=settings,
             launcher=launcher,
-            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data),
+            stores=Stores.below(launcher.config_dir, settings, self.start_task, self._redactor.data, projects),
             broker=self._broker,
             slots=self._slots,
             gate=self._enforcer,
             start_task=self.start_task,
+            neighbours=self.neighbours,
             hosted=lambda: contextlib.nullcontext(self._host),
             redact=self._redactor.data,
             notice=self._on_event,
             moved=self._on_moved,
+            known=lambda session_id: self._sessions.known(session_id) is not None,
         )
         self._workplaces = Workplaces(deps, self._redactor, self.own_addresses, self._homes, self._host_of, self.hosts)
         spares = self._spares if settings.spare_processes is None else settings.spare_processes
@@ -137,8 +143,10 @@ class Service:
         self._listing = SessionListing(self._sessions)
         self.stored = StoredSessions(self._sessions, self._workplaces, self._observers, self._redactor.data)
         self.work = SessionWork(self._sessions, self._workplaces, self.stored)
+        self.start_task(asyncio.to_thread(check_quietly, self.state))
         self.start_task(prepare())
         self.start_task(self._sweep_later(), endless=True)
+        self.start_task(self.neighbours.serve_requests(self._sessions.give_way), endless=True)
         self.start_task(self._sessions.clean_up_regularly(), endless=True)
         self.start_task(self._slots.watch_memory(), endless=True)
         return self
@@ -151,6 +159,7 @@ class Service:
         self._tasks.cancel_endless()
         await self._sessions.close()
         await self._tasks.close(self.settings.stop_timeout)
+        await self.neighbours.close()
 
     async def _sweep_later(self) -> None:
         """A service that is closed before its sweep has begun does without; one that has begun is a task of its own."""
@@ -179,6 +188,10 @@ class Service:
         yield
         del kept
 
+    async def why_restart_for(self, principal: str) -> str | None:
+        """Why a caller who was not there when this began cannot be served before a restart; None if it can."""
+        return _OWN_SERVERS if self.hosts else await self._homes.objection(principal)
+
     # -- observers --------------------------------------------------------------------------------------------
 
     def observe(self, observer: Observer) -> None:
@@ -191,6 +204,7 @@ class Service:
 
     def _on_event(self, session_id: str, owner: str, event: Event) -> None:
         self._bookkeeper.on_event(session_id, owner, event)
+        self.neighbours.on_event(session_id, event)
         self._observers.event(session_id, owner, event)
 
     def _on_moved(self, old: str, new: str) -> None:
@@ -204,14 +218,17 @@ class Service:
         options: SessionOptions | None = None,
         *,
         owner: str = LOCAL,
+        timeout: float | None = None,
         origin: ClientOrigin | None = None,
         images: Sequence[str] = (),
     ) -> PendingTurn:
         """A new session with its first message. Returns at once; the id of the session is final. It runs in the
-        environment of its `origin`, here and in the other methods; without one, in that of this service. `images` go
-        with the message: paths that the session could read, or `data:` URLs."""
+        environment of its `origin`, here and in the other methods; without one, in that of this service. `timeout`
+        ends this turn and no later one. `images` go with the message: paths that the session could read, or `data:`
+        URLs."""
         _require_text("prompt", prompt)
         with self._observers.auditing_refusals(owner, "create"):
+            timeout = self._enforcer.turn_time(timeout, owner)
             deps = self._workplaces.of(origin, owner)
             async with (
                 self._sessions.creating(options or SessionOptions(), owner, deps) as made,
@@ -219,7 +236,7 @@ class Service:
                 self._acceptance.recorded(session),
             ):
                 shown = await _images(session, images)
-                message = await session.send(await self._expanded(session, prompt), images=shown)
+                message = await session.send(await self._expanded(session, prompt), timeout=timeout, images=shown)
                 await self._acceptance.confirm(session, new=True)
         await session.saved()
         self._audit_message(AuditKind.SESSION_CREATED, session, prompt)
@@ -232,7 +249,8 @@ class Service:
             if host is None:
                 return text
             caller = f"session:{session.id}"
-            expanded = await expand_prompt(host, text, session.options.hub_servers, caller, session.cwd)
+            servers = usable_servers(host, session.options.hub_servers, session.deps.gate, session.owner)
+            expanded = await expand_prompt(host, text, servers, caller, session.cwd)
         if expanded != text:
             session.deps.gate.check_prompt(expanded, session.cwd, session.owner)
         return expanded
@@ -264,6 +282,7 @@ class Service:
             timeout = self._enforcer.turn_time(timeout, owner)
             sender = self._workplaces.of(origin, owner)
             found = await self._owned(session_id, owner, sender, options)
+            await self.neighbours.refuse_elsewhere(found)
             if when_busy is WhenBusy.REFUSE:
                 found.refuse_if_busy()  # before anything is done; what counts is decided when it is accepted
             await self._sessions.check_message(found, at_message)
@@ -331,7 +350,7 @@ class Service:
     ) -> InterruptResult:
         """Ends the running turn; the session stays usable. The messages that waited behind it are dropped."""
         session = await self._owned(session_id, owner, self._workplaces.of(origin, owner))
-        _refuse_elsewhere(session)
+        await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.INTERRUPTED, owner, session_id))
         return InterruptResult(session, await session.interrupt())
 
@@ -341,7 +360,7 @@ class Service:
         session = self._sessions.known(session_id) or await self._recorded_session(session_id, owner, deps)
         if session.owner != owner:
             raise self._observers.foreign_session(session_id, owner)
-        _refuse_elsewhere(session)
+        await self.neighbours.refuse_elsewhere(session)
         self.audit(AuditEvent(AuditKind.CANCELLED, owner, session_id))
         session.cancel()
         await session.deps.stores.recorder.save(session)
@@ -354,7 +373,7 @@ class Service:
         mine = is_session_id(session_id) and await asyncio.to_thread(records.owned_by, owner, session_id)
         if mine and await asyncio.to_thread(records.read, session_id) is not None:
             if await asyncio.to_thread(deps.stores.leases.held, session_id):
-                raise _elsewhere(session_id)
+                raise await self.neighbours.busy(session_id)
             return await self._owned(session_id, owner, deps)
         return self.session(session_id, owner=owner)
 
@@ -571,22 +590,8 @@ class Service:
         self._redactor.add(secrets)
 
 
-def _memory_limit(settings: Settings) -> int | None:
-    found = machine()
-    return settings.memory_limit_bytes(found.total if found is not None else None)
-
-
-def _refuse_elsewhere(session: Session) -> None:
-    if session.runs_elsewhere:
-        raise _elsewhere(session.id)
-
-
-def _elsewhere(session_id: str) -> SessionBusy:
-    return SessionBusy(f"Session {session_id} is run by another server on this machine.", session_id=session_id)
-
-
 async def _images(session: Session, sources: Sequence[str]) -> tuple[Image, ...]:
-    return await asyncio.to_thread(read_images, sources, session.image_path) if sources else ()
+    return await asyncio.to_thread(read_images, sources, lambda path: allowed_path(session, path)) if sources else ()
 
 
 def _require_text(field: str, text: str) -> None:

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, settings
 
 from claude_code_mcp.claude.command_line import ConversationStart, prepare_command
 from claude_code_mcp.claude.executable import find_executable
@@ -21,12 +20,11 @@ from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.environment import build_environment
 from claude_code_mcp.processes.leftovers import new_mark
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from tests.support.waiting import HANG_SECONDS, until_true
 
 # A busy machine must not fail a property.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None)
-settings.load_profile("patient")
 
-PATIENCE = 30.0
+PATIENCE = HANG_SECONDS
 ENDLESS = "until [ -e never ]; do sleep 0.1; done"
 """A command that runs until it is ended; the CLI refuses to run a long `sleep` as it is."""
 F = TypeVar("F")
@@ -143,9 +141,7 @@ def mark_of_a_dead_server() -> str:
 
 async def gone(*pids: int) -> None:
     """Waits until none of these processes runs any more; their corpses do not count."""
-    async with asyncio.timeout(PATIENCE):
-        while any(map(runs, pids)):  # noqa: ASYNC110 - the end of a stranger is no event of ours
-            await asyncio.sleep(0.02)
+    await until_true(lambda: not any(map(runs, pids)), f"one of {pids} goes on")
 
 
 def runs(pid: int) -> bool:
@@ -157,9 +153,9 @@ def runs(pid: int) -> bool:
 
 async def number_in(path: Path) -> int:
     """Waits for a file with a number in it, written by a process of the test."""
-    async with asyncio.timeout(PATIENCE):
-        while (number := _number(path)) is None:  # noqa: ASYNC110 - as above
-            await asyncio.sleep(0.02)
+    await until_true(lambda: _number(path) is not None, f"there is no number in {path}")
+    number = _number(path)
+    assert number is not None
     return number
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from claude_code_mcp.claude.model_socket import ModelSocket, forwarded_head
+from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_head
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"
 SOCKET = ModelSocket({"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_AUTH_TOKEN": TOKEN, "ANTHROPIC_BASE_URL": "https://a.b:1/c"})
@@ -12,7 +12,9 @@ SECRETS = {GIVEN["ANTHROPIC_API_KEY"]: KEY, GIVEN["ANTHROPIC_AUTH_TOKEN"]: TOKEN
 
 def forwarded(*lines: str) -> list[str]:
     head = "\r\n".join(["POST /v1/messages HTTP/1.1", *lines, "", ""]).encode()
-    return forwarded_head(head, SECRETS).decode().split("\r\n")[1:-2]
+    first, *rest = forwarded_head(head, SECRETS).decode().split("\r\n")[1:-2]
+    assert first == "Accept-Encoding: identity", "the answer is read on its way"
+    return rest
 
 
 def test_claude_code_is_given_placeholders_and_an_address_without_encryption() -> None:
@@ -36,3 +38,38 @@ def test_a_placeholder_anywhere_else_stays_what_it_is(header: str) -> None:
 
 def test_each_connection_is_for_one_request() -> None:
     assert forwarded("Connection: keep-alive", "Keep-Alive: timeout=5") == ["Connection: close"]
+
+
+def test_no_compression_is_asked_for() -> None:
+    assert forwarded("Accept-Encoding: gzip, br", "Host: a.b") == ["Host: a.b", "Connection: close"]
+
+
+@pytest.mark.parametrize(
+    ("line", "costs"),
+    [
+        ("POST /v1/messages HTTP/1.1", True),
+        ("POST /v1/messages?beta=true HTTP/1.1", True),
+        ("POST /v1/messages/count_tokens?beta=true HTTP/1.1", False),
+        ("GET /v1/models HTTP/1.1", False),
+        ("HEAD / HTTP/1.1", False),
+        ("POST /api/event_logging/batch HTTP/1.1", False),
+        ("POST /v1/messages/batches HTTP/1.1", None),
+        ("POST /v1/complete HTTP/1.1", None),
+        ("POST /v1/messages/ HTTP/1.1", None),
+        ("POST //v1/messages/batches HTTP/1.1", None),
+        ("POST /v1/messages/%62atches HTTP/1.1", None),
+        ("POST /v1/x/../messages/batches HTTP/1.1", None),
+        ("POST /proxy/v1/messages/batches HTTP/1.1", None),
+        ("POST /V1/messages/batches HTTP/1.1", None),
+        ("PUT /v1/messages HTTP/1.1", None),
+        ("post /v1/messages HTTP/1.1", None),
+        ("nothing", None),
+    ],
+)
+def test_only_what_is_counted_can_be_spent(line: str, costs: bool | None) -> None:
+    assert costs_something(f"{line}\r\n\r\n".encode()) is costs
+
+
+def test_the_path_of_the_address_is_part_of_the_request() -> None:
+    assert costs_something(b"POST /c/v1/messages HTTP/1.1\r\n\r\n", "/c") is True
+    assert costs_something(b"POST /c/v1/messages/batches HTTP/1.1\r\n\r\n", "/c") is None

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from claude_code_mcp.claude.user_config import process_with
 from claude_code_mcp.errors import SessionBusy
-from claude_code_mcp.processes.leftovers import is_stale
+from claude_code_mcp.processes.leftovers import is_stale, started_at
 from claude_code_mcp.sessions import launcher
 from claude_code_mcp.sessions.homes import Home
 
@@ -75,25 +76,96 @@ def test_a_file_that_says_nothing_is_passed_over(tmp_path: Path, content: str) -
     assert process_with("mine", str(tmp_path)) == os.getpid()
 
 
+@contextlib.contextmanager
+def another_process(code: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that has begun to run; it is gone afterwards, however that ends."""
+    argv = [sys.executable, "-I", "-S", "-c", f"print(flush=True)\n{code}"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "\n"
+            yield process
+        finally:
+            process.kill()
+
+
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="a process cannot be waited for without reaping it")
 @pytest.mark.parametrize("ends", [True, False], ids=["ends", "stays"])
 def test_a_process_that_ends_while_it_is_looked_at_has_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
-    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    note(tmp_path, pid=other.pid, startedAt=int(psutil.Process(other.pid).create_time() * 1000) + 300)
+    with another_process("input()") as other, contextlib.ExitStack() as expected:
+        note(tmp_path, pid=other.pid, startedAt=int(psutil.Process(other.pid).create_time() * 1000) + 300)
 
-    def look(pid: int) -> bool:
-        if ends:  # at this very moment; not waited for, so it stays as a zombie
-            other.kill()
-            os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-        return is_stale(pid)
+        def look(pid: int) -> bool:
+            if ends:  # at this very moment; not waited for, so it stays as a zombie
+                other.kill()
+                os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+            return is_stale(pid)
 
-    monkeypatch.setattr(launcher, "is_stale", look)
-    home = Home.of_user({"CLAUDE_CONFIG_DIR": str(tmp_path), "HOME": str(tmp_path)})
-    with contextlib.ExitStack() as expected:
+        monkeypatch.setattr(launcher, "is_stale", look)
+        home = Home.of_user({"CLAUDE_CONFIG_DIR": str(tmp_path), "HOME": str(tmp_path)})
         if not ends:
             expected.enter_context(pytest.raises(SessionBusy, match=str(other.pid)))
         launcher.Launcher(home, "", None, 1.0).check_alone("mine")
-    other.kill()
-    other.communicate()
+
+
+STARTS = 30
+"""About every second process that is looked at right after its start shows no command line yet."""
+
+
+@LINUX
+def test_a_process_in_the_middle_of_exec_lives(tmp_path: Path) -> None:
+    found = []
+    for _ in range(STARTS):
+        with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as other:  # ends with its input
+            note(tmp_path, pid=other.pid, procStart=str(started_at(other.pid)))
+            found.append(process_with("mine", str(tmp_path)) == other.pid)
+    assert found == [True] * STARTS
+
+
+@LINUX
+def test_a_process_lives_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
+    """Its state is that of the first thread: a zombie without a command line, while another thread goes on writing."""
+    code = """if True:
+        import ctypes, os, threading
+        threads, first = ctypes.CDLL(None), ctypes.c_ulong(threading.get_ident())
+        def go_on():
+            threads.pthread_join(first, None)
+            os.write(1, b"the first one has ended\\n")
+            os.read(0, 1)
+        threading.Thread(target=go_on).start()
+        threads.pthread_exit(None)
+    """
+    with another_process(code) as other:
+        note(tmp_path, pid=other.pid, procStart=str(started_at(other.pid)))
+        assert other.stdout is not None
+        assert other.stdout.readline() == "the first one has ended\n"
+        assert process_with("mine", str(tmp_path)) == other.pid
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert process_with("mine", str(tmp_path)) is None
+
+
+@LINUX
+def test_a_clock_that_was_set_makes_no_process_another(tmp_path: Path) -> None:
+    """When a process was started is computed from today's clock, what it wrote is from the clock of that time."""
+    note(tmp_path, startedAt=1_000_000_000_000, procStart=str(started_at(os.getpid())))
+    assert process_with("mine", str(tmp_path)) == os.getpid()
+
+
+@LINUX
+def test_what_cannot_be_looked_up_is_not_taken_for_absent(tmp_path: Path) -> None:
+    note(tmp_path)
+    code = f"""if True:
+        import os, resource
+        from claude_code_mcp.claude.user_config import process_with
+        from claude_code_mcp.errors import SessionBusy
+        resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), 100))  # nothing more can be opened
+        try:
+            print("found", process_with("mine", {str(tmp_path)!r}))
+        except SessionBusy as error:
+            print("refused", error)
+    """
+    printed = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert printed.startswith("refused It cannot be told whether session mine is open")

@@ -4,12 +4,15 @@ import asyncio
 import os
 import signal
 import sys
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.claude.frames import Result, StreamEvent
+from claude_code_mcp.processes.child import Exit
+from tests.support.clock import settled, stopped_clock
 
 from .conftest import PATIENCE, Start, Started, gone, number_in, runs
 
@@ -19,6 +22,29 @@ CLOSED_STDIN = 77
 """The exit code of a process that saw its stdin close."""
 TERMINATED = 143
 STEP = 0.3
+
+
+async def stop(started: Started, monkeypatch: pytest.MonkeyPatch, *, until: str) -> tuple[Exit, dict[str, int]]:
+    """Stops a process on a clock that moves until this step of the ladder is taken, and then stands still: the steps
+    before run out of their time, and this one may take as long as it needs. Returns the end, and how many times the
+    time of a step had passed when each was taken."""
+    taken: dict[str, float] = {}
+    with stopped_clock() as clock:
+        begun = clock.now
+        child = started.process._child
+
+        def take(step: str, act: Callable[[], None]) -> None:
+            taken[step] = clock.now - begun
+            act()
+
+        for step in ("close_input", "terminate", "kill"):
+            monkeypatch.setattr(child, step, partial(take, step, getattr(child, step)))
+        stopping = asyncio.create_task(started.process.stop(STEP))
+        await settled()
+        while until not in taken:
+            await clock.advance(STEP / 10)
+        exit_ = await stopping
+    return exit_, {step: round(seconds / STEP) for step, seconds in taken.items()}
 
 
 async def in_a_turn(started: Started) -> Started:
@@ -47,30 +73,35 @@ async def test_a_turn_is_interrupted_first(start: Start) -> None:
     assert [frame.raw["terminal_reason"] for frame in started.listener.of(Result)] == ["aborted_streaming"]
 
 
-async def test_a_turn_that_cannot_be_interrupted_is_terminated_with_its_input_still_open(start: Start) -> None:
+async def test_a_turn_that_cannot_be_interrupted_is_terminated_with_its_input_still_open(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = await in_a_turn(await start(silent=True, ignore_interrupt=True, **at_eof()))
-    assert (await started.process.stop(STEP)).code == TERMINATED
+    end, waited = await stop(started, monkeypatch, until="terminate")
+    assert (end.code, waited) == (TERMINATED, {"terminate": 1})
 
 
-async def test_a_process_that_does_not_mind_the_end_of_its_input_is_terminated(start: Start) -> None:
+async def test_a_process_that_does_not_mind_the_end_of_its_input_is_terminated(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = await start(ignore_eof=True)
-    assert (await started.process.stop(STEP)).code == TERMINATED
+    end, waited = await stop(started, monkeypatch, until="terminate")
+    assert (end.code, waited) == (TERMINATED, {"close_input": 0, "terminate": 1})
 
 
-async def test_a_process_that_minds_nothing_is_killed_and_no_step_takes_longer_than_it_may(start: Start) -> None:
+async def test_a_process_that_minds_nothing_is_killed_and_no_step_takes_longer_than_it_may(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     started = await in_a_turn(await start(silent=True, ignore_interrupt=True, ignore_eof=True, ignore_signals=True))
-    began = time.monotonic()
-    assert (await started.process.stop(STEP)).code == -signal.SIGKILL
-    took = time.monotonic() - began
-    assert took >= 2 * STEP  # the interrupt and SIGTERM were given their time
-    assert took < 2 * STEP + PATIENCE / 2
+    end, waited = await stop(started, monkeypatch, until="kill")
+    assert (end.code, waited) == (-signal.SIGKILL, {"terminate": 1, "kill": 2})
 
 
 async def test_the_input_is_never_closed_while_a_question_is_open(start: Start) -> None:
     started = await start(ask=True, **at_eof())
     started.process.send("go", "m1")
     await started.listener.question()
-    assert (await started.process.stop(STEP)).code == TERMINATED
+    assert (await started.process.stop(PATIENCE)).code == TERMINATED
 
 
 async def test_once_the_question_is_answered_the_input_may_be_closed(start: Start) -> None:

@@ -9,6 +9,7 @@ import uuid
 import pytest
 
 from claude_code_mcp.claude.frames import Result
+from claude_code_mcp.errors import ProcessFailed
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -80,5 +81,5 @@ async def test_a_message_in_mid_turn_is_unfinished_until_a_result_names_it(start
     assert await started.process.settled(PATIENCE)
     assert [frame.message_ids for frame in started.listener.of(Result)] == [[first], [second]]
     await started.process.stop(PATIENCE)
-    with pytest.raises(Exception, match="already in use"):
+    with pytest.raises(ProcessFailed, match="already in use"):
         await start_real(session_id)  # told with the words of the CLI

@@ -12,10 +12,11 @@ import pytest
 from claude_code_mcp.testing import Sandbox
 from tests.hub.conftest import local, packages
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 __all__ = ["packages"]  # a fixture for the tests here too
 
-TIMEOUT = 80.0
+TIMEOUT = HANG_SECONDS
 Process = warm_commands.WarmProcess | subprocess.Popen[bytes]
 Mcp = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -64,6 +65,18 @@ async def finish(process: Process, lines: str = "") -> tuple[int, str, str]:
     out, err = await asyncio.to_thread(process.communicate, lines.encode(), TIMEOUT)
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
+
+
+def run_into(output: int, environment: dict[str, str], *arguments: str) -> tuple[int, str]:
+    """`claude-code-mcp` whose standard output is this descriptor, which is closed: its exit code and its errors."""
+    ours, theirs = os.pipe()
+    with open(os.devnull, "rb") as nothing:
+        process = warm_commands.helper().start(arguments, environment, None, (nothing.fileno(), output, theirs))
+    os.close(output)
+    os.close(theirs)
+    with os.fdopen(ours, encoding="utf-8") as errors:
+        said = errors.read()
+    return process.wait(TIMEOUT), said
 
 
 def is_posix() -> bool:

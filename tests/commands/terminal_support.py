@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.shared.support import PATIENCE
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 
 class Terminal:
@@ -36,7 +36,7 @@ class Terminal:
 
     def until(self, wanted: str) -> str:
         """Reads until this is shown, behind what was waited for before; the value is all between."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG_SECONDS
         while (found := self.shown.find(wanted, self._seen)) < 0:
             assert self._read(deadline), f"{wanted!r} was not shown:\n{self.shown}"
         passed, self._seen = self.shown[self._seen : found], found + len(wanted)
@@ -44,10 +44,10 @@ class Terminal:
 
     def end(self) -> int:
         """Reads to the end; the exit code."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + HANG_SECONDS
         while self._read(deadline):
             pass
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG_SECONDS)
 
     def _read(self, deadline: float) -> bool:
         readable, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))

@@ -13,6 +13,7 @@ from claude_code_mcp import __version__
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.server.transports.bearer import load_tokens
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 
 def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,20 +79,17 @@ def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -
     assert secret not in answer.stdout
 
 
-@pytest.mark.parametrize("client", ["claude-desktop", "cursor", "vscode"])
-def test_config_prints_json_that_starts_this_server(environment: dict[str, str], client: str) -> None:
-    output = run(environment, "config", client).stdout
-    parsed = json.loads(output[output.index("{") :])
-    ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
-    assert server["args"][-1] == "--shared"
-    assert "--shared" not in run(environment, "config", client, "--own").stdout
-    answer = subprocess.run(
-        [server["command"], *server["args"][:-1], "--version"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+def test_config_prints_json_that_starts_this_server(environment: dict[str, str]) -> None:
+    printed = set()
+    for client in ("claude-desktop", "cursor", "vscode"):
+        output = run(environment, "config", client).stdout
+        parsed = json.loads(output[output.index("{") :])
+        ((_, server),) = (parsed.get("mcpServers") or parsed["servers"]).items()
+        assert server["args"][-1] == "--shared"
+        assert "--shared" not in run(environment, "config", client, "--own").stdout
+        printed.add((server["command"], *server["args"][:-1]))
+    [command] = printed
+    answer = subprocess.run([*command, "--version"], env=environment, capture_output=True, text=True, check=True)
     assert answer.stdout.startswith("claude-code-mcp ")
 
 
@@ -182,7 +180,7 @@ def test_flags_of_serve_need_no_serve(environment: dict[str, str]) -> None:
     command = [sys.executable, "-m", "claude_code_mcp", "--toolsets", "query"]
     lines = f"{json.dumps(INITIALIZE)}\n{json.dumps(LIST_TOOLS)}\n"
     answer = subprocess.run(
-        command, env=environment, input=lines, capture_output=True, text=True, timeout=80, check=False
+        command, env=environment, input=lines, capture_output=True, text=True, timeout=HANG_SECONDS, check=False
     )
     replies = {reply["id"]: reply["result"] for reply in map(json.loads, answer.stdout.splitlines())}
     assert [tool["name"] for tool in replies[2]["tools"]] == ["claude_code_query"]

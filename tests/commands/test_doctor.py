@@ -36,6 +36,14 @@ def script(path: Path, text: str) -> str:
     return str(path)
 
 
+@pytest.fixture
+def quick(environment: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """An environment whose Claude Code says nothing but its version, for findings that are about something else."""
+    says = f'test "$1" = --version && echo "{".".join(map(str, MINIMUM_VERSION))} (Claude Code)"'
+    (tmp_path / "quick").mkdir()
+    return {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "quick" / "claude", says)}
+
+
 def test_all_is_well_and_said_in_json(environment: dict[str, str]) -> None:
     code, found = examine(environment)
     assert code == 0
@@ -100,14 +108,12 @@ BROKEN_FILES = [
 
 
 @pytest.mark.parametrize("broken", BROKEN_FILES, ids=len)
-def test_every_broken_file_is_found(
-    environment: dict[str, str], tmp_path: Path, broken: dict[str, tuple[str, str]]
-) -> None:
+def test_every_broken_file_is_found(quick: dict[str, str], tmp_path: Path, broken: dict[str, tuple[str, str]]) -> None:
     files = {variable: tmp_path / variable for variable in broken}
     for variable, file in files.items():
         file.touch(mode=0o600)
         file.write_text(broken[variable][0])
-    found = wrong({**environment, **{variable: str(file) for variable, file in files.items()}})
+    found = wrong({**quick, **{variable: str(file) for variable, file in files.items()}})
     assert set(found) == {what for _, what in broken.values()}
     for variable, (_, what) in broken.items():
         assert str(files[variable]) in found[what]["told"]
@@ -131,18 +137,18 @@ def test_every_broken_file_is_found(
     ids=len,
 )
 def test_every_setting_that_leads_nowhere_is_found(
-    environment: dict[str, str], leading_nowhere: dict[str, tuple[str, str]]
+    quick: dict[str, str], leading_nowhere: dict[str, tuple[str, str]]
 ) -> None:
-    found = wrong({**environment, **{variable: value for variable, (value, _) in leading_nowhere.items()}})
+    found = wrong({**quick, **{variable: value for variable, (value, _) in leading_nowhere.items()}})
     assert set(found) == {what for _, what in leading_nowhere.values()}
     assert "hunter2" not in json.dumps(found)
 
 
-def test_a_state_directory_that_others_may_write_to_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_state_directory_that_others_may_write_to_is_found(quick: dict[str, str], tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o777)
-    found = wrong({**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(state)})
+    found = wrong({**quick, "CLAUDE_CODE_MCP_STATE_DIR": str(state)})
     assert found["state directory"]["fix"] == f"chmod 700 {state}"
 
 
@@ -158,22 +164,34 @@ def test_a_state_directory_that_others_may_write_to_is_found(environment: dict[s
     ids=["stdio", "one caller", "the policy says so", "two callers", "two callers and an operator who says otherwise"],
 )
 def test_a_sandbox_that_does_not_work_is_named_and_wrong_only_where_it_is_needed(
-    environment: dict[str, str], tmp_path: Path, variables: dict[str, str], policy: str, is_wrong: bool
+    quick: dict[str, str], tmp_path: Path, variables: dict[str, str], policy: str, is_wrong: bool
 ) -> None:
     (tmp_path / "tokens").touch(mode=0o600)
     (tmp_path / "tokens").write_text(f"bob {TOKEN[::-1]}\n")
     (tmp_path / "policy").write_text(policy)
     script(tmp_path / "bwrap", "echo 'bwrap: setting up uid map: Permission denied' >&2; exit 1")
     found = {name: str(tmp_path / value) if value == "tokens" else value for name, value in variables.items()}
-    path = f"{tmp_path}:{environment['PATH']}"
-    _, findings = examine({**environment, **found, "CLAUDE_CODE_MCP_POLICY": str(tmp_path / "policy"), "PATH": path})
+    path = f"{tmp_path}:{quick['PATH']}"
+    _, findings = examine({**quick, **found, "CLAUDE_CODE_MCP_POLICY": str(tmp_path / "policy"), "PATH": path})
     assert findings["isolation"]["ok"] is not is_wrong
     assert "Permission denied" in findings["isolation"]["told"]
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_sandbox_that_works_is_told(environment: dict[str, str]) -> None:
-    assert examine(environment)[1]["isolation"]["told"].startswith("sandbox: bubblewrap works")
+def test_a_root_that_holds_something_of_the_operators_is_wrong_where_callers_are_served(
+    environment: dict[str, str],
+) -> None:
+    environment["CLAUDE_CODE_DEFAULT_CWD"] = environment["HOME"]
+    assert examine(environment)[1]["isolation"]["ok"]
+    environment["CLAUDE_CODE_MCP_TOKEN"] = TOKEN
+    finding = examine(environment)[1]["isolation"]
+    assert not finding["ok"]
+    assert f"{environment['HOME']} holds" in finding["told"]
+
+
+@pytest.mark.skipif(missing() is not None, reason=str(missing()))
+def test_a_sandbox_that_works_is_told(quick: dict[str, str]) -> None:
+    assert examine(quick)[1]["isolation"]["told"].startswith("sandbox: bubblewrap works")
 
 
 # -- claude ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """`claude-code-mcp mcp list`, `add`, `remove`, `enable` and `disable`, as typed in a shell."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 
-from .conftest import Mcp, command
+from .conftest import Mcp, start
 
 
 def entries(file: Path) -> dict[str, Any]:
@@ -52,10 +51,9 @@ def test_the_file_is_its_owners_alone_and_keeps_what_else_is_in_it(mcp: Mcp, own
 
 def test_additions_at_the_same_time_all_stay(shell: dict[str, str], own_file: Path) -> None:
     names = [f"s{number}" for number in range(5)]
-    running = [
-        subprocess.Popen(command("add", name, "--", "x"), env=shell, stdout=subprocess.DEVNULL) for name in names
-    ]
-    assert [process.wait(80) for process in running] == [0] * 5
+    running = [start(shell, "add", name, "--", "x") for name in names]
+    assert [process.communicate()[1] for process in running] == [b""] * 5
+    assert [process.returncode for process in running] == [0] * 5
     assert sorted(entries(own_file)) == names
 
 

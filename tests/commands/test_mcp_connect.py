@@ -19,8 +19,9 @@ from claude_code_mcp.testing import Sandbox
 from tests.conftest import programs_below
 from tests.hub.conftest import until_file
 from tests.hub.oauth import Authority, Person
-from tests.hub.remote import RemoteServer, free_port, http_server, sse_server, websocket_server
+from tests.hub.remote import RemoteServer, http_server, sse_server, websocket_server
 from tests.support import warm_commands
+from tests.support.ports import free_port
 
 from .conftest import TIMEOUT, Mcp, finish, is_posix, program, start, until
 from .terminal_support import Display

@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import programs_below
 from tests.hub.conftest import local, until_file
 from tests.hub.oauth import Authority, Person
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
+from tests.support.ports import free_port
 
 from .conftest import Mcp, Process, finish, is_posix, start, until
 

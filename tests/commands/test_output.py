@@ -4,23 +4,25 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
 
-from .conftest import is_posix
+from .conftest import is_posix, run_into
 from .test_commands import run
 
 PROMPT = "Überprüfe … 日本語 😀"
 
 
-def write_session(sandbox: Sandbox, prompt: str, lines: int = 1) -> str:
-    """A transcript as Claude Code writes it; the value is the id of its session."""
-    session_id = "0f3c1e52-7d5b-4f0e-9a86-3d2b7c1a9e10"
+SESSION = "0f3c1e52-7d5b-4f0e-9a86-3d2b7c1a9e10"
+
+
+def write_session(sandbox: Sandbox, prompt: str, lines: int = 1, session_id: str = SESSION) -> None:
+    """A transcript as Claude Code writes it."""
     folder = sandbox.home / ".claude" / "projects" / str(sandbox.project).replace("/", "-")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     entry = {
         "type": "user",
         "sessionId": session_id,
@@ -30,44 +32,36 @@ def write_session(sandbox: Sandbox, prompt: str, lines: int = 1) -> str:
         "message": {"role": "user", "content": prompt},
     }
     (folder / f"{session_id}.jsonl").write_text((json.dumps(entry) + "\n") * lines, encoding="utf-8")
-    return session_id
 
 
 @pytest.mark.skipif(not is_posix(), reason="a shell is needed")
 @pytest.mark.parametrize(
     "command", ["config --markdown", "--help", "sessions show 0f3c --lines 5000", "mcp add --help"]
 )
-def test_a_reader_that_leaves_early_is_no_error(
-    environment: dict[str, str], sandbox: Sandbox, tmp_path: Path, command: str
-) -> None:
+def test_a_reader_that_leaves_early_is_no_error(environment: dict[str, str], sandbox: Sandbox, command: str) -> None:
     write_session(sandbox, "a long prompt " * 20, 5000)
     reader, writer = os.pipe()
     os.close(reader)
-    with os.fdopen(writer, "wb") as out:
-        ended = subprocess.run(
-            [sys.executable, "-m", "claude_code_mcp", *command.split()],
-            env=environment,
-            stdout=out,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=80,
-            check=False,
-        )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert run_into(writer, environment, *command.split()) == (0, "")
 
 
-TERMINALS = [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "C", "LANG": "C"}]
-
-
-@pytest.mark.parametrize("terminal", TERMINALS, ids=lambda terminal: "-".join(terminal.values()))
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_that_lacks_a_character_gets_it_escaped(
-    environment: dict[str, str], sandbox: Sandbox, terminal: dict[str, str]
+    environment: dict[str, str], sandbox: Sandbox, encoding: str
 ) -> None:
     write_session(sandbox, PROMPT)
     for arguments in (["sessions", "list"], ["sessions", "show", "0f3c"], ["mcp", "add", "--help"], ["config"]):
-        command = [sys.executable, "-m", "claude_code_mcp", *arguments]
-        answer = subprocess.run(command, env={**environment, **terminal}, capture_output=True, timeout=80, check=False)
-        assert (answer.returncode, answer.stderr) == (0, b"")
+        answer = run({**environment, "PYTHONIOENCODING": encoding}, *arguments)
+        assert (answer.returncode, answer.stderr) == (0, "")
+
+
+def test_a_terminal_without_a_language_gets_every_character(environment: dict[str, str], sandbox: Sandbox) -> None:
+    write_session(sandbox, PROMPT)
+    command = [sys.executable, "-m", "claude_code_mcp", "sessions", "show", "0f3c"]
+    plain = {**environment, "LC_ALL": "C", "LANG": "C"}
+    answer = subprocess.run(command, env=plain, capture_output=True, timeout=HANG_SECONDS, check=False)
+    assert (answer.returncode, answer.stderr) == (0, b"")
+    assert PROMPT in answer.stdout.decode()
 
 
 def test_json_stays_json_in_a_terminal_that_lacks_a_character(environment: dict[str, str], sandbox: Sandbox) -> None:

@@ -56,7 +56,8 @@ def test_installing_keeps_everything_else_in_a_json_file(environment: dict[str, 
     file.chmod(0o640)
     refused = run(environment, "config", "cursor", "--install")
     assert (refused.returncode, json.loads(file.read_text())) == (2, before)
-    assert '+    "claude-code"' in refused.stdout or "+      " in refused.stdout
+    assert '+    "claude-code": {' in refused.stdout
+    assert '"command": "old"' in refused.stdout.partition("\n+{")[0]
     assert run(environment, "config", "cursor", "--install", "--yes").returncode == 0
     after = json.loads(file.read_text())
     assert after["other"] == 1

@@ -12,6 +12,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.sessions.support import parked
 from tests.sessions.worktree_support import git, repository
+from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run
 
@@ -109,7 +110,7 @@ async def test_follow_prints_what_happens_next(service: Service, sandbox: Sandbo
 
 
 async def _until(stream: asyncio.StreamReader, wanted: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_SECONDS):
         while line := await stream.readline():
             if wanted in line.decode() and not line.startswith(b">"):
                 return

@@ -7,6 +7,7 @@ import pytest
 
 from claude_code_mcp.commands.parser import COMMANDS, build_parser
 from claude_code_mcp.commands.shell_completion import commands_of
+from tests.support.waiting import HANG_SECONDS
 
 from .test_commands import run
 
@@ -26,7 +27,13 @@ def completed(shell: str, scripted: str, environment: dict[str, str]) -> list[st
         pytest.skip(f"there is no {shell} here")
     made = run(environment, "completion", shell).stdout
     ended = subprocess.run(
-        [program, "-c", scripted], input=made, env=environment, capture_output=True, text=True, timeout=80, check=False
+        [program, "-c", scripted],
+        input=made,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert ended.stderr == ""
     return ended.stdout.split()

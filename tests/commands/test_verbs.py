@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,15 +17,17 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import ask_user, plan, question, script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
-from tests.shared.support import PATIENCE, SCRIPT, SharedPlace, shared_place
+from tests.shared.support import SharedPlace, shared_place
 from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
-from .conftest import is_posix
+from .conftest import is_posix, run_into
+from .test_output import write_session
 
 if is_posix():
     from .terminal_support import Terminal
 
-pytestmark = [pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(not is_posix(), reason="sockets and terminals of POSIX")
 
 HIDDEN = "safe \u202e\x1b[2K\n"
 
@@ -61,7 +62,7 @@ class Running:
         with self.stdout, self.stderr, ThreadPoolExecutor(1) as reading:
             output = reading.submit(self.stdout.read)
             errors = self.stderr.read()
-            return self.process.wait(PATIENCE), output.result(), errors
+            return self.process.wait(HANG_SECONDS), output.result(), errors
 
 
 def started(place: SharedPlace, prompt: str, *options: str) -> tuple[Running, str]:
@@ -83,17 +84,12 @@ def asked(place: SharedPlace, session_id: str) -> dict[str, Any]:
     return dict(entry)
 
 
-def test_a_prompt_is_run_to_its_end(place: SharedPlace) -> None:
+def test_a_prompt_is_run_to_its_end_and_a_long_result_is_not_cut(place: SharedPlace) -> None:
     answer = place.command("run", script("Say it.", "One.\nTwo."))
     assert (answer.returncode, answer.stdout) == (0, "One.\nTwo.\n")
-    as_json = json.loads(place.command("run", "--json", script("Again.", "Three.")).stdout)
-    assert (as_json["status"], as_json["result"]) == ("completed", "Three.")
-
-
-def test_a_long_result_is_not_cut(place: SharedPlace) -> None:
-    long = "word " * 20_000
-    report = json.loads(place.command("run", "--json", script("Long.", text("word ", repeat=20_000))).stdout)
-    assert report["result"].strip() == long.strip()
+    as_json = json.loads(place.command("run", "--json", script("Long.", text("word ", repeat=20_000))).stdout)
+    assert as_json["status"] == "completed"
+    assert as_json["result"].strip() == ("word " * 20_000).strip()
 
 
 def test_a_turn_that_fails_is_one(place: SharedPlace) -> None:
@@ -125,30 +121,22 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     assert "It is done." in place.command("show", session_id[:8], "--transcript").stdout
 
 
-def test_a_denial_has_its_reason(place: SharedPlace, model: ScriptedModelThread) -> None:
-    process, session_id = started(place, script("Try.", tool("Bash", command="touch never"), "Then not."))
+def test_what_is_denied_was_shown_whole_and_as_it_is(place: SharedPlace, model: ScriptedModelThread) -> None:
+    """Three calls of one session: a denial with its reason, a text that hides something, and more than a question has
+    room for."""
+    hidden, large = str(place.sandbox.project / "hidden.txt"), str(place.sandbox.project / "large.txt")
+    content = "".join(f"line {number}\n" for number in range(40_000))
+    calls = [
+        tool("Bash", command="touch never"),
+        tool("Write", file_path=hidden, content=HIDDEN),
+        tool("Write", file_path=large, content=content),
+    ]
+    process, session_id = started(place, script("Try.", *calls, "Then not."))
     asked(place, session_id)
     assert place.command("answer", session_id[:8], "deny", "not", "on", "Sundays").returncode == 0
-    assert process.finished()[0] == 0
-    assert not (place.sandbox.project / "never").exists()
-    results = [result.text for request in model.requests for result in request.tool_results]
-    assert any("not on Sundays" in result for result in results)
-
-
-def test_what_is_hidden_in_a_command_is_shown(place: SharedPlace) -> None:
-    file = str(place.sandbox.project / "hidden.txt")
-    process, session_id = started(place, script("Hide.", tool("Write", file_path=file, content=HIDDEN), "ok"))
-    entry = asked(place, session_id)
-    answer = place.command("answer", entry["inputId"], "deny")
+    answer = place.command("answer", asked(place, session_id)["inputId"], "deny")
     assert "\\u202e" in answer.stdout
     assert "\x1b" not in answer.stdout
-    assert process.finished()[0] == 0
-
-
-def test_all_of_a_large_input_is_shown_before_it_is_answered(place: SharedPlace) -> None:
-    content = "".join(f"line {number}\n" for number in range(40_000))  # more than a question has room for
-    file = place.sandbox.project / "large.txt"
-    process, session_id = started(place, script("Write.", tool("Write", file_path=str(file), content=content), "ok"))
     entry = asked(place, session_id)
     assert entry["toolInput"]["content"] == content
     answer = place.command("answer", entry["inputId"], "deny")
@@ -156,6 +144,9 @@ def test_all_of_a_large_input_is_shown_before_it_is_answered(place: SharedPlace)
         f"+ {line}" for line in content.splitlines()
     ]
     assert process.finished()[0] == 0
+    assert not {"never", "hidden.txt", "large.txt"} & {path.name for path in place.sandbox.project.iterdir()}
+    results = [result.text for request in model.requests for result in request.tool_results]
+    assert any("not on Sundays" in result for result in results)
 
 
 def test_a_question_takes_a_text_for_each_part(place: SharedPlace, model: ScriptedModelThread) -> None:
@@ -228,7 +219,9 @@ def test_without_a_server_the_verbs_say_so_and_a_run_has_its_own(
 
 def test_a_name_that_fits_nothing_or_several_is_refused(place: SharedPlace) -> None:
     for number in range(2):
-        assert place.command("run", script("The same title", f"{number}")).returncode == 0
+        write_session(place.sandbox, "The same title", session_id=f"0f3c1e5{number}-7d5b-4f0e-9a86-3d2b7c1a9e10")
+    several = place.command("show", "The same title")
+    assert (several.returncode, "2 sessions fit" in several.stderr) == (1, True)
     for name in ("no such session", "zzzz"):
         answer = place.command("show", name)
         assert (answer.returncode, "No session" in answer.stderr) == (1, True)
@@ -236,35 +229,22 @@ def test_a_name_that_fits_nothing_or_several_is_refused(place: SharedPlace) -> N
     assert place.command("show", " ").returncode == 2
 
 
-@pytest.mark.parametrize("verb", ["ps", "questions", "run"])
+@pytest.mark.parametrize("verb", ["ps", "run"])
 def test_output_that_goes_nowhere_is_no_traceback(place: SharedPlace, verb: str) -> None:
     arguments = [verb, script("Say it.", "Said.")] if verb == "run" else [verb]
-    for to_disk, code in ((True, 1), (False, 0)):
-        reader, writer = os.pipe()
-        os.close(reader)
-        full = os.open("/dev/full", os.O_WRONLY)
-        with os.fdopen(full, "wb") as disk, os.fdopen(writer, "wb") as pipe:
-            out = disk if to_disk else pipe
-            ended = subprocess.run(
-                [SCRIPT, *arguments],
-                env=place.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=PATIENCE,
-                check=False,
-            )
-        assert ended.returncode == code, ended.stderr
-        assert "Traceback" not in ended.stderr
+    code, errors = run_into(os.open("/dev/full", os.O_WRONLY), place.environment, *arguments)
+    assert (code, "Traceback" in errors) == (1, False), errors
+    reader, writer = os.pipe()
+    os.close(reader)
+    code, errors = run_into(writer, place.environment, *arguments)
+    assert (code, "Traceback" in errors) == (0, False), errors
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_lacks_a_character_gets_it_escaped(place: SharedPlace, encoding: str) -> None:
-    answer = place.command("run", script("Sag es …", "日本"), PYTHONIOENCODING=encoding)
+def test_a_terminal_that_lacks_a_character_gets_it_escaped(place: SharedPlace) -> None:
+    answer = place.command("run", script("Sag es …", "日本"), PYTHONIOENCODING="ascii")
     assert answer.returncode == 0
     assert "\\u65e5\\u672c" in answer.stdout
-    assert place.command("ps", "--all", PYTHONIOENCODING=encoding).returncode == 0
+    assert place.command("ps", "--all", PYTHONIOENCODING="latin-1").returncode == 0
 
 
 # -- on a terminal --------------------------------------------------------------------------------------------

@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
-from tests.support.warm_commands import WarmProcess, helper
+from tests.support.waiting import HANG_SECONDS
+from tests.support.warm_commands import HELD, WarmProcess, helper
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY = HANDSHAKE_PROTOCOL_VERSIONS
@@ -74,7 +76,7 @@ class Client:
             stderr=subprocess.PIPE,
         )
 
-    def __enter__(self) -> "Client":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -115,6 +117,33 @@ class Client:
 
     def end(self) -> tuple[int, list[Message], str]:
         """Closes the input; the exit code, what else was said, and stderr."""
-        said, errors = self.process.communicate(timeout=60)
+        said, errors = self.process.communicate(timeout=HANG_SECONDS)
         assert self.process.returncode is not None
         return self.process.returncode, [json.loads(line) for line in said.splitlines()], errors.decode()
+
+
+class HeldClient(Client):
+    """The server as a process that greets until the test calls `load`, and then takes over at once."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="held-")
+        fifo = str(Path(self._directory.name) / "fifo")
+        os.mkfifo(fifo)
+        self._gate = os.open(fifo, os.O_RDWR)  # for reading too, so that it does not wait for the server
+        super().__init__({**environment, HELD: fifo}, *arguments, warm=True)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        os.close(self._gate)
+        self._directory.cleanup()
+
+    def load(self) -> None:
+        """Lets the server take over."""
+        os.write(self._gate, b".")
+
+    def end(self) -> tuple[int, list[Message], str]:
+        """The input ends while the greeting still answers, if the server was not loaded before."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.load()
+        return super().end()

@@ -15,6 +15,7 @@ from claude_code_mcp.config import load_settings
 from claude_code_mcp.greeting.build import first_answers
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
+from tests.support.waiting import HANG_SECONDS
 
 from .client import (
     BROKEN,
@@ -25,6 +26,7 @@ from .client import (
     SCRIPT,
     WRONG,
     Client,
+    HeldClient,
     Message,
     enveloped,
     initialize,
@@ -33,6 +35,7 @@ from .client import (
     unknown_tool,
 )
 
+pytestmark = pytest.mark.usefixtures("needs_fresh_manifest")
 SETTINGS: dict[str, dict[str, str]] = {
     "defaults": {},
     "other settings": {"LOG_LEVEL": "error", "MAX_SESSIONS": "3", "CLAUDE_CODE_MCP_ON_DISCONNECT": "keep"},
@@ -50,7 +53,7 @@ def is_greeted(environment: dict[str, str]) -> bool:
 
 def wait_for_a_manifest(environment: dict[str, str]) -> Path:
     """Runs the server until it has left a manifest in the cache, which it does before it ends."""
-    with Client(environment) as client:
+    with Client(environment, warm=True) as client:
         client.ask(initialize())
         assert client.end()[0] == 0
     (manifest,) = cache(environment).iterdir()
@@ -80,7 +83,7 @@ async def test_greeted_answers_are_those_of_the_server(environment: dict[str, st
 def test_the_plain_start_gives_the_same_answers(environment: dict[str, str]) -> None:
     said = []
     for chosen in (BROKEN, PLAIN):
-        with Client({**environment, **chosen}) as client:
+        with Client({**environment, **chosen}, warm=chosen is PLAIN) as client:
             said.append([client.ask(initialize()), client.ask(request("tools/list", "list"))])
     assert said[0] == said[1]
 
@@ -105,39 +108,46 @@ def test_a_client_that_sends_everything_at_once_gets_each_answer_once(environmen
 
 
 def test_a_modern_client_that_sends_everything_at_once_gets_each_answer_once(environment: dict[str, str]) -> None:
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         call = enveloped("tools/call", "call", name="no_such_tool", arguments={})
         client.send(enveloped("server/discover", 0), enveloped("tools/list", 1), call)
-        answers = client.answers(3)
+        answers = client.answers(2)
         assert MODERN in answers[0]["result"]["supportedVersions"]
         assert answers[1]["result"]["tools"]
-        assert answers["call"]["error"]["message"] == "Unknown tool: no_such_tool"
+        client.load()
+        assert client.read()["error"]["message"] == "Unknown tool: no_such_tool"
         assert client.end() == (0, [], "")
 
 
 def test_the_server_takes_over_in_the_era_of_the_greeting(environment: dict[str, str]) -> None:
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         client.ask(initialize())
+        client.load()
         assert client.ask(enveloped("tools/list", 1))["error"]["code"] == -32600
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         client.ask(enveloped("server/discover", 0))
+        client.load()
         assert client.ask(initialize(request_id=1))["error"]["code"] == -32022
 
 
 def test_bytes_that_come_one_by_one_are_put_together(environment: dict[str, str]) -> None:
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         for byte in lines(initialize(), INITIALIZED, request("tools/list", 1), request("ping", 2)):
             client.write(bytes([byte]))
-        assert client.answers(3)[2]["result"] == {}
+        assert set(client.answers(2)) == {0, 1}
+        client.load()
+        assert client.read() == {"jsonrpc": "2.0", "id": 2, "result": {}}
         assert client.end() == (0, [], "")
 
 
 def test_a_line_that_is_cut_by_the_change_of_hands_arrives_whole(environment: dict[str, str]) -> None:
     call = lines(request("tools/call", 3, name="no_such_tool", arguments={"text": "x" * 500_000}))
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         client.send(initialize(), INITIALIZED, request("ping", 1))
         client.write(call[:200_000])
-        assert set(client.answers(2)) == {0, 1}
+        assert client.read()["id"] == 0
+        client.load()
+        assert client.read()["id"] == 1
         client.write(call[200_000:])
         assert client.read()["id"] == 3
         assert client.end() == (0, [], "")
@@ -147,7 +157,7 @@ def test_a_long_input_waits_for_the_server(environment: dict[str, str]) -> None:
     calls = [
         request("tools/call", number, name="no_such_tool", arguments={"text": "x" * 100_000}) for number in range(50)
     ]
-    with Client(environment) as client:
+    with Client(environment, warm=True) as client:
         client.send(initialize(request_id="hello"), INITIALIZED, *calls)
         assert set(client.answers(51)) == {"hello", *range(50)}
         assert client.end() == (0, [], "")
@@ -166,9 +176,10 @@ GARBAGE = {
 def test_what_is_no_request_is_left_to_the_server(environment: dict[str, str]) -> None:
     garbage = b"".join(line + b"\n" for line in GARBAGE)
     refused = [code for code in GARBAGE.values() if code] * 2
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         client.write(lines(initialize(), INITIALIZED) + garbage + lines(request("ping", 1)) + garbage)
         client.send(request("tools/list", 2))
+        client.load()
         answers = [client.read() for _ in range(3 + len(refused))]
         assert client.end() == (0, [], "")
     assert {answer["id"] for answer in answers if "result" in answer} == {0, 1, 2}
@@ -176,7 +187,7 @@ def test_what_is_no_request_is_left_to_the_server(environment: dict[str, str]) -
 
 
 def test_a_request_called_off_after_its_answer_does_no_harm(environment: dict[str, str]) -> None:
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         called_off = [
             {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": n}} for n in (0, 1)
         ]
@@ -184,6 +195,7 @@ def test_a_request_called_off_after_its_answer_does_no_harm(environment: dict[st
             enveloped("server/discover", 0), enveloped("tools/list", 1), *called_off, enveloped("tools/list", 2)
         )
         assert set(client.answers(3)) == {0, 1, 2}
+        client.load()
         call = enveloped("tools/call", "call", name="no_such_tool", arguments={})
         assert "error" in client.ask(call)
         assert client.end() == (0, [], "")
@@ -201,7 +213,7 @@ QUICK_ENDS = [(0, b""), (0, PARTIAL), (2, b""), (3, PARTIAL)]
     ("count", "partial"), [end if end in QUICK_ENDS else pytest.param(*end, marks=pytest.mark.soak) for end in ENDS]
 )
 def test_input_may_end_at_any_point(environment: dict[str, str], count: int, partial: bytes) -> None:
-    with Client(environment) as client:
+    with HeldClient(environment) as client:
         client.write(lines(*CONVERSATION[:count]) + partial)
         code, said, errors = client.end()
     assert (code, errors) == (0, "")
@@ -241,7 +253,7 @@ SERVE = ["serve", "--on-disconnect", "keep"]
 def test_settings_that_do_not_parse_are_told_with_every_call(
     environment: dict[str, str], arguments: list[str], greeting: dict[str, str]
 ) -> None:
-    with Client({**environment, **WRONG, **greeting}, *arguments) as client:
+    with Client({**environment, **WRONG, **greeting}, *arguments, warm=greeting is PLAIN) as client:
         assert "result" in client.ask(initialize())
         client.send(INITIALIZED)
         assert client.ask(request("tools/list", 1))["result"]["tools"]
@@ -275,7 +287,7 @@ def test_what_else_keeps_the_server_from_starting_is_told_too(
     environment: dict[str, str], tmp_path: Path, broken: str
 ) -> None:
     variables, arguments, part = broken_files(tmp_path)[broken]
-    with Client({**environment, **variables}, *arguments) as client:
+    with Client({**environment, **variables}, *arguments, warm=True) as client:
         assert "result" in client.ask(initialize())
         client.send(INITIALIZED)
         call = request("tools/call", 1, name="claude_list_sessions", arguments={})
@@ -286,7 +298,7 @@ def test_what_else_keeps_the_server_from_starting_is_told_too(
 
 
 def test_settings_that_do_not_parse_are_told_to_a_client_that_says_nothing(environment: dict[str, str]) -> None:
-    with Client({**environment, **WRONG}) as client:
+    with Client({**environment, **WRONG}, warm=True) as client:
         code, said, errors = client.end()
     assert (code, said) == (2, [])
     assert errors.startswith("claude-code-mcp: MAX_SESSIONS='many'")
@@ -316,13 +328,13 @@ def test_a_damaged_cache_is_passed_over_and_renewed(environment: dict[str, str])
 def test_a_cache_that_cannot_be_written_costs_only_the_greeting(environment: dict[str, str], tmp_path: Path) -> None:
     occupied = tmp_path / "occupied"
     occupied.write_text("a file where the directory should be")
-    with Client({**environment, **TOOLSET, "XDG_CACHE_HOME": str(occupied)}) as client:
+    with Client({**environment, **TOOLSET, "XDG_CACHE_HOME": str(occupied)}, warm=True) as client:
         assert "result" in client.ask(initialize())
         assert client.end() == (0, [], "")
     assert occupied.read_text() == "a file where the directory should be"
 
 
-@pytest.mark.parametrize("mode", ["legacy", "auto", pytest.param(MODERN, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("mode", ["auto", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("legacy", MODERN))])
 async def test_the_client_of_the_sdk_lists_and_calls(environment: dict[str, str], mode: str) -> None:
     transport = stdio_client(StdioServerParameters(command=SCRIPT, env=environment))
     async with SdkClient(transport, mode=mode) as client:
@@ -337,7 +349,7 @@ def test_a_signal_during_the_greeting_ends_it(environment: dict[str, str], numbe
     with Client(environment) as client:
         client.ask(initialize())
         client.process.send_signal(number)
-        assert client.process.wait(60) in codes
+        assert client.process.wait(HANG_SECONDS) in codes
         assert client.end()[1:] == ([], "")
 
 
@@ -348,7 +360,7 @@ def test_after_the_greeting_signals_end_the_server_in_order(environment: dict[st
         client.ask(initialize())
         client.ask(request("ping", 1))
         client.process.send_signal(number)
-        assert client.process.wait(60) == 0
+        assert client.process.wait(HANG_SECONDS) == 0
         assert client.end()[1:] == ([], "")
 
 
@@ -359,7 +371,7 @@ def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, st
         client.process.stdout.close()
         client.send(initialize(), request("tools/list", 1))
         assert client.process.stderr.read() == b""
-        assert client.process.wait(60) == 0
+        assert client.process.wait(HANG_SECONDS) == 0
 
 
 def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> None:
@@ -367,7 +379,7 @@ def test_a_server_that_cannot_be_loaded_says_so(environment: dict[str, str]) -> 
     code = f"import sys\nfrom claude_code_mcp.greeting.loop import greet\n{load}\nsys.exit(greet(['serve'], load))"
     with Client(environment, command=(os.path.join(os.path.dirname(SCRIPT), "python"), "-c", code)) as client:
         client.ask(initialize())
-        assert client.process.wait(60) == 1
+        assert client.process.wait(HANG_SECONDS) == 1
         assert "ZeroDivisionError" in client.end()[2]
 
 

@@ -14,11 +14,13 @@ from claude_code_mcp.greeting.manifest import SHIPPED, Manifest, read
 from claude_code_mcp.greeting.protocol import Greeting
 
 from .client import INITIALIZED, LEGACY, MODERN, Message, enveloped, initialize, lines, request, unknown_tool
+from .conftest import STALE
 
 
 def shipped() -> Manifest:
     manifest = read(SHIPPED)
-    assert manifest is not None
+    if manifest is None:
+        pytest.skip(STALE, allow_module_level=True)
     return manifest
 
 

@@ -1,17 +1,17 @@
 """No setting changes what the server says first without the manifest knowing of it.
 
 The greeting answers from the shipped manifest unless a setting of `ANSWERS_DEPEND_ON` is set. So every setting is given
-other values, one at a time: either the greeting then leaves the answer to the server, or it says what the server says.
+other values, one at a time: either the greeting then uses another manifest, or the server says what it says by default.
 """
 
-import json
+import asyncio
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 
 from claude_code_mcp.config import Settings, load_settings, variable_of
 from claude_code_mcp.greeting.build import Answers, first_answers
-from claude_code_mcp.greeting.manifest import ANSWERS_DEPEND_ON, Manifest, find
+from claude_code_mcp.greeting.manifest import ANSWERS_DEPEND_ON, find
 from claude_code_mcp.server import server as server_module
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
@@ -52,46 +52,54 @@ def _choices(annotation: Any) -> list[object]:
     return [choice for part in get_args(annotation) for choice in _choices(part)]
 
 
-def said(manifest: Manifest) -> Answers:
-    return {
-        method: {version: json.loads(line) for version, line in by_version.items()}
-        for method, by_version in manifest.results.items()
-    }
+def manifest_in_use() -> tuple[bool, str | None]:
+    """Which manifest a start has: whether there is one, and where one would be left. With the shipped one, even if it
+    is stale, both are the same for all settings that use it."""
+    manifest, place = find(["serve"])
+    return manifest is not None, place
 
 
-async def is_greeted_wrongly(field: str, value: str, monkeypatch: pytest.MonkeyPatch) -> bool:
+async def answers_with(settings: dict[str, str]) -> tuple[Answers, str]:
+    return await first_answers(McpServer(Service(load_settings(settings))).server())
+
+
+@pytest.fixture(scope="module")
+def default_answers() -> tuple[Answers, str]:
+    return asyncio.run(answers_with({}))
+
+
+async def is_greeted_wrongly(
+    field: str, value: str, default_answers: tuple[Answers, str], monkeypatch: pytest.MonkeyPatch
+) -> bool:
     """Whether the greeting would say, with this setting, what the server does not say."""
     variable = variable_of(field)
+    by_default = manifest_in_use()
     monkeypatch.setenv(variable, value)
     settings = load_settings({variable: value})
     assert getattr(settings, field) != getattr(load_settings({}), field), "the setting has not changed"
-    manifest, _ = find(["serve"])
-    if manifest is None:  # nothing is said before the server is there
+    if manifest_in_use() != by_default:
         return False
-    answers, otherwise = await first_answers(McpServer(Service(settings)).server())
-    return (said(manifest), manifest.otherwise) != (answers, otherwise)
+    return await answers_with({variable: value}) != default_answers
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in FIELDS for value in other_values(field)])
 async def test_the_greeting_says_what_the_server_says_whatever_is_set(
-    field: str, value: str, monkeypatch: pytest.MonkeyPatch
+    field: str, value: str, default_answers: tuple[Answers, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not await is_greeted_wrongly(field, value, monkeypatch), (
+    assert not await is_greeted_wrongly(field, value, default_answers, monkeypatch), (
         f"{field} changes what the server says first: it belongs into ANSWERS_DEPEND_ON"
     )
 
 
 async def test_an_answer_that_depends_on_an_unknown_setting_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "instructions", lambda settings: f"Waits {settings.call_limit_ms} ms.")
-    assert await is_greeted_wrongly("call_limit_ms", "55001", monkeypatch)
+    assert await is_greeted_wrongly("call_limit_ms", "55001", await answers_with({}), monkeypatch)
 
 
 @pytest.mark.parametrize("variable", [variable for _, variable in ANSWERS_DEPEND_ON])
-async def test_the_settings_that_are_named_do_change_an_answer(variable: str) -> None:
+async def test_the_settings_that_are_named_do_change_an_answer(
+    variable: str, default_answers: tuple[Answers, str]
+) -> None:
     field = next(field for field in FIELDS if variable_of(field) == variable)
-    default, _ = await first_answers(McpServer(Service(load_settings({}))).server())
-    changed = [
-        (await first_answers(McpServer(Service(load_settings({variable: value}))).server()))[0]
-        for value in other_values(field)
-    ]
-    assert default not in changed
+    changed = [(await answers_with({variable: value}))[0] for value in other_values(field)]
+    assert default_answers[0] not in changed

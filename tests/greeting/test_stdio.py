@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import HANG_SECONDS
+from tests.support.warm_commands import WarmProcess, helper
+
 from .client import INITIALIZED, PLAIN, SCRIPT, Client, Message, initialize, lines, request, unknown_tool
 
 
@@ -139,15 +142,20 @@ def test_a_client_that_reads_no_more_ends_the_server(client: Client) -> None:
     assert client.process.wait() == 0
 
 
+def serving(environment: dict[str, str], stdin: int, stdout: int, stderr: int = 2) -> WarmProcess:
+    """The server on these descriptors; it need not load."""
+    return helper().start([], environment, None, (stdin, stdout, stderr))
+
+
 def test_a_pipe_is_given_back_as_it_was(environment: dict[str, str]) -> None:
     """Others may share it, and would not expect that reading or writing fails because it would have to wait."""
     (stdin, to_server), (from_server, stdout) = os.pipe(), os.pipe()
-    process = subprocess.Popen([SCRIPT], env={**environment, **PLAIN}, stdin=stdin, stdout=stdout)
+    process = serving({**environment, **PLAIN}, stdin, stdout)
     os.write(to_server, lines(initialize()))
     assert os.read(from_server, 1)
     assert not os.get_blocking(stdin)
     os.close(to_server)
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
     assert os.get_blocking(stdin)
     assert os.get_blocking(stdout)
     for fd in (stdin, stdout, from_server):
@@ -158,20 +166,20 @@ def test_a_file_is_served_too(environment: dict[str, str], tmp_path: Path) -> No
     asked, answers = tmp_path / "asked", tmp_path / "answers"
     asked.write_bytes(lines(initialize()))
     with asked.open("rb") as stdin, answers.open("wb") as stdout:
-        assert subprocess.run([SCRIPT], env=environment, stdin=stdin, stdout=stdout, check=True, timeout=60)
+        assert serving(environment, stdin.fileno(), stdout.fileno()).wait(HANG_SECONDS) == 0
     assert [json.loads(line)["id"] for line in answers.read_text().splitlines()] == [0]
 
 
 def test_one_socket_for_both_ways_is_served_too(environment: dict[str, str]) -> None:
     here, there = socket.socketpair()
     with here, there, here.makefile("rb") as incoming:
-        process = subprocess.Popen([SCRIPT], env=environment, stdin=there.fileno(), stdout=there.fileno())
+        process = serving(environment, there.fileno(), there.fileno())
         there.close()
         for message in (initialize(), request("ping", 1), request("ping", 2)):
             here.sendall(lines(message))
             assert json.loads(incoming.readline())["id"] == message["id"]
         here.shutdown(socket.SHUT_WR)
-        assert process.wait(60) == 0
+        assert process.wait(HANG_SECONDS) == 0
 
 
 @pytest.fixture
@@ -209,37 +217,42 @@ def test_in_a_terminal_it_says_what_it_waits_for_and_ends_with_ctrl_c(
     os.write(controls, lines(initialize()))
     read_until(controls, b'"serverInfo"')  # it has signals in hand now
     os.write(controls, b"\x03")
-    assert process.wait(60) == 0
+    assert process.wait(HANG_SECONDS) == 0
 
 
 def test_ctrl_c_ends_it_while_it_is_still_loading(terminal: tuple[int, "subprocess.Popen[bytes]"]) -> None:
     controls, process = terminal
     read_until(controls, b"Ctrl-C ends it")
     os.write(controls, b"\x03")
-    assert process.wait(60) in (0, 130)
+    assert process.wait(HANG_SECONDS) in (0, 130)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], number: int) -> None:
     here, there = socket.socketpair()
-    with here, here.makefile("rb") as incoming:
-        process = subprocess.Popen(
-            [SCRIPT], env=environment, stdin=there.fileno(), stdout=there.fileno(), stderr=subprocess.PIPE
-        )
+    errors, their_errors = os.pipe()
+    with here, here.makefile("rb") as incoming, os.fdopen(errors, "rb") as complaints:
+        process = serving(environment, there.fileno(), there.fileno(), their_errors)
         there.close()
+        os.close(their_errors)
         here.sendall(lines(initialize()))
         assert json.loads(incoming.readline())["id"] == 0
         process.send_signal(number)
-        assert process.wait(60) == 0
-        assert process.stderr is not None
-        assert b"Traceback" not in process.stderr.read()
-        process.stderr.close()
+        assert process.wait(HANG_SECONDS) == 0
+        assert b"Traceback" not in complaints.read()
 
 
-@pytest.mark.parametrize("redirection", ["</dev/null", pytest.param("<&-", marks=pytest.mark.soak), "<&- >&-"])
+@pytest.mark.parametrize(
+    "redirection", [*(pytest.param(one, marks=pytest.mark.soak) for one in ("</dev/null", "<&-")), "<&- >&-"]
+)
 def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
     ended = subprocess.run(
-        f'exec "{SCRIPT}" {redirection}', shell=True, env=environment, capture_output=True, timeout=60, check=False
+        f'exec "{SCRIPT}" {redirection}',
+        shell=True,
+        env=environment,
+        capture_output=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert (ended.returncode, ended.stderr) == (0, b"")
 

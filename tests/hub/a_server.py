@@ -54,6 +54,8 @@ class Server:
         if method == "initialize":
             return self.initialize()
         if method == "tools/list":
+            if "brief" in self.faults:  # the hub asks for the list as soon as it is connected
+                os._exit(3)
             self.lists += 1
             tools = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in self.tools]
             return {"result": {"tools": tools}}
@@ -63,9 +65,9 @@ class Server:
 
     def initialize(self) -> Message | None:
         if "hang" in self.faults:
+            for note in (fault.removeprefix("note=") for fault in self.faults if fault.startswith("note=")):
+                Path(note, f"{os.getpid()}.greeted").touch()
             return None
-        if "brief" in self.faults:
-            threading.Timer(0.05, lambda: os._exit(3)).start()
         capabilities = {"tools": {"listChanged": True}, "experimental": {"claude/channel": {}}}
         info = {"name": "a-server", "version": "1"}
         return {"result": {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}}

@@ -17,10 +17,12 @@ from claude_code_mcp.hub.auth.credentials import FileVault
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.dependencies import HubDeps
 from claude_code_mcp.hub.hub import Hub
+from claude_code_mcp.state.database import Database
 from tests.conftest import RUN
 from tests.support import npm
+from tests.support.waiting import HANG_SECONDS, until_true
 
-PATIENCE = 30.0
+PATIENCE = HANG_SECONDS
 PLACE = npm.BUILD / "servers"
 StartHub = Callable[..., Any]
 
@@ -45,7 +47,7 @@ def make_hub(root: Path, servers: dict[str, Any], settings: dict[str, Any] | Non
     """A hub that keeps everything below `root`."""
     environment = {"PATH": os.environ["PATH"], RUN: os.environ[RUN], "HOME": str(root)}
     usual = {
-        "state_directory": root / "state",
+        "database": Database(root / "state"),
         "vault": FileVault(root / "vault"),
         "claude_directory": root / ".claude",
     }
@@ -109,11 +111,18 @@ class Changes:
                 await self._news.wait()
 
 
+async def disconnect(hub: Hub, *servers: str) -> None:
+    """Has the hub close its connections to these servers, and waits until it has: a server that is stopped before has
+    requests under way."""
+    pools = [hub._find(server) for server in servers]
+    for server in servers:
+        hub.disable(server)
+    await until_true(lambda: all(upstream.is_idle for pool in pools for upstream in pool.connections))
+
+
 async def until_file(path: Path, content: str) -> None:
     """Waits until a file says this."""
-    async with asyncio.timeout(PATIENCE):
-        while await asyncio.to_thread(_content, path) != content:  # noqa: ASYNC110 - another process writes it
-            await asyncio.sleep(0.01)
+    await until_true(lambda: _content(path) == content, f"{path} never said {content!r}")
 
 
 def _content(path: Path) -> str | None:

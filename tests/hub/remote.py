@@ -1,7 +1,6 @@
 """Remote servers on loopback, written with the SDK: streamable HTTP, server-sent events, WebSocket."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,6 +19,8 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from claude_code_mcp.hub.streams import CallbackInbox, CallbackOutbox, TransportFailure
 from claude_code_mcp.hub.transports.http import MessageSocket
+from tests.support.ports import free_port
+from tests.support.waiting import until_true
 
 Context = ServerRequestContext[Any, Any]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -94,13 +95,6 @@ def _text(value: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=value)])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @asynccontextmanager
 async def serving(app: Any, port: int, **options: Any) -> AsyncIterator[str]:
     """An ASGI application on loopback, in this very loop."""
@@ -110,8 +104,9 @@ async def serving(app: Any, port: int, **options: Any) -> AsyncIterator[str]:
         )
     )
     running = asyncio.create_task(server._serve())  # no signals: those are the test run's own
-    while not server.started:  # noqa: ASYNC110 - it tells in no other way
-        await asyncio.sleep(0.01)
+    await until_true(lambda: server.started or running.done())
+    if running.done():
+        await running  # says why it could not be started
     try:
         yield f"http://127.0.0.1:{port}"
     finally:

@@ -20,10 +20,11 @@ from claude_code_mcp.hub.auth.claude_sign_in import ClaudeSignIn
 from claude_code_mcp.hub.auth.locks import directory_lock
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.testing import Sandbox
+from tests.support.ports import free_port
 
-from .conftest import PATIENCE, StartHub, text_of
+from .conftest import PATIENCE, StartHub, disconnect, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, free_port, http_server
+from .remote import RemoteServer, http_server
 
 pty = pytest.importorskip("pty", reason="`claude mcp login` wants a terminal")
 ADDRESS = re.compile(rb"http://127\.0\.0\.1:\d+/authorize\?[!-~]+&resource=[!-~]+")
@@ -126,8 +127,7 @@ async def test_a_sign_in_of_claude_code_is_used_renewed_and_given_back(cli: Cli,
     assert cli.authority.grants == ["code", "refresh", "refresh"]
     assert cli.authority.reuses == 0
     assert not list(cli.directory.glob("*.lock")), "no lock was left behind"
-    hub.disable("x")
-    await asyncio.sleep(0.05)
+    await disconnect(hub, "x")
 
 
 def _write(directory: Path, url: str, **entry: Any) -> None:
@@ -168,8 +168,7 @@ async def test_tokens_of_our_own_come_first_and_those_of_claude_code_when_they_a
         alone = await start_hub({"x": {"type": "http", "url": url}}, uses_claude_sign_ins=False)
         with pytest.raises(UpstreamUnavailable):
             await alone.call("x", "echo")
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_a_lock_that_was_left_behind_counts_as_released_when_it_is_old(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from mcp.shared.auth import OAuthToken
 
 from claude_code_mcp.hub.auth.credentials import REMEMBERED, CredentialStorage, FileVault, KeyringVault, NeedsAuthMemory
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.documents import Documents
 
 
 class MemoryKeyring(keyring.backend.KeyringBackend):
@@ -94,7 +96,7 @@ async def test_a_damaged_record_counts_as_none(tmp_path: Path) -> None:
 
 async def test_a_sign_in_that_is_needed_is_remembered_for_a_quarter_of_an_hour(tmp_path: Path) -> None:
     now = 1000.0
-    memory = NeedsAuthMemory(tmp_path / "m.json", lambda: now)
+    memory = NeedsAuthMemory(Documents(Database(tmp_path), "needs"), lambda: now)
     await memory.remember("x", "tokens")
     now += REMEMBERED - 1
     assert await memory.remembered("x") == "tokens"
@@ -103,7 +105,7 @@ async def test_a_sign_in_that_is_needed_is_remembered_for_a_quarter_of_an_hour(t
 
 
 async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
-    memories = [NeedsAuthMemory(tmp_path / "m.json") for _ in range(4)]
+    memories = [NeedsAuthMemory(Documents(Database(tmp_path), "needs")) for _ in range(4)]
     keys = [f"k{number}" for number in range(40)]
     await asyncio.gather(*(memories[number % 4].remember(key, "") for number, key in enumerate(keys)))
     assert all([await memories[0].remembered(key) == "" for key in keys])
@@ -111,13 +113,12 @@ async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     assert [await memories[0].remembered(key) for key in keys] == [None] * 20 + [""] * 20
 
 
-@pytest.mark.parametrize("content", ["{", '{"x": 1}', '[["x"]]'])
-async def test_a_damaged_memory_is_an_empty_one(tmp_path: Path, content: str) -> None:
-    (tmp_path / "m.json").write_text(content)
-    memory = NeedsAuthMemory(tmp_path / "m.json")
-    assert await memory.remembered("x") is None
+async def test_a_memory_that_cannot_be_read_knows_nothing(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    memory = NeedsAuthMemory(Documents(database, "needs"))
     await memory.remember("x", "tokens")
-    assert await memory.remembered("x") == "tokens"
+    database.close()
+    assert await memory.remembered("x") is None
 
 
 async def test_each_principal_has_secrets_of_its_own(ring: MemoryKeyring, tmp_path: Path) -> None:

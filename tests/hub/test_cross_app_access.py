@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from mcp import MCPError
 from mcp.shared.auth import OAuthClientInformationFull
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,10 +27,11 @@ from claude_code_mcp.hub.auth.identity_provider import IdentityProvider
 from claude_code_mcp.hub.config_files import parse_servers
 from claude_code_mcp.hub.hub import Hub
 from claude_code_mcp.hub_factory import make_hub
+from tests.support.ports import free_port
 
-from .conftest import StartHub, text_of
+from .conftest import StartHub, disconnect, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, free_port, http_server, serving
+from .remote import RemoteServer, http_server, serving
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 
@@ -141,9 +143,7 @@ def hub_of(organisation: Organisation, root: Path, **settings: Any) -> Hub:
 
 
 async def leave(hub: Hub) -> None:
-    for server in hub.servers:
-        hub.disable(server)
-    await asyncio.sleep(0.05)
+    await disconnect(hub, *hub.servers)
 
 
 @pytest.mark.usefixtures("no_keyring")
@@ -206,7 +206,7 @@ async def test_signing_out_is_signing_out_at_the_identity_provider(organisation:
         await hub.authenticate("x", Person())
         organisation.provider.good.clear()
         organisation.authority.expire()
-        with pytest.raises(Exception, match="sign-in at the identity provider has expired"):
+        with pytest.raises(MCPError, match="sign-in at the identity provider has expired"):
             await hub.call("x", "echo")
         await hub.logout("x")
         with pytest.raises(UpstreamUnavailable, match="nobody has signed in"):

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp.shared.auth import OAuthClientInformationFull
+from mcp import MCPError
+from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata
 from starlette.responses import JSONResponse
 
 from claude_code_mcp.errors import InvalidArgument, UpstreamUnavailable
+from claude_code_mcp.hub.auth.credentials import CredentialStorage, FileVault
+from claude_code_mcp.hub.auth.stored_oauth import StoredOAuth
+from claude_code_mcp.hub.config_entry import OAuthConfig
 from claude_code_mcp.hub.hub import Hub
+from tests.support.ports import free_port
 
-from .conftest import StartHub, local, text_of
+from .conftest import StartHub, disconnect, local, text_of
 from .oauth import Authority, Person
-from .remote import RemoteServer, free_port, http_server, serving
+from .remote import RemoteServer, http_server, serving
 
 
 @dataclass
@@ -49,8 +54,7 @@ async def protected(start_hub: StartHub) -> AsyncIterator[Protected]:
     async with http_server(remote, port, **authority.options(port, "mcp")) as url:
         hub = await start_hub({"x": {"type": "http", "url": url}})
         yield Protected(hub, url, authority, remote, Person(), start_hub)
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_a_server_that_wants_a_sign_in_says_so_and_nobody_is_bothered(protected: Protected) -> None:
@@ -107,7 +111,7 @@ async def test_a_token_that_expired_meanwhile_is_refreshed_before_it_is_shown(pr
 async def test_a_sign_in_that_is_no_longer_good_is_told_and_can_be_made_again(protected: Protected) -> None:
     await protected.sign_in()
     protected.authority.forget_everybody()
-    with pytest.raises(Exception, match="sign-in has expired"):
+    with pytest.raises(MCPError, match="sign-in has expired"):
         await protected.hub.call("x", "echo")
     with pytest.raises(UpstreamUnavailable):
         await protected.hub.call("x", "echo")
@@ -160,12 +164,33 @@ async def test_more_permission_is_asked_for_when_the_server_wants_it(start_hub: 
         hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
         await hub.authenticate("x", person)
         assert text_of(await hub.call("x", "echo")) == "echo {}"
-        with pytest.raises(Exception, match="sign-in for more"):
+        with pytest.raises(MCPError, match="sign-in for more"):
             await hub.call("x", "change")
         assert hub.status("x")[0].state == "connected"
         assert (await hub.authenticate("x", person)).state == "connected"
         assert set(person.query["scope"].split()) == {"mcp", "admin"}
         assert text_of(await hub.call("x", "change")) == "change {}"
+        await disconnect(hub, "x")
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_a_server_that_refuses_only_the_newest_protocol_can_be_signed_in_to(
+    start_hub: StartHub, status: int
+) -> None:
+    """Some take a handshake from anybody, and those that know only the newest protocol do not understand one."""
+    port, authority = free_port(), Authority()
+    app = RemoteServer().server.streamable_http_app(**authority.options(port, "mcp"))
+
+    async def judge(scope: Any, receive: Any, send: Any) -> None:
+        is_handshake = scope.get("path") == "/mcp" and "mcp-method" not in {
+            name.decode() for name, _ in scope["headers"]
+        }
+        await (JSONResponse({}, status) if is_handshake else app)(scope, receive, send)
+
+    async with serving(judge, port) as base:
+        hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
+        assert (await hub.authenticate("x", Person())).state == "connected"
+        assert authority.grants == ["code"]
         hub.disable("x")
         await asyncio.sleep(0.05)
 
@@ -225,8 +250,7 @@ async def test_a_client_metadata_document_comes_before_a_registration(start_hub:
         assert authority.grants == ["code", "code", "refresh"]
         assert len(authority.clients) == 1
         for each in (registered, hub):
-            each.disable("x")
-        await asyncio.sleep(0.05)
+            await disconnect(each, "x")
 
 
 def _takes_documents(app: Any) -> Any:
@@ -249,6 +273,54 @@ def _takes_documents(app: Any) -> Any:
     return with_documents
 
 
+async def test_a_client_that_is_registered_already_shows_its_secret_in_the_header(start_hub: StartHub) -> None:
+    port, authority, callback = free_port(), Authority(), free_port()
+    authority.clients["known"] = OAuthClientInformationFull(
+        client_id="known",
+        client_secret="a-secret",
+        redirect_uris=[f"http://127.0.0.1:{callback}/callback"],
+        token_endpoint_auth_method="client_secret_basic",
+        scope="mcp",
+    )
+    async with http_server(RemoteServer(), port, **authority.options(port, "mcp")) as url:
+        oauth = {"clientId": "known", "clientSecret": "a-secret", "callbackPort": callback}
+        hub = await start_hub({"x": {"type": "http", "url": url, "oauth": oauth}})
+        assert (await hub.authenticate("x", Person())).state == "connected"
+        authority.expire()
+        assert text_of(await hub.call("x", "echo")) == "echo {}"
+        assert authority.grants == ["code", "refresh"]
+        hub.disable("x")
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("supported", "method"),
+    [
+        (None, "client_secret_basic"),
+        (["client_secret_post"], "client_secret_post"),
+        (["client_secret_post", "client_secret_basic"], "client_secret_basic"),
+        (["private_key_jwt"], "client_secret_basic"),
+    ],
+)
+def test_a_secret_is_shown_as_the_authorization_server_takes_it(
+    tmp_path: Path, supported: list[str] | None, method: str
+) -> None:
+    config = OAuthConfig.model_validate({"clientId": "known", "clientSecret": "a-secret"})
+    storage = CredentialStorage(FileVault(tmp_path), "x")
+    provider = StoredOAuth("https://example.com/mcp", config, storage, "http://127.0.0.1/callback")
+    provider.context.client_info = OAuthClientInformationFull(client_id="known", client_secret="a-secret")
+    provider.context.oauth_metadata = OAuthMetadata.model_validate(
+        {
+            "issuer": "https://example.com",
+            "authorization_endpoint": "https://example.com/authorize",
+            "token_endpoint": "https://example.com/token",
+            "token_endpoint_auth_methods_supported": supported,
+        }
+    )
+    provider.prepare_token_request()
+    assert provider.context.client_info.token_endpoint_auth_method == method
+
+
 async def test_the_metadata_of_the_authorization_server_can_be_configured(start_hub: StartHub) -> None:
     port, authority, person = free_port(), Authority(), Person()
     base = f"http://127.0.0.1:{port}"
@@ -264,8 +336,7 @@ async def test_the_metadata_of_the_authorization_server_can_be_configured(start_
         authority.expire()
         assert text_of(await hub.call("x", "echo")) == "echo {}"
         assert authority.grants == ["code", "code", "refresh"]
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 def _without_discovery(app: Any) -> Any:

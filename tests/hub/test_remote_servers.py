@@ -19,16 +19,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from mcp import MCPError
 from mcp.server.auth.provider import AccessToken
+from mcp_types.version import LATEST_MODERN_VERSION
 from starlette.responses import Response
 from websockets.asyncio.server import ServerConnection
 
 from claude_code_mcp.errors import UpstreamUnavailable
+from claude_code_mcp.hub import probe
 from claude_code_mcp.hub.auth.oauth import IDE_HEADER
 from claude_code_mcp.hub.hub import Hub
+from tests.support.ports import free_port
 
-from .conftest import Changes, StartHub, text_of
+from .conftest import PATIENCE, Changes, StartHub, disconnect, text_of
 from .oauth import auth_settings
-from .remote import RemoteServer, free_port, http_server, serving, sse_server, websocket_server
+from .remote import RemoteServer, http_server, serving, sse_server, websocket_server
 
 LOOPBACK = IPv4Address("127.0.0.1")
 
@@ -72,6 +75,27 @@ async def connected(kind: Remote, start_hub: StartHub) -> AsyncIterator[Connecte
     async with kind.running(remote) as url:
         hub = await start_hub({"x": {"type": kind.kind, "url": url}})
         yield Connected(hub, remote, url)
+        await disconnect(hub, "x")
+
+
+async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mute(
+    start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be greeted with a handshake, which a server of the newest protocol alone does not take."""
+    monkeypatch.setattr(probe, "_MUTE", 0.0)
+    monkeypatch.setattr(probe, "_LOOK_EVERY", 0.01)
+    app = RemoteServer().server.streamable_http_app()
+
+    async def answer_late(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(0.3)  # thirty times as long as a program may be mute here
+        await app(scope, receive, send)
+
+    async with serving(answer_late, free_port()) as base:
+        hub = await start_hub({"x": {"type": "http", "url": f"{base}/mcp"}})
+        [status] = await hub.connect()
+        assert status.protocol_version == LATEST_MODERN_VERSION
+        assert hub._memory.traits(hub._find("x").key).handshake_only is False
         hub.disable("x")
         await asyncio.sleep(0.05)
 
@@ -85,7 +109,7 @@ async def test_tools_are_listed_and_called(connected: Connected) -> None:
 
 async def test_calls_do_not_wait_for_each_other(connected: Connected) -> None:
     slow = asyncio.create_task(connected.hub.call("x", "slow"))
-    await asyncio.wait_for(connected.remote.started.wait(), 20)
+    await asyncio.wait_for(connected.remote.started.wait(), PATIENCE)
     assert text_of(await connected.hub.call("x", "echo")) == "echo {}"
     connected.remote.release.set()
     assert text_of(await slow) == "slow {}"
@@ -95,11 +119,11 @@ async def test_cancelling_the_caller_cancels_the_call_at_the_server(kind: Remote
     if kind.options:
         pytest.skip("a server that answers in one piece does not see that its client has gone")
     slow = asyncio.create_task(connected.hub.call("x", "slow"))
-    await asyncio.wait_for(connected.remote.started.wait(), 20)
+    await asyncio.wait_for(connected.remote.started.wait(), PATIENCE)
     slow.cancel()
     with pytest.raises(asyncio.CancelledError):
         await slow
-    await asyncio.wait_for(connected.remote.cancelled.wait(), 20)
+    await asyncio.wait_for(connected.remote.cancelled.wait(), PATIENCE)
     assert text_of(await connected.hub.call("x", "echo")) == "echo {}"
 
 
@@ -135,8 +159,7 @@ async def test_a_restarted_server_is_used_again(kind: Remote, start_hub: StartHu
     async with kind.running(again, port):
         assert text_of(await hub.call("x", "echo", {"again": True})) == "echo {'again': True}"
         assert again.seen == 1
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_a_server_that_is_not_there_fails_with_the_reason(kind: Remote, start_hub: StartHub) -> None:
@@ -193,8 +216,7 @@ async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
         with pytest.raises(MCPError, match=r"HTTP 429: too many requests; it asks to wait 5 s \(slow down\)"):
             await hub.call("x", "echo")
         assert text_of(await hub.call("x", "echo")) == "echo {}", "the connection stays"
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_one_refused_request_does_not_end_the_others(start_hub: StartHub) -> None:
@@ -222,8 +244,7 @@ async def test_a_forgotten_session_is_made_anew_without_the_caller_noticing(star
     async with http_server(second, port):
         assert text_of(await hub.call("x", "echo")) == "echo {}"
         assert second.seen == 1
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 class _Legacy(RemoteServer):
@@ -246,8 +267,7 @@ async def test_headers_are_sent(start_hub: StartHub) -> None:
         hub = await start_hub({"x": {"type": "sse", "url": url, "headers": {"X-Team": "blue"}}})
         await hub.tools("x")
         assert seen[0]["x-team"] == "blue"
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_an_ide_over_server_sent_events_is_shown_its_token(start_hub: StartHub, tmp_path: Path) -> None:
@@ -259,8 +279,7 @@ async def test_an_ide_over_server_sent_events_is_shown_its_token(start_hub: Star
         hub = await start_hub({"x": {"type": "sse-ide", "url": url, "includeTools": ["echo"]}})
         assert text_of(await hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
         assert seen[0][IDE_HEADER] == "from-the-ide"
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 @pytest.mark.parametrize("token_in", ["lock file", "configuration"])
@@ -282,8 +301,7 @@ async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, to
         hub = await start_hub({"x": entry})
         assert [tool.tool.name for tool in await hub.tools("x")] == ["echo"]
         assert seen == ["from-the-ide"]
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, caplog: Any) -> None:
@@ -310,7 +328,7 @@ async def test_a_server_in_this_process_is_one_like_any_other(start_hub: StartHu
     hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": remote.run})
     assert text_of(await hub.call("x", "echo", {"a": 1})) == "echo {'a': 1}"
     slow = asyncio.create_task(hub.call("x", "slow"))
-    await asyncio.wait_for(remote.started.wait(), 10)
+    await asyncio.wait_for(remote.started.wait(), PATIENCE)
     assert text_of(await hub.call("x", "echo")) == "echo {}"
     remote.release.set()
     await slow
@@ -330,8 +348,7 @@ async def test_a_secret_in_an_address_appears_in_no_log_line(start_hub: StartHub
         ours = [record.getMessage() for record in caplog.records if record.name.startswith(("httpx2", "claude_code"))]
         assert any("HTTP Request" in line for line in ours)
         assert "very-secret" not in "".join(ours) + repr(hub.status())
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+        await disconnect(hub, "x")
 
 
 @dataclass
@@ -379,9 +396,10 @@ async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificat
                 await hub.call("x", "echo")
         else:
             assert text_of(await hub.call("x", "echo")) == "echo {}"
-            await asyncio.wait_for(listening.wait(), 20)  # httpcore leaks a socket that is cancelled in its handshake
-        hub.disable("x")
-        await asyncio.sleep(0.05)
+            await asyncio.wait_for(
+                listening.wait(), PATIENCE
+            )  # httpcore leaks a socket that is cancelled in its handshake
+        await disconnect(hub, "x")
 
 
 async def test_a_command_prints_the_headers_of_each_connection(start_hub: StartHub, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ import pytest
 from claude_code_mcp.hub import server_pool
 from claude_code_mcp.hub.config_entry import depends_on_directory, for_directory, parse_entry
 from claude_code_mcp.hub.hub import Hub
+from tests.support.waiting import until_true
 
-from .conftest import StartHub, make_hub, text_of
+from .conftest import PATIENCE, StartHub, make_hub, text_of
 from .test_session_endpoint import Session, text_in
 
 FULL_SERVER = str(Path(__file__).parent / "full_server.py")
@@ -132,7 +133,7 @@ async def test_a_session_has_the_tools_of_the_last_time_while_the_server_starts_
 ) -> None:
     slow = {"x": full("slow=3")}
     async with make_hub(tmp_path, slow) as hub:
-        await hub.tools(timeout=30)
+        await hub.tools(timeout=PATIENCE)
         await until_remembered(hub)
     async with make_hub(tmp_path, slow) as hub:
         session = Session(hub)
@@ -143,6 +144,4 @@ async def test_a_session_has_the_tools_of_the_last_time_while_the_server_starts_
 
 
 async def until_remembered(hub: Hub) -> None:
-    async with asyncio.timeout(30):
-        while hub._memory.traits(hub._find("x").key).offer is None:  # noqa: ASYNC110 - nothing tells of it
-            await asyncio.sleep(0.01)
+    await until_true(lambda: hub._memory.traits(hub._find("x").key).offer is not None)

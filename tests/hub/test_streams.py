@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from claude_code_mcp.hub.streams import ObservedInbox, RequestsInFlight, id_of_answer, parse_message
 
-from .conftest import StartHub, local, text_of
+from .conftest import PATIENCE, StartHub, local, text_of
 
 DEEP = '{"jsonrpc":"2.0","id":ID,"result":{"content":' + "[" * 5000 + "]" * 5000 + "}}"
 HALF = '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\\ud800b"}]}}'
@@ -37,7 +37,7 @@ async def test_arguments_that_cannot_be_written_are_mended_or_refused(start_hub:
 
 async def test_an_answer_that_is_no_proper_one_ends_its_call_and_no_other(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         assert text_of(await hub.call("x", "raw", {"line": HALF})) == "a\ufffdb"
         result = await hub.call("x", "raw", {"line": NUMBERS})
         assert "x" in text_of(result)
@@ -100,7 +100,7 @@ async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
     start_hub: StartHub, line: str, told: str
 ) -> None:
     hub = await start_hub({"x": local()})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises(MCPError, match=told):
             await hub.call("x", "raw", {"line": line})
         assert text_of(await hub.call("x", "echo")) == "{}"
@@ -108,7 +108,7 @@ async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
 
 async def test_an_answer_without_an_id_among_several_calls_ends_the_one_that_gets_no_other(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         stray, *fine = await asyncio.gather(
             hub.call("x", "raw", {"line": NO_ID}), *(hub.call("x", "echo") for _ in range(5)), return_exceptions=True
         )
@@ -119,4 +119,4 @@ async def test_an_answer_without_an_id_among_several_calls_ends_the_one_that_get
 async def test_a_number_that_comes_back_as_text_is_the_same_id(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
     line = '{"jsonrpc":"2.0","id":"ID","result":{"content":[{"type":"text","text":"ok"}]}}'
-    assert text_of(await asyncio.wait_for(hub.call("x", "raw", {"line": line}), 30)) == "ok"
+    assert text_of(await asyncio.wait_for(hub.call("x", "raw", {"line": line}), PATIENCE)) == "ok"

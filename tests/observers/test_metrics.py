@@ -20,6 +20,7 @@ from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKi
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.usage import ModelUsage, Usage
 from claude_code_mcp.observers.metrics import Metrics
+from tests.support.clock import settled, stopped_clock
 
 USAGE = Usage({"claude-x-1": ModelUsage(10, 5, 3, 2, 0.5)})
 
@@ -99,10 +100,13 @@ def test_sessions_by_place_and_state() -> None:
 
 async def test_the_delay_of_the_event_loop_is_measured() -> None:
     metrics = Metrics(list)
-    watching = asyncio.ensure_future(metrics.watch_the_loop())
-    await asyncio.wait([watching], timeout=2)
-    watching.cancel()
-    assert (figure(metrics, "event_loop_lag_seconds_count") or 0) >= 1
+    with stopped_clock() as clock:
+        watching = asyncio.ensure_future(metrics.watch_the_loop())
+        for count in range(3):
+            await settled()
+            assert figure(metrics, "event_loop_lag_seconds_count") == count
+            await clock.advance(1)
+        watching.cancel()
 
 
 def test_callers_cannot_make_up_labels() -> None:

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.testing import Sandbox
-from tests.server.conftest import COMMAND, http_server
+from tests.server.conftest import http_server
+from tests.support import warm_commands
 
 TOKEN = "figures-token-5f0c9d2e7b41a86c"
 
 
 def stats(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [COMMAND, "stats", *arguments], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    return warm_commands.run(["stats", *arguments], environment)
 
 
 def test_the_figures_come_as_a_table(environment: dict[str, str], sandbox: Sandbox) -> None:
@@ -54,15 +53,8 @@ def test_a_policy_that_does_not_parse_stops_the_start(
     file = tmp_path / "policy.toml"
     if policy is not None:
         file.write_text(policy)
-    stopped = subprocess.run(
-        [COMMAND, "serve", "--on-disconnect", "stop", *how],
-        env={**environment, "CLAUDE_CODE_MCP_POLICY": str(file)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    settings = {**environment, "CLAUDE_CODE_MCP_POLICY": str(file)}
+    stopped = warm_commands.run(["serve", "--on-disconnect", "stop", *how], settings)
     assert stopped.returncode == 2
     (line,) = stopped.stderr.splitlines()
     assert named in line

@@ -194,6 +194,14 @@ def test_settings_files_can_be_fewer_never_more() -> None:
     assert refused(profile, setting_sources=("user", "local")) == "setting_sources"
 
 
+def test_a_profile_without_a_shell_trusts_no_project_unless_it_says_so() -> None:
+    without = Profile(tools=("Read", "Write"))
+    assert admit(without).setting_sources == ("user",)
+    assert refused(without, setting_sources=("user", "project")) == "setting_sources"
+    trusting = without.model_copy(update={"setting_sources": ("user", "project", "local")})
+    assert admit(trusting).setting_sources == ("user", "project", "local")
+
+
 def test_limits_are_filled_with_the_ceiling_and_never_exceeded() -> None:
     profile = Profile(limits=Limits(turns=10, session_usd=2.0, turn_seconds=60))
     filled = admit(profile)

@@ -83,3 +83,80 @@ def test_what_is_wrong_is_named_in_one_line(text: str, named: str) -> None:
     assert "policy.toml" in caught.value.message
     assert named in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_resources_are_amounts_and_each_is_inherited_by_itself() -> None:
+    text = '[profiles.team.resources]\nmemory = "2G"\n[profiles.more]\nbase = "team"\nresources = { processes = 64 }'
+    policy = parse_policy(f'default = "more"\n{text}', "policy.toml")
+    resources = policy.default.resources
+    assert (resources.memory, resources.processes) == (2 << 30, 64)
+    assert resources.file_size == REMOTE_PROFILE.resources.file_size
+
+
+@pytest.mark.parametrize("wrong", ['memory = "much"', "memory = 1", "processes = 1", 'cpus = "2"', "disk = 1"])
+def test_a_resource_that_is_no_amount_is_named(wrong: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"profiles.team.resources.{wrong.partition(' ')[0]}"):
+        parse_policy(f"[profiles.team.resources]\n{wrong}", "policy.toml")
+
+
+def test_variables_are_listed_by_name_and_not_by_pattern() -> None:
+    with pytest.raises(InvalidArgument, match="not the name of a variable"):
+        parse_policy('[profiles.team]\nenvironment = ["AWS_*"]', "policy.toml")
+
+
+# -- the network and credentials ---------------------------------------------------------------------------------------
+
+LISTED = """
+[profiles.team]
+isolation = "sandbox"
+network = ["api.github.com", "*.example.org", "127.0.0.1:8080"]
+
+[profiles.guest]
+isolation = "sandbox"
+network = "model"
+"""
+CREDENTIAL = '\n[[credentials]]\nhost = "api.github.com"\nheader = "Authorization"\nfrom = "env:GITHUB_TOKEN"\n'
+
+
+def test_a_network_is_a_list_of_hosts_too_and_credentials_go_where_a_list_has_their_host() -> None:
+    policy = parse_policy(f'{LISTED}{CREDENTIAL}\n[principals]\nann = "team"\nbob = "guest"\n', "p")
+    ann, bob = policy.profile("ann"), policy.profile("bob")
+    assert [rule.text for rule in ann.hosts or ()] == ["api.github.com", "*.example.org", "127.0.0.1:8080"]
+    assert bob.hosts is None
+    assert ([rule.header for rule in ann.credentials], bob.credentials) == (["Authorization"], ())
+    assert policy.default.credentials == ()
+
+
+def test_a_credential_can_be_for_some_profiles_alone() -> None:
+    more = '\n[profiles.other]\nbase = "team"\n'
+    policy = parse_policy(
+        f'{LISTED}{more}{CREDENTIAL}profiles = ["other"]\n\n[principals]\nann = "team"\nbob = "other"\n', "p"
+    )
+    assert [len(policy.profile(name).credentials) for name in ("ann", "bob")] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('[profiles.x]\nisolation = "sandbox"\nnetwork = ["https://example.org"]', "profiles.x.network"),
+        ('[profiles.x]\nisolation = "sandbox"\nnetwork = ["*"]', "profiles.x.network"),
+        ('[profiles.x]\nisolation = "sandbox"\nnetwork = [1]', "profiles.x.network"),
+        ('[profiles.x]\nisolation = "sandbox"\nnetwork = "internet"', "profiles.x.network"),
+        ('[profiles.x]\nisolation = "auto"\nnetwork = ["example.org"]', "profiles.x"),
+        ('[profiles.x]\nisolation = "none"\nnetwork = []', "profiles.x"),
+        (f'{LISTED}{CREDENTIAL}more = 1', "credentials[0].more"),
+        (f'{LISTED}{CREDENTIAL}prefix = 1', "credentials[0].prefix"),
+        (f'{LISTED}{CREDENTIAL.replace("api.github.com", "other.example")}', "credentials[0].host"),
+        (f'{LISTED}{CREDENTIAL.replace("env:", "cmd:")}', "credentials[0]"),
+        (f'{LISTED}{CREDENTIAL.replace("Authorization", "Host")}', "credentials[0]"),
+        (f'{LISTED}{CREDENTIAL}profiles = ["nobody"]', "credentials[0].profiles"),
+        (f'{LISTED}{CREDENTIAL}profiles = ["guest"]', "credentials[0].host"),
+        (f'{LISTED}[[credentials]]\nhost = "api.github.com"\nheader = "X"', "credentials[0].from"),
+        (f'credentials = "x"\n{LISTED}', "credentials"),
+        (f'{LISTED}[[profiles.team.credentials]]\nhost = "x"', "profiles.team.credentials"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_list_or_a_credential_is_named(text: str, named: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_policy(text, "p")
+    assert named in refusal.value.message

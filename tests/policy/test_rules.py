@@ -1,5 +1,6 @@
 """Rules: a denial wins, an allowance must cover every part, everything else is asked."""
 
+import shlex
 from typing import Any
 
 import pytest
@@ -89,7 +90,8 @@ HUGE = "ls " + "a" * (64 << 10)
         (["Bash(ls *)"], [], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], f"rm x; {HUGE}", DENY),
-        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", ASK),
+        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", DENY),
+        (["Bash"], ["Bash(rm *)"], f"{HUGE * 4}; rm x", ASK),
         (["Bash"], [], HUGE, ALLOW),
         (["Bash"], ["Bash"], HUGE, DENY),
     ],
@@ -233,12 +235,23 @@ def test_what_is_no_rule_is_refused(text: str) -> None:
         parse_rule(text)
 
 
+def commands_in(text: str) -> list[list[str]]:
+    """The words of each command between separators, read by the standard library."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|\n")
+    lexer.whitespace, lexer.commenters, commands = " ", "", [list[str]()]
+    for word in lexer:
+        if set(word) <= set(";&|\n"):
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return [words for words in commands if words]
+
+
 @given(st.text(alphabet="git dif;&|$()`'\"\\<>\nrmx=~", max_size=30))
 def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
     """Whatever is allowed consists of separators and commands that begin with the two allowed words."""
     if decide("Bash", ["Bash(git diff *)"], [], command=text) is ALLOW:
-        bare = text.replace("'", "").replace('"', "")
-        assert bare.strip(" ;&|\n").startswith("git diff") or bare.strip(" ;&|\n").startswith("git  ")
+        assert {tuple(words[:2]) for words in commands_in(text)} == {("git", "diff")}
         assert not set(text) & set("$`()<>\\~")
 
 
@@ -253,6 +266,12 @@ def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
         ("/home/user/config/settings.json", True),
         ("/etc/cron.d/x", True),
         ("link/settings.json", True),
+        (".gitconfig", True),
+        (".config/git/config", True),
+        ("sub/.bashrc", True),
+        (".Zshenv", True),
+        (".config/nextest.toml", False),
+        ("docs/profile", False),
         (".claude/worktrees/one/src/a.py", False),
         (".claude/worktrees/one/.claude/settings.json", True),
         ("/home/user/config/plans/plan.md", False),
@@ -275,4 +294,4 @@ def test_without_a_shell_no_file_is_written_that_may_name_programs(path: str, re
 def test_where_commands_are_limited_such_a_file_is_asked_about() -> None:
     call = ToolCall("Write", {"file_path": ".mcp.json"}, "/code", lambda path: path, POSIX)
     verdict = judge(call, [parse_rule("Edit")], [parse_rule("Bash(rm *)")], shell=Shell.LIMITED)
-    assert (verdict.decision, verdict.clear) == (Decision.ASK, False)
+    assert (verdict.decision, verdict.doubt) == (Decision.ASK, "the file may name programs to run")

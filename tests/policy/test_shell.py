@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.policy.programs import read_loosely
-from claude_code_mcp.policy.shell import LONGEST_COMMAND, read_strictly
+from claude_code_mcp.policy.shell import LONGEST_COMMAND, LONGEST_SEARCHED, FileGlob, read_strictly
 from tests.support.tables import every_row
 
 
@@ -22,10 +22,27 @@ from tests.support.tables import every_row
         ("git diff 2>&1 >/dev/null", [("git", "diff")]),
         ("git diff &>/dev/null; b 2> /dev/null", [("git", "diff"), ("b",)]),
         ("  \t ", []),
+        ('echo "a\\.b \\"c\\" \\$d \\\\"', [("echo", 'a\\.b "c" $d \\')]),
+        ("find . \\( -name a \\) \\;", [("find", ".", "(", "-name", "a", ")", ";")]),
     ],
 )
 def test_a_plain_line_is_its_simple_commands(text: str, commands: list[tuple[str, ...]]) -> None:
     assert read_strictly(text) == commands
+
+
+@every_row(
+    ("text", "globs"),
+    [
+        ("ls *.py 'a*' \"b?\" c\\*", ["*.py"]),
+        ("ls a?b src/*", ["a?b", "src/*"]),
+        ("ls ''* a", ["*"]),
+        ("ls a", []),
+    ],
+)
+def test_a_word_that_stands_for_names_of_files_is_marked(text: str, globs: list[str]) -> None:
+    commands = read_strictly(text)
+    assert commands is not None
+    assert [word for word in commands[0] if isinstance(word, FileGlob)] == globs
 
 
 @every_row(
@@ -47,9 +64,14 @@ def test_a_plain_line_is_its_simple_commands(text: str, commands: list[tuple[str
         "cat <<EOF\nrm\nEOF",
         "git di\\ff",
         "git diff \\\n rm",
-        "git diff *",
-        "git diff a?b",
+        "g* diff",
         "git diff [ab]",
+        "git diff *(e:x:)",
+        "test -f *",
+        "'[' -v 'a[$(rm x)]' ']'",
+        'git diff "\\!"',
+        'git diff "a\\\nb"',
+        "git diff a\\b",
         "git diff {a,b}",
         "cat ~/.ssh/id",
         "make X=~/x",
@@ -122,13 +144,17 @@ def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> No
     assert read_strictly(longest) == [("rm", "x"), ("a" * (LONGEST_COMMAND - 5),)]
     assert read_strictly(longest + "a") is None
     assert ("rm", "x") in read_loosely(longest + "a")
+    assert ("rm", "x") in read_loosely("a" * (LONGEST_SEARCHED - 5) + ";rm x")
 
 
 @every_row("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])
 def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
-    text = (opening * LONGEST_COMMAND)[: LONGEST_COMMAND - 5] + ";rm x"
+    text = (opening * LONGEST_COMMAND)[: LONGEST_COMMAND - 6] + ";rm x"  # an even number of backslashes
     read_strictly(text)
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
+
+
+PLAIN_WORDS = st.from_regex(r"[a-z][a-zA-Z0-9_./ -]{0,8}", fullmatch=True)
 
 
 @given(st.lists(st.lists(st.text(min_size=1, max_size=8), min_size=1, max_size=4), min_size=1, max_size=4))
@@ -136,6 +162,12 @@ def test_quoted_words_come_back_as_they_were(commands: list[list[str]]) -> None:
     """Whatever is read is what a shell would run: words that were quoted for it come back one by one."""
     read = read_strictly(" ; ".join(shlex.join(words) for words in commands))
     assert read is None or read == [tuple(words) for words in commands]
+
+
+@given(st.lists(st.lists(PLAIN_WORDS, min_size=1, max_size=4), min_size=1, max_size=4))
+def test_plain_and_quoted_words_are_always_read(commands: list[list[str]]) -> None:
+    read = read_strictly(" ; ".join(shlex.join(words) for words in commands))
+    assert read == [tuple(words) for words in commands]
 
 
 @given(st.text(alphabet="rm x;&|$()`'\"\\<>\n{}=~#", max_size=30))

@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 from claude_code_mcp.processes.child import ChildProcess, Exit
+from tests.support.waiting import HANG_SECONDS
 
 
 class Owner:
@@ -25,6 +26,6 @@ async def test_a_child_whose_input_is_closed_has_not_read_it() -> None:
     await child.start([sys.executable, "-c", "import sys; sys.stdin.read()"], cwd=None, environment={})
     before = child.has_read_input
     child.close_input()
-    await asyncio.wait_for(child.exited, 30)
+    await asyncio.wait_for(child.exited, HANG_SECONDS)
     assert (before, child.has_read_input) == (True, False)
     await child.cleaned.wait()

@@ -5,7 +5,6 @@ import errno
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -16,6 +15,8 @@ from claude_code_mcp.processes import supervision
 from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.spawn import containment, prepare
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
+from tests.support.clock import settled
+from tests.support.waiting import until_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
 
@@ -84,15 +85,8 @@ async def test_a_child_and_what_it_starts_run_at_a_lower_priority(start: Start) 
 @pytest.mark.skipif(not os.path.exists("/proc/self/autogroup"), reason="this kernel has no automatic task groups")
 async def test_the_priority_counts_between_sessions_too(start: Start) -> None:
     child, _listener = await start("sleep 600")
-    group = f"/proc/{child.pid}/autogroup"
-    await asyncio.to_thread(_wait_for_end, group, f"nice {supervision.NICENESS}\n")  # the kernel allows ten a second
-
-
-def _wait_for_end(file: str, text: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not Path(file).read_text().endswith(text):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    group = Path(f"/proc/{child.pid}/autogroup")
+    await until_true(lambda: group.read_text().endswith(f"nice {supervision.NICENESS}\n"))  # it allows ten a second
 
 
 async def test_input_reaches_the_child_and_its_end_too(start: Start) -> None:
@@ -154,9 +148,9 @@ async def test_a_killed_server_leaves_nothing(tmp_path: Path, also: str) -> None
 
 async def test_a_child_that_forks_without_end_is_ended_too(start: Start, tmp_path: Path) -> None:
     child, _ = await start("while :; do setsid sh -c 'sleep 0.01; exec sleep 600' & sleep 0.005; done")
-    await asyncio.sleep(0.3)
-    mine = {process.pid for process in psutil.Process(psutil.Process(child.pid).ppid()).children(recursive=True)}
-    assert len(mine) > 5
+    keeper = psutil.Process(psutil.Process(child.pid).ppid())
+    await until_true(lambda: len(keeper.children(recursive=True)) > 5)
+    mine = {process.pid for process in keeper.children(recursive=True)}
     await child.stop(0.2)
     await gone(*mine)
 
@@ -222,8 +216,8 @@ async def test_a_child_that_does_not_read_holds_up_only_who_writes_to_it(start: 
     child, _ = await start("sleep 600")
     child.write(b"x" * (1 << 20))
     draining = asyncio.ensure_future(child.drained())
-    done, _ = await asyncio.wait([draining], timeout=0.1)
-    assert not done
+    await settled()
+    assert not draining.done()
     assert child.unsent > 0
     await child.stop(0.2)
     await asyncio.wait_for(draining, PATIENCE)
@@ -249,9 +243,7 @@ async def test_a_cancelled_start_leaves_nothing(tmp_path: Path, steps: int) -> N
     starting.cancel()
     await asyncio.wait([starting])
     assert starting.cancelled()
-    async with asyncio.timeout(PATIENCE):
-        while any(_marked(process, tmp_path) for process in psutil.process_iter()):  # noqa: ASYNC110 - not our child
-            await asyncio.sleep(0.02)
+    await until_true(lambda: not any(_marked(process, tmp_path) for process in psutil.process_iter()))
 
 
 def _marked(process: psutil.Process, path: Path) -> bool:

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
+from claude_code_mcp.processes import leftovers
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
-from tests.claude.conftest import gone, mark_of_a_dead_server, runs
+from tests.claude.conftest import PATIENCE, gone, mark_of_a_dead_server, runs
 
 Leave = Callable[[str | None], int]
 
@@ -46,14 +48,30 @@ async def test_a_sweep_ends_what_carries_its_mark_and_nothing_else(leave: Leave)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for() -> None:
-    """As in the middle of `exec`, only longer."""
+async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the middle of `exec`, only longer: until it has been looked at."""
     mark = new_mark()
-    becoming = f"import os, time; time.sleep(0.3); os.execve('/bin/sleep', ['sleep', '600'], {{{MARK!r}: {mark!r}}})"
+    becoming = f"import os; os.read(0, 1); os.execve('/bin/sleep', ['sleep', '600'], {{{MARK!r}: {mark!r}}})"
     argv = [sys.executable, "-I", "-S", "-c", becoming]
-    process = await asyncio.create_subprocess_exec(*argv, env={}, start_new_session=True)
-    assert await sweep(mark) == 1
-    assert await process.wait() == -signal.SIGKILL
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(*argv, env={}, stdin=reading, start_new_session=True)
+    look = leftovers._unreadable_mark
+
+    def look_and_go_on(seen: psutil.Process) -> str | None:
+        found = look(seen)
+        if seen.pid == process.pid:
+            os.write(writing, b"!")
+        return found
+
+    monkeypatch.setattr(leftovers, "_unreadable_mark", look_and_go_on)
+    for limit in ("_YOUNG", "_SWEEP_TIMEOUT"):  # in which a busy machine may not have come that far
+        monkeypatch.setattr(leftovers, limit, PATIENCE)
+    try:
+        assert await sweep(mark) == 1
+        assert await process.wait() == -signal.SIGKILL
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 async def test_a_sweep_of_nothing_does_nothing() -> None:

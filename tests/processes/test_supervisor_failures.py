@@ -17,6 +17,7 @@ from claude_code_mcp.processes.child import ChildProcess, Exit
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import new_mark
 from tests.claude.conftest import PATIENCE, gone, number_in, runs
+from tests.support.waiting import until_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
 
@@ -117,8 +118,8 @@ async def test_a_supervisor_that_does_not_answer_fails_the_start_in_time(
     supervisor.prepare()
     os.kill(supervisor._pid, signal.SIGSTOP)
     try:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(run("exit 0"), PATIENCE)
+        with pytest.raises(TimeoutError):  # ours, since nothing else has one here
+            await run("exit 0")
     finally:
         os.kill(supervisor._pid, signal.SIGCONT)
 
@@ -157,43 +158,43 @@ async def test_a_killed_keeper_leaves_nothing_even_without_its_mark(
 # -- descriptors ----------------------------------------------------------------------------------------------------
 
 
-async def open_descriptors() -> int:
-    for _ in range(3):
-        await asyncio.sleep(0.01)  # transports close their files in a later turn of the loop
+def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
 async def again_open(number: int) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while await open_descriptors() != number:
-            pass
+    """Transports close their files in a later turn of the loop."""
+    await until_true(lambda: open_descriptors() == number, "there are more or fewer than before")
+
+
+async def warmed_up() -> int:
+    """How many descriptors are open when a first child has come and gone."""
+    await spawn.prepare()
+    before = open_descriptors()
+    await (await run("exit 0"))[0].stop(PATIENCE)
+    await again_open(before)
+    return before
 
 
 async def test_children_that_have_ended_leave_no_descriptor_open() -> None:
-    await spawn.prepare()
-    await (await run("exit 0"))[0].stop(PATIENCE)
-    before = await open_descriptors()
+    before = await warmed_up()
     for command in ("exit 0", "cat", "kill -9 $$"):
         child, _ = await run(command)
         await child.stop(PATIENCE)
-    assert await open_descriptors() == before
+    await again_open(before)
 
 
 async def test_a_start_that_fails_leaves_no_descriptor_open(tmp_path: Path) -> None:
-    await spawn.prepare()
-    await (await run("exit 0"))[0].stop(PATIENCE)
-    before = await open_descriptors()
+    before = await warmed_up()
     for _ in range(3):
         with pytest.raises(OSError, match="No such file"):
             await ChildProcess(Listener(), "it").start(["/nowhere"], cwd=str(tmp_path), environment={})
-    assert await open_descriptors() == before
+    await again_open(before)
 
 
 @pytest.mark.parametrize("turns", range(1, 13))
 async def test_a_cancelled_start_leaves_no_descriptor_and_no_file(tmp_path: Path, turns: int) -> None:
-    await spawn.prepare()
-    await (await run("exit 0"))[0].stop(PATIENCE)
-    before = await open_descriptors()
+    before = await warmed_up()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     starting = asyncio.create_task(run("sleep 600", scratch=scratch))
@@ -210,9 +211,7 @@ async def test_a_cancelled_start_leaves_no_descriptor_and_no_file(tmp_path: Path
 
 @pytest.mark.parametrize("spare", range(7))
 async def test_a_process_with_hardly_a_descriptor_left_fails_cleanly(spare: int) -> None:
-    await spawn.prepare()
-    await (await run("exit 0"))[0].stop(PATIENCE)
-    before = await open_descriptors()
+    before = await warmed_up()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))  # counts the directory itself
     fillers = [os.open(os.devnull, os.O_RDONLY) for _ in range(highest + 1 - before)]

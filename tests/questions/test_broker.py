@@ -11,6 +11,7 @@ from claude_code_mcp.errors import InvalidArgument, QuestionClosed
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
 from claude_code_mcp.model.text import cut
 from claude_code_mcp.questions.broker import Broker
+from tests.support.waiting import HANG_SECONDS
 
 YES, NO = Answer(allow=True), Answer(allow=False)
 LONG = 3600.0
@@ -220,7 +221,7 @@ async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -
     broker.add_channel(screen)
     asker = QuestionSource(broker)
     question = asker.ask()
-    await asyncio.wait_for(asker.settled.wait(), 30)
+    await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
     resolution, body = asker.heard[question.id]
     message = "Nobody answered within 0.05 seconds, so this was denied."
     assert (resolution.closure, resolution.by, resolution.detail) == (Closure.EXPIRED, "deadline", message)
@@ -236,7 +237,7 @@ async def test_an_answer_in_time_stops_the_clock() -> None:
     answered = asker.ask()
     broker.answer("s-1", answered.id, YES, "queue")
     other.ask()  # opened later with the same time to live: when it has expired, the first would have too
-    await asyncio.wait_for(other.settled.wait(), 30)
+    await asyncio.wait_for(other.settled.wait(), HANG_SECONDS)
     assert asker.heard[answered.id][0].closure is Closure.ANSWERED
 
 

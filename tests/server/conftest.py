@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from mcp import Client
@@ -103,7 +104,7 @@ def server_environment(place: Sandbox, server_settings: dict[str, str]) -> dict[
 class HttpServer:
     """`claude-code-mcp serve --http` as a process of its own."""
 
-    process: "subprocess.Popen[str]"
+    process: "warm_commands.WarmProcess | subprocess.Popen[bytes]"
     url: str = ""
     said: list[str] = field(default_factory=list)
 
@@ -113,12 +114,21 @@ class HttpServer:
 
 
 @contextmanager
-def http_server(environment: dict[str, str], cwd: Path, address: str = "127.0.0.1:0") -> Iterator[HttpServer]:
-    """Serves until the block is left, by SIGTERM at the latest."""
-    command = [*warm_commands.command(), "serve", "--http", address]
-    process = subprocess.Popen(command, env=environment, cwd=cwd, stderr=subprocess.PIPE, text=True)
+def http_server(
+    environment: dict[str, str], cwd: Path, address: str = "127.0.0.1:0", *, real: bool = False
+) -> Iterator[HttpServer]:
+    """Serves until the block is left, by SIGTERM at the latest. The process need not load, unless it is to be a `real`
+    one, which has its environment and its command line for others to see."""
+    arguments = ["serve", "--http", address]
+    process: warm_commands.WarmProcess | subprocess.Popen[bytes]
+    if real:
+        process = subprocess.Popen([COMMAND, *arguments], env=environment, cwd=cwd, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        errors: IO[str] = TextIOWrapper(process.stderr)
+    else:
+        process, errors = warm_commands.serve(arguments, environment, cwd)
     server, ready = HttpServer(process), threading.Event()
-    listener = threading.Thread(target=_listen, args=(server, ready), daemon=True)
+    listener = threading.Thread(target=_listen, args=(server, errors, ready), daemon=True)
     listener.start()
     try:
         assert ready.wait(LONG), server.said
@@ -128,14 +138,12 @@ def http_server(environment: dict[str, str], cwd: Path, address: str = "127.0.0.
         process.terminate()
         process.wait(LONG)
         listener.join(LONG)
-        assert process.stderr is not None
-        process.stderr.close()
+        errors.close()
 
 
-def _listen(server: HttpServer, ready: threading.Event) -> None:
+def _listen(server: HttpServer, errors: IO[str], ready: threading.Event) -> None:
     """Keeps what the server says; it tells its address when it listens."""
-    assert server.process.stderr is not None
-    for line in server.process.stderr:
+    for line in errors:
         server.said.append(line)
         if "serving MCP on " in line:
             server.url = line.split("serving MCP on ")[1].strip()
@@ -164,9 +172,8 @@ def connect(wire: Wire, place: Sandbox, server_environment: dict[str, str]) -> I
 
 def open_client(wire: Wire, url: str | None, environment: dict[str, str], cwd: Path, ask: Any) -> Client:
     """A client of the wire's kind that is not connected yet."""
-    program, *arguments = warm_commands.command()
-    parameters = StdioServerParameters(command=program, args=arguments, env=environment, cwd=str(cwd))
-    server: Any = url or stdio_client(parameters)
+    command = StdioServerParameters(command=warm_commands.program(), env=environment, cwd=str(cwd))
+    server: Any = url or stdio_client(command)
     return Client(server, mode=wire.mode, elicitation_callback=ask)
 
 

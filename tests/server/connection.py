@@ -16,7 +16,9 @@ import mcp_types as types
 from mcp import Client
 from mcp.client import ClientRequestContext
 
-LONG = 45.0
+from tests.support.waiting import HANG_SECONDS
+
+LONG = HANG_SECONDS
 CODES = {
     "INVALID_ARGUMENT",
     "SESSION_NOT_FOUND",

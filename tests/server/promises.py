@@ -80,7 +80,7 @@ PROMISES = {
     "http.connection": "An MCP connection is nobody's but its maker's.",
     # -- a client that goes away -----------------------------------------------------------------------------
     "leave.stdio": "On stdio the server ends within 5 s of end-of-input, and leaves nothing running.",
-    "leave.signals": "SIGTERM and SIGINT end the server well, and leave nothing running.",
+    "leave.signals": "SIGTERM, SIGINT and SIGHUP end the server well, and leave nothing running.",
     "leave.keep": "With keep, running turns come to their end.",
     "leave.interrupt": "With interrupt, the running turns of the client are interrupted.",
     "leave.stop": "With stop, the processes of the client's sessions are closed too.",

@@ -1,5 +1,7 @@
 """Questions through the queue: every kind of answer, and the answers that are refused, on every wire."""
 
+from pathlib import Path
+
 import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -30,9 +32,11 @@ def test_an_allowed_tool_runs(client: Connection, warm: str, place: Sandbox) -> 
 
 
 @pytest.mark.promise("respond.allow")
-def test_without_a_wait_an_answer_returns_at_once(client: Connection, warm: str) -> None:
-    asked = client.send(warm, script("go", tool("Bash", command="echo 1 >a"), text("done", delay=1)), waitSeconds=30)
+def test_without_a_wait_an_answer_returns_at_once(client: Connection, warm: str, tmp_path: Path) -> None:
+    last = text("done", until=str(tmp_path / "go"))
+    asked = client.send(warm, script("go", tool("Bash", command="echo 1 >a"), last), waitSeconds=30)
     assert client.respond(asked, "allow").data == {"sessionId": warm, "status": "running"}
+    (tmp_path / "go").touch()
     assert client.look(warm, waitSeconds=30).data["result"] == "done"
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, ask_user, plan, question, script, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import WIRES, Connect, Wire
 from .connection import Connection, Reply
@@ -92,7 +93,7 @@ def test_a_dialog_that_is_late_is_withdrawn_or_told(asked: Connection, here: str
         assert "came too late" in ended.data["notice"]
         assert "came too late" in ended.text
     else:
-        assert dialog.withdrawn.wait(30)
+        assert dialog.withdrawn.wait(HANG_SECONDS)
         ended = waiting.result(40)
     assert ended.data["result"] == "done"
     assert (place.project / "race").exists()
@@ -195,5 +196,5 @@ def test_of_two_dialogs_the_slower_is_withdrawn(connect: Connect, place: Sandbox
             slower.accept(decision="Deny")
             assert "came too late" in second.result(40).data["notice"]
         else:
-            assert slower.withdrawn.wait(30)
+            assert slower.withdrawn.wait(HANG_SECONDS)
             assert second.result(40).data["result"] == "done"

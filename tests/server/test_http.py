@@ -259,8 +259,8 @@ def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path
         load_tokens(load_settings({}, http_token=BOB, http_tokens_file=path))
 
 
-def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], tmp_path: Path) -> None:
-    with http_server(environment, tmp_path) as server:
+def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], sandbox: Sandbox) -> None:
+    with http_server(environment, sandbox.project) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
     assert "WARNING claude_code_mcp.server.transports.http: serving without a token" in "".join(server.said)
 
@@ -314,7 +314,7 @@ def test_addresses_know_whether_they_are_loopback() -> None:
 
 
 @pytest.mark.promise("http.exposure")
-def test_an_address_in_use_stops_the_start(guarded: HttpServer, environment: dict[str, str], tmp_path: Path) -> None:
-    line = refused_start(environment, tmp_path, "--http", guarded.base.removeprefix("http://"))
+def test_an_address_in_use_stops_the_start(guarded: HttpServer, environment: dict[str, str], sandbox: Sandbox) -> None:
+    line = refused_start(environment, sandbox.project, "--http", guarded.base.removeprefix("http://"))
     assert "Cannot listen on" in line
     assert json.loads(httpx2.get(f"{guarded.base}/health").text)["status"] == "ok"

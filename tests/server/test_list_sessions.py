@@ -1,12 +1,14 @@
 """The sessions of the machine as callers find them, on every wire, and those of servers that are gone."""
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Connect, Wire, open_client
 from .connection import Connection
@@ -24,7 +26,7 @@ def foreign(place: Sandbox, server_environment: dict[str, str]) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         check=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     return str(directory)
 
@@ -57,12 +59,13 @@ def test_sessions_are_listed_newest_first(client: Connection, warm: str) -> None
 
 
 @pytest.mark.promise("list.active")
-def test_a_running_session_is_listed_with_its_status(client: Connection, place: Sandbox) -> None:
-    created = client.create(script("slow one", text("ok", delay=2)))
+def test_a_running_session_is_listed_with_its_status(client: Connection, place: Sandbox, tmp_path: Path) -> None:
+    created = client.create(script("slow one", text("ok", until=str(tmp_path / "go"))))
     (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) in [(True, "running"), (False, "running")]
     assert listed["projectDirectory"] == str(place.project)
     assert listed["displayText"].startswith("slow one")
+    (tmp_path / "go").touch()
     client.look(created.session, waitSeconds=40)
     (listed,) = [session for session in client.sessions() if session["sessionId"] == created.session]
     assert (listed["isActive"], listed["activeStatus"]) == (True, "completed")

@@ -11,10 +11,10 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support.waiting import until
 
 from .conftest import HttpServer, http_server
 from .connection import LONG
-from .test_disconnect import until
 
 MODERN = "2026-07-28"
 ACCEPT = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}

@@ -13,11 +13,13 @@ import pytest
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
 from tests.support import warm_commands
+from tests.support.warm_python import PID_FILE
 
 from .conftest import COMMAND
 from .connection import Connection
@@ -33,8 +35,8 @@ class Servers:
     model: ScriptedModelThread
 
     @property
-    def records(self) -> Path:
-        return self.place.root / "state" / "sessions"
+    def state(self) -> Path:
+        return self.place.root / "state"
 
     @contextmanager
     def running(self, *, killed: bool = False, umask: int | None = None) -> Iterator[Connection]:
@@ -45,10 +47,10 @@ class Servers:
                 RUN: os.environ[RUN],
                 "CLAUDE_CODE_MCP_STATE_DIR": str(self.place.root / "state"),
                 "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME": "1",
-                "ATTACHED_PID_FILE": str(pid_file),
+                PID_FILE: str(pid_file),
             }
         )
-        program, *arguments = warm_commands.command()
+        program, arguments = warm_commands.program(), list[str]()
         if umask is not None:
             program, arguments = shutil.which("sh") or "sh", ["-c", f'umask {umask:o}; exec "{COMMAND}"']
 
@@ -164,11 +166,11 @@ def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) ->
 def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:
     with servers.running(umask=0) as client:
         made = client.call("claude_code", prompt="hello", tools=["Read"], env={"SOME_NAME": "some value"})
-    [file] = servers.records.glob("*/*.json")
-    assert file.stat().st_mode & 0o777 == 0o600
-    for directory in (servers.records.parent, servers.records, file.parent):
-        assert directory.stat().st_mode & 0o777 == 0o700
-    file.write_bytes(file.read_bytes()[:100])
+    found = [servers.state, *servers.state.rglob("*")]
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o700}
+    assert {path.stat().st_mode & 0o777 for path in found if path.is_file()} == {0o600}
+    damage = "UPDATE sessions SET body = substr(body, 1, 100)"
+    database_in(servers.state).write(lambda db: db.execute(damage))
     with servers.running() as client:
         refused = client.send(made.session, BASH)
         assert (refused.code, "cannot be read" in refused.refusal) == ("PERMISSION_DENIED", True)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from mcp.shared.exceptions import MCPError
 
@@ -47,7 +48,7 @@ def test_the_check_itself_notices_what_does_not_fit(client: Connection, warm: st
     reply = client.look(warm)
     assert reply.raw.structured_content is not None
     reply.raw.structured_content["status"] = "asleep"
-    with pytest.raises(Exception, match="'asleep' is not one of"):
+    with pytest.raises(jsonschema.ValidationError, match="'asleep' is not one of"):
         check(client.tools["claude_get_status"], reply)
 
 

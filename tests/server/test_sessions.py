@@ -1,5 +1,7 @@
 """Start, message, watch, interrupt: the life of a session as a caller sees it, on every wire."""
 
+from pathlib import Path
+
 import pytest
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -11,9 +13,10 @@ SLOW = tool("Bash", command="sh -c 'exec sleep 30' >quiet")
 
 
 @pytest.mark.promise("create.at-once")
-def test_creating_a_session_returns_its_id_while_it_works(client: Connection) -> None:
-    created = client.create(script("go", text("done", delay=1)))
+def test_creating_a_session_returns_its_id_while_it_works(client: Connection, tmp_path: Path) -> None:
+    created = client.create(script("go", text("done", until=str(tmp_path / "go"))))
     assert created.data == {"sessionId": created.session, "status": "running"}
+    (tmp_path / "go").touch()
     ended = client.look(created.session, waitSeconds=30)
     assert (ended.session, ended.status, ended.data["result"]) == (created.session, "completed", "done")
 
@@ -96,9 +99,12 @@ def test_a_waiting_call_returns_when_a_question_opens(client: Connection, warm: 
 
 
 @pytest.mark.promise("status.wakes-on-end", "status.time-passes")
-def test_a_waiting_call_returns_at_the_end_of_the_turn_or_of_its_time(client: Connection, warm: str) -> None:
-    client.send(warm, script("go", text("late", delay=1)))
+def test_a_waiting_call_returns_at_the_end_of_the_turn_or_of_its_time(
+    client: Connection, warm: str, tmp_path: Path
+) -> None:
+    client.send(warm, script("go", text("late", until=str(tmp_path / "go"))))
     early = client.look(warm, waitSeconds=0.1)
+    (tmp_path / "go").touch()
     assert early.status == "running"
     assert "result" not in early.data
     ended = client.look(warm, waitSeconds=55)
@@ -198,10 +204,12 @@ def test_an_interruption_closes_the_open_question(client: Connection, warm: str)
 
 
 @pytest.mark.promise("tools.cancelled")
-def test_a_cancelled_call_leaves_the_session_running(client: Connection, warm: str) -> None:
-    client.send(warm, script("go", text("still there", delay=1.5)))
+def test_a_cancelled_call_leaves_the_session_running(client: Connection, warm: str, tmp_path: Path) -> None:
+    client.send(warm, script("go", text("still there", until=str(tmp_path / "go"))))
     waiting = client.start("claude_get_status", sessionId=warm, waitSeconds=50)
     assert not waiting.done()
     waiting.cancel()
+    assert client.look(warm).status == "running"
+    (tmp_path / "go").touch()
     ended = client.look(warm, waitSeconds=30)
     assert (ended.status, ended.data["result"]) == ("completed", "still there")

@@ -2,8 +2,6 @@
 
 import json
 import secrets
-import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
 from tests.server.tools.wires import MODERN
 from tests.support import warm_commands
+from tests.support.waiting import until
 from tests.support.warm_commands import WarmProcess
 
 from .conftest import http_server
@@ -81,11 +80,8 @@ class Client:
         return result
 
     def until(self, task: Json, *statuses: str) -> Json:
-        deadline = time.monotonic() + LONG
-        while (told := self.get(task))["status"] not in statuses:
-            assert time.monotonic() < deadline, told
-            time.sleep(0.1)
-        return told
+        until(lambda: self.get(task)["status"] in statuses, f"it is none of {statuses}")
+        return self.get(task)
 
     def update(self, task: Json, **responses: Json) -> None:
         reply = self.ask("tasks/update", {"taskId": task["taskId"], "inputResponses": responses})
@@ -338,13 +334,3 @@ def test_tasks_belong_to_their_caller(server_environment: dict[str, str], place:
         assert ask("alice", "tasks/get", id_, taskId=id_)["result"]["status"] == "working"
         assert ask("alice", "tasks/get", "other", taskId=id_)["error"]["code"] == -32020
         ask("alice", "tasks/cancel", id_, taskId=id_)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="modes are POSIX")
-def test_records_of_tasks_are_private(client: Client, session: str, place: Sandbox) -> None:
-    task = started(client.call("claude_code_reply", sessionId=session, prompt=script("Say", text("Said."))))
-    client.until(task, "completed")
-    records = [path for path in place.root.rglob("*.json") if path.parent.name == "tasks"]
-    assert records
-    assert {record.stat().st_mode & 0o777 for record in records} == {0o600}
-    assert {record.parent.stat().st_mode & 0o777 for record in records} == {0o700}

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from claude_code_mcp.testing import Sandbox
+from tests.support.waiting import HANG_SECONDS
 
 from .test_disconnect import stdio_server
 
@@ -23,4 +24,4 @@ def test_a_directory_whose_name_is_no_text_is_refused_by_name(
         )
         assert elsewhere["status"] == "completed", elsewhere
         server.leave()
-        assert server.process.wait(60) == 0
+        assert server.process.wait(HANG_SECONDS) == 0

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from claude_code_mcp.model.events import Event, Partial, PartialRun, TurnStarted
+from claude_code_mcp.model.events import Event, Message, Partial, PartialRun, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.states import State
@@ -18,13 +18,14 @@ from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
+from tests.support.waiting import HANG_SECONDS
 
 ENDLESS = "until [ -e never ]; do sleep 0.1; done"
 """A command that runs until it is ended; the CLI refuses to run a long `sleep` as it is."""
 
 E = TypeVar("E", bound=Event)
 
-PATIENCE = 40.0
+PATIENCE = HANG_SECONDS
 """Seconds after which something that must happen counts as not happening, on however busy a machine."""
 
 
@@ -76,6 +77,11 @@ def events_of_turn(session: Session, *kinds: type[E]) -> list[E]:
     """The events of these kinds since the last turn began, which is when its message was accepted."""
     [begun] = session.log.latest(TurnStarted, 1)
     return [one for one in session.log.after(begun.seq) if isinstance(one, kinds)]
+
+
+def api_times(session: Session) -> list[int]:
+    """The time with the API at the end of every turn, as the CLI counts it: over the whole conversation."""
+    return [event.raw["duration_api_ms"] for event in events(session, Message) if event.type == "result"]
 
 
 async def question(session: Session) -> str:

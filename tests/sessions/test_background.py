@@ -13,6 +13,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, modify, script, text, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .support import (
     ENDLESS,
@@ -45,7 +46,7 @@ async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(shared: Shared
     (shared.project / "go").touch()
     started = await turn_started(session, number + 1)
     assert (started.message_id, started.prompt) == ("", "")
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert session.outcome is not None
     assert session.outcome.result == "all done"
     assert (session.turns, session.background_tasks) == (number + 1, 0)
@@ -121,7 +122,7 @@ async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outco
     await turn_started(session, number + 1)
     mine = await shared.service.send(session.id, script("and this", "my answer"))
     assert (await end_of(mine)).result == "my answer"
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert session.state is State.IDLE
 
 
@@ -139,7 +140,7 @@ async def test_a_background_agent_may_ask_when_no_turn_is_running(shared: Shared
     assert (await end_of(turn)).result == "on its way"
     service.respond(session.id, await question(session), Answer(allow=True))
     assert session.state is State.RUNNING
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert (shared.project / "made").exists()
     assert session.outcome is not None
     assert (session.outcome.result, session.turns) == ("all done", number + 1)
@@ -157,7 +158,7 @@ async def test_the_question_of_a_background_agent_outlives_the_turn_that_started
     assert (await end_of(message)).result == "here I am"
     assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
     service.respond(session.id, asked, Answer(allow=True))
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert (shared.project / "made").exists()
     assert session.state is State.IDLE
 
@@ -174,6 +175,6 @@ async def test_interrupting_leaves_a_background_agent_without_its_answer(shared:
     assert session.outcome is not None
     assert session.outcome.code is OutcomeCode.INTERRUPTED
     await turn_started(session, number + 1)  # the agent hears that nobody answered, and reports back
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert not (shared.project / "made").exists()
     assert (await say(service, session, script("go on", "fine"))).result == "fine"

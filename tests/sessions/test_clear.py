@@ -20,7 +20,7 @@ async def cleared(service: Service, sandbox: Sandbox, **more: object) -> tuple[s
     session, _ = await run(service, script(SECRET, "first"), options(sandbox, **more))
     old = session.id
     outcome = await say(service, session, "/clear")
-    assert outcome.code is OutcomeCode.COMPLETED
+    assert outcome.code is OutcomeCode.COMPLETED, outcome.detail
     assert session.id != old
     assert session.id in outcome.result
     return old, session.id
@@ -89,10 +89,11 @@ async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: St
     for name in (old, session.id):
         with pytest.raises(SessionNotFound):
             await second.send(name, "mine", owner="bob")
+        assert second.state.read(lambda db: db.execute("SELECT count(*) FROM holders").fetchone()) == (2,)
         with pytest.raises(SessionBusy):
-            await second.send(name, "second writer", owner="alice")
-    await first.__aexit__()
+            session.deps.stores.leases.take(name)
     assert (await say(second, old, script("two", "second"), owner="alice")).result == "second"
+    assert second.session(session.id, owner="alice").live
 
 
 async def test_clearing_gives_no_new_budget(service: Service, sandbox: Sandbox) -> None:

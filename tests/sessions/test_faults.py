@@ -155,16 +155,35 @@ async def test_a_process_that_dies_while_idle_is_replaced(
 
 
 @pytest.mark.parametrize(
-    "ways", [{"malformed_line": True}, {"noise": True}, {"unknown_frames": True}, {"giant_line": 3 << 20}], ids=str
+    ("way", "kept"),
+    [
+        ("malformed_line", Noise),
+        ("noise", Noise),
+        ("unknown_frames", Message),
+    ],
 )
-async def test_what_cannot_be_understood_harms_nobody(
-    start_service: StartService, sandbox: Sandbox, cli: Path, ways: dict[str, Any]
+async def test_what_cannot_be_understood_harms_nobody_and_is_kept(
+    start_service: StartService, sandbox: Sandbox, cli: Path, way: str, kept: type[Noise] | type[Message]
 ) -> None:
-    service = await misbehaving(start_service, cli, ways)
+    plain = await misbehaving(start_service, cli, {})
+    before, _ = await run(plain, "hello", options(sandbox))
+    service = await misbehaving(start_service, cli, {way: True})
     session, outcome = await run(service, "hello", options(sandbox))
     assert outcome.ok
-    kinds = {one.raw.get("type") for one in events(session, Message)}
-    assert events(session, Noise) or kinds >= {"telepathy"} or "giant_line" in ways
+    assert len(events(session, kept)) > len(events(before, kept))
+    unknown = {item.raw.get("type") for item in events(session, Message)} & {"telepathy"}
+    assert unknown == ({"telepathy"} if way == "unknown_frames" else set())
+
+
+async def test_a_line_of_megabytes_is_read_whole(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+    service = await misbehaving(start_service, cli, {"giant_line": 3 << 20})
+    turn = await service.create("hello", options(sandbox))
+    with turn.session.log.subscribe() as watched:  # the log keeps only so much of it
+        assert (await end_of(turn)).ok
+        turn.session.log.close()
+        sizes = [item.size async for item in watched if isinstance(item, Message)]
+    assert max(sizes) > 3 << 20
+    assert events(turn.session, Noise) == []
 
 
 async def test_a_request_that_nobody_knows_is_refused(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
@@ -173,13 +192,18 @@ async def test_a_request_that_nobody_knows_is_refused(start_service: StartServic
     assert "read_minds is not supported" in outcome.result
 
 
-async def test_a_second_result_of_the_same_turn_is_an_echo(
+async def test_a_second_result_of_the_same_turn_ends_the_process(
     start_service: StartService, sandbox: Sandbox, cli: Path
 ) -> None:
     service = await misbehaving(start_service, cli, {"duplicate_result": True})
-    session, _ = await run(service, "hello", options(sandbox))
-    await until(session, lambda: [one.type for one in events(session, Message)].count("result") == 2)
-    assert (session.turns, session.state) == (1, State.IDLE)
+    session, first = await run(service, "hello", options(sandbox))
+    assert first.ok
+    await until(session, lambda: session.state is State.ERROR)
+    assert session.outcome is not None
+    assert session.outcome.code is OutcomeCode.PROTOCOL_VIOLATION
+    assert [one.type for one in events(session, Message)].count("result") == 1
+    assert not session.live
+    assert (await say(service, session, "again")).ok, "another process goes on with the session"
 
 
 async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:

@@ -1,8 +1,5 @@
 """A turn that could not be written to the transcript is not told as completed; the session waits until it can be."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +10,11 @@ from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.server.tools.code_reports import finished_report
 from claude_code_mcp.server.tools.paging import ResultParts
+from claude_code_mcp.server.tools.sessions import session_list
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
-from claude_code_mcp.testing.script import script
+from claude_code_mcp.testing.script import script, text
 from tests.conftest import StartService
+from tests.support.full_disk import small_disk
 
 from .support import options, parked, run, say
 
@@ -41,18 +40,8 @@ class SmallDisk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    if sys.platform != "linux" or os.geteuid() != 0:
-        pytest.skip("only root can mount a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    mounted = subprocess.run(command, capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no small disk can be mounted: {mounted.stderr.decode()}")
-    try:
+    with small_disk(tmp_path / "disk") as place:
         yield SmallDisk(place)
-    finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the_disk(
@@ -86,3 +75,25 @@ async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the
     assert "kept-answer" in sent
     assert "said-answer" in sent
     assert "lost-answer" not in sent
+
+
+async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
+    start_service: StartService, sandbox: Sandbox, disk: SmallDisk
+) -> None:
+    service = await start_service(state_dir=disk.root / "state")
+    session, outcome = await run(service, script("one", "kept"), options(sandbox))
+    assert session.not_recorded is None
+    disk.fill()
+    outcome = await say(service, session, script("two", text("lost " + "x" * 200_000)))
+    await session.saved()
+    report = finished_report(session, outcome, ResultParts(service.redaction))
+    assert report.result is not None
+    assert report.result.startswith("lost")
+    assert "cannot be recorded" in str(report.notice)
+    listed = await session_list(service, "local", None)
+    assert listed.error is not None
+    assert (listed.error.code, session.id in listed.error.message) == ("NOT_SAVED", True)
+    disk.empty()
+    await say(service, session, script("three", "kept again"))
+    await session.saved()
+    assert session.not_recorded is None

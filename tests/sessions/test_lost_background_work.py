@@ -1,6 +1,5 @@
 """A session whose CLI was killed while a command ran in the background goes on with the next message."""
 
-import asyncio
 import os
 import signal
 import sys
@@ -12,6 +11,7 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, tool
+from tests.support.waiting import until_true
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 
@@ -20,9 +20,7 @@ ENDLESS = "until [ -e never ]; do sleep 0.1; done"
 
 async def written(sandbox: Sandbox, session_id: str, words: str) -> None:
     """Waits until the CLI has written these words into its transcript."""
-    async with asyncio.timeout(40):
-        while not _in_transcript(sandbox, session_id, words):  # noqa: ASYNC110 - nobody tells of what is written
-            await asyncio.sleep(0.02)
+    await until_true(lambda: _in_transcript(sandbox, session_id, words))
 
 
 def _in_transcript(sandbox: Sandbox, session_id: str, words: str) -> bool:

@@ -1,12 +1,13 @@
 """Every way a turn can end has a code of its own, and the session goes on after it."""
 
+import itertools
 import os
 import signal
 
 import pytest
 
 from claude_code_mcp.errors import LimitReached
-from claude_code_mcp.model.events import Retrying, Stalled
+from claude_code_mcp.model.events import Retrying, Stalled, StateChanged
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
@@ -14,7 +15,22 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, end_of, event, events, options, parked, run, say, until, uses_tool
+from .support import (
+    ENDLESS,
+    PATIENCE,
+    SharedSessions,
+    end_of,
+    event,
+    events,
+    events_of_turn,
+    on_shared_loop,
+    options,
+    parked,
+    run,
+    say,
+    until,
+    uses_tool,
+)
 
 WORK = script("work", tool("Bash", command=ENDLESS))
 SCHEMA = {
@@ -31,32 +47,46 @@ async def test_a_turn_that_outlasts_the_timeout_of_the_session_or_its_own_is_end
     given = options(sandbox, allowed_tools=("Bash",), turn_timeout=0.001)
     session, outcome = await run(service, WORK, given)
     assert outcome.code is OutcomeCode.TIMEOUT, "its time was up before it had started"
-    assert (await say(service, session, script("one", "in time"), timeout=30)).result == "in time"
+    assert (await say(service, session, script("one", "in time"), timeout=PATIENCE)).result == "in time"
     outcome = await say(service, session, WORK, timeout=2)
     assert (outcome.code, session.state) == (OutcomeCode.TIMEOUT, State.ERROR)
     assert "longer" in outcome.detail
     assert session.live
     assert (await say(service, session, WORK)).code is OutcomeCode.TIMEOUT, "every turn has that of the session"
-    assert (await say(service, session, script("go on", "in time"), timeout=30)).result == "in time"
+    assert (await say(service, session, script("go on", "in time"), timeout=PATIENCE)).result == "in time"
+
+
+@on_shared_loop
+async def test_a_time_limit_belongs_to_its_call(shared: SharedSessions) -> None:
+    session = await shared.session()
+    turn = await shared.service.send(session.id, script("one", "first"), timeout=PATIENCE)
+    await end_of(turn)
+    assert turn.message.timeout == PATIENCE
+    later = await shared.service.send(session.id, script("two", "second"))
+    await end_of(later)
+    assert (later.message.timeout, session.options.turn_timeout) == (None, None)
 
 
 async def test_silence_is_reported_and_ends_with_the_next_word_and_waiting_for_an_answer_is_none(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(stall_ms=300, permission_timeout_ms=1500)
-    turn = await service.create(script("slow", text("at last", delay=1.5)), options(sandbox))
+    gate = sandbox.project / "go"
+    turn = await service.create(script("slow", text("at last", until=str(gate))), options(sandbox))
     session = turn.session
-    assert (await event(session, Stalled)).seconds >= 0.3
-    assert (session.stalled, session.state) == (True, State.RUNNING)
+    await until(session, lambda: session.stalled and session.state is State.RUNNING)
+    assert events(session, Stalled)[-1].seconds >= 0.3
+    gate.touch()
     assert (await end_of(turn)).result == "at last"
     assert not session.stalled
-    assert len(events(session, Stalled)) <= 8  # once per silence, not once per look
+    logged = [isinstance(item, Stalled) for item in session.log.after(0)]
+    assert (True, True) not in itertools.pairwise(logged), "once per silence, not once per look"
     turn = await service.send(session.id, script("ask", tool("Bash", command="touch a"), "ok"))
-    await until(session, lambda: session.state is State.WAITING)
-    seen = len(events(session, Stalled))
-    await until(session, lambda: session.state is not State.WAITING)
-    assert len(events(session, Stalled)) == seen
     assert (await end_of(turn)).ok
+    changes = events_of_turn(session, StateChanged, Stalled)
+    states = [item.state if isinstance(item, StateChanged) else None for item in changes]
+    asked = states.index(State.WAITING)
+    assert states[asked + 1] is not None, "a silence was reported while it waited"
 
 
 async def test_the_number_of_model_turns_is_limited(service: Service, sandbox: Sandbox) -> None:

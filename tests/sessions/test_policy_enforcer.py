@@ -1,12 +1,13 @@
 """The policy at work: real sessions, real tools, and nobody there to answer."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import LimitReached, PermissionDenied
+from claude_code_mcp.errors import LimitReached, PermissionDenied, SessionNotFound
 from claude_code_mcp.model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
@@ -101,6 +102,11 @@ async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand_nor_hide(
         service.respond(session.id, await question(session), Answer(allow=False))
     await end_of(turn)
     assert not (sandbox.project / "hidden").exists()
+    turn = await service.send(session.id, script("work", tool("Bash", command="ls; make all"), "done"))
+    asked = await question(session)
+    assert "it is not known that 'make' runs no other program" in str(session.questions[0].reason)
+    service.respond(session.id, asked, Answer(allow=False))
+    await end_of(turn)
 
 
 async def test_denials_hold_where_permissions_are_bypassed(start_service: StartService, sandbox: Sandbox) -> None:
@@ -110,6 +116,34 @@ async def test_denials_hold_where_permissions_are_bypassed(start_service: StartS
     await run(service, prompt, options(sandbox, permission_mode="bypassPermissions"))
     assert (sandbox.project / "kept").exists()
     assert (sandbox.project / "ran").exists()
+
+
+async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    """A session could write such a directory file by file, with a program among its settings."""
+    _make_lookalike(sandbox.project)
+    prompt = script("work", tool("Bash", command="cd lookalike"), tool("Bash", command="git status"), "done")
+    allow = (parse_rule("Bash"),)
+    limited = await start(start_service, Profile(allow=allow, deny=(parse_rule("Bash(rm *)"),)))
+    _, outcome = await run(limited, prompt, options(sandbox))
+    assert (outcome.result, outcome.permission_denials) == ("done", ())
+    assert not (sandbox.project / "ran").exists()
+    await run(await start(start_service, Profile(allow=allow)), prompt, options(sandbox))
+    assert (sandbox.project / "ran").exists()
+
+
+def _make_lookalike(project: Path) -> None:
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+    for arguments in (
+        ("init", "-q", "lookalike-origin"),
+        ("-C", "lookalike-origin", *author, "commit", "-q", "--allow-empty", "-m", "first"),
+        ("clone", "-q", "--bare", "lookalike-origin", "lookalike"),
+        ("--git-dir=lookalike", "--work-tree=.", "read-tree", "HEAD"),
+    ):
+        subprocess.run(["git", *arguments], cwd=project, check=True, capture_output=True)
+    settings = "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n"
+    (project / "lookalike" / "config").write_text(f"{settings}\tfsmonitor = touch {project}/ran; true\n")
 
 
 async def test_only_the_tools_of_the_list_are_there(
@@ -252,7 +286,7 @@ async def test_acts_are_told_with_who_and_which_session(start_service: StartServ
     await end_of(turn)
     await service.interrupt(fork.id, owner="alice")
     await service.cancel(fork.id, owner="alice")
-    with pytest.raises(Exception, match="There is no session"):
+    with pytest.raises(SessionNotFound, match="There is no session"):
         await service.send(session.id, "mine?", owner="mallory")
     assert [(act.kind, act.who, act.session_id) for act in acts.seen] == [
         (AuditKind.SESSION_CREATED, "alice", session.id),

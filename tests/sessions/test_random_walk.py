@@ -15,6 +15,7 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .support import end_of, options, run, say
 
@@ -74,7 +75,7 @@ async def test_a_random_walk_ends_in_a_session_that_works(
     walk = Walk(service, session, seed)
     await walk.go(steps)
     await asyncio.gather(*(end_of(turn) for turn in walk.sent))
-    await session.wait(30)
+    await session.wait(HANG_SECONDS)
     assert session.state in (State.IDLE, State.INTERRUPTED, State.ERROR)
     assert service.pending_questions() == []
     assert (await say(service, session, script("last", "still here"))).result == "still here"

@@ -1,20 +1,26 @@
 """What a session was created with holds after its process, its time in memory and its server are gone."""
 
 import asyncio
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled, LimitReached, PermissionDenied, SessionBusy, SessionNotFound
+from claude_code_mcp.errors import (
+    Cancelled,
+    ClaudeCodeError,
+    LimitReached,
+    PermissionDenied,
+    SessionBusy,
+    SessionNotFound,
+    StateUnavailable,
+)
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer, Scope
 from claude_code_mcp.model.states import State
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
@@ -33,15 +39,10 @@ LIMITED: dict[str, Any] = {
 }
 
 
-def record_file(sandbox: Sandbox, session_id: str) -> Path:
-    [path] = (sandbox.root / "state" / "sessions").glob(f"*/{session_id}.json")
-    return path
-
-
-def newest(path: Path) -> dict[str, Any]:
-    """The record that counts, as it is in the file."""
-    found: dict[str, Any] = json.loads(path.read_text().splitlines()[-1])
-    return found
+def rows(sandbox: Sandbox) -> list[tuple[str, str]]:
+    """The ids and contents of all records."""
+    query = "SELECT session_id, body FROM sessions"
+    return database_in(sandbox.root / "state").read(lambda db: db.execute(query).fetchall())
 
 
 async def forgotten(session: Session) -> None:
@@ -71,7 +72,7 @@ async def test_after_a_restart_a_session_is_as_it_was_created(
     first = await start_service()
     long = script("one", text("0123456789", repeat=40_000))
     session, outcome = await run(first, long, options(sandbox, **LIMITED))
-    assert record_file(sandbox, session.id).stat().st_size < 300_000
+    assert [len(body) < 300_000 for _, body in rows(sandbox)] == [True]
     second = await restarted(start_service, first)
     found = await second.find(session.id)
     assert found.options == session.options
@@ -127,16 +128,6 @@ async def test_after_its_time_in_memory_a_session_is_as_it_was_created(
     assert offered(model, session.id) == {"Read"}
 
 
-DAMAGES: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:100]),
-    "version": lambda path: path.write_text(json.dumps({**newest(path), "version": 99})),
-    "credit": lambda path: path.write_text(json.dumps({**newest(path), "spent_usd": -1})),
-    "other": lambda path: path.write_text(json.dumps({**newest(path), "session_id": "0" * 36})),
-    "deep": lambda path: path.write_text("[" * 100_000),
-}
-
-
 async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_the_policy_and_no_damaged_record(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
@@ -159,19 +150,17 @@ async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_
     assert (await say(second, session.id, script("two", "second"))).ok
     third = await restarted(start_service, second)
     assert (await third.find(session.id, owner="alice")).options.tools == ("Read",)
-    file = record_file(sandbox, session.id)
-    sound = file.read_bytes()
-    for name, damage in DAMAGES.items():
-        fourth = await start_service()
-        file.write_bytes(sound)
-        damage(file)
+    await third.__aexit__()
+    [(_, body)] = rows(sandbox)
+    update = "UPDATE sessions SET body = ?"
+    database_in(sandbox.root / "state").write(lambda db: db.execute(update, (body.replace("Read", "Bash"),)))
+    fourth = await start_service()
+    for act in (fourth.send, fourth.fork):
         with pytest.raises(PermissionDenied, match="cannot be read"):
-            await fourth.send(session.id, "hello")
-        with pytest.raises(PermissionDenied, match="cannot be read"):
-            await fourth.fork(session.id, "hello")
+            await act(session.id, "hello")
         with pytest.raises(SessionNotFound):
-            await fourth.send(session.id, "hello", owner="alice")
-        assert fourth.sessions() == [], name
+            await act(session.id, "hello", owner="alice")
+    assert fourth.sessions() == []
 
 
 async def test_a_spent_budget_stays_spent(start_service: StartService, sandbox: Sandbox) -> None:
@@ -231,22 +220,28 @@ async def test_what_another_server_spent_counts_here_too(start_service: StartSer
     await parked(there.session(session.id))
     before = there.session(session.id).spent_usd
     outcome = await say(here, session, script("three", "third"))
-    assert session.spent_usd == pytest.approx(before + outcome.usage.cost_usd)
+    assert here.session(session.id).spent_usd == pytest.approx(before + outcome.usage.cost_usd)
 
 
 async def test_a_session_that_was_refused_leaves_no_record(service: Service, sandbox: Sandbox) -> None:
-    with pytest.raises(Exception, match="delegate"):
+    with pytest.raises(ClaudeCodeError, match="delegate"):
         await service.create("hello", options(sandbox, permission_mode="delegate"))
-    assert list((sandbox.root / "state" / "sessions").glob("*/*")) == []
+    assert rows(sandbox) == []
 
 
 async def test_no_session_runs_that_cannot_be_recorded(start_service: StartService, sandbox: Sandbox) -> None:
-    (sandbox.root / "state").mkdir()
-    (sandbox.root / "state" / "sessions").touch()
     service = await start_service()
-    with pytest.raises(Exception, match="cannot be written down"):
+    service.state.write(lambda db: db.execute("DROP TABLE sessions"))
+    with pytest.raises(ClaudeCodeError, match="cannot be written down"):
         await service.create("hello", options(sandbox))
     assert service.sessions() == []
+
+
+async def test_no_service_starts_on_a_state_that_cannot_be_used(start_service: StartService, sandbox: Sandbox) -> None:
+    (sandbox.root / "state").mkdir()
+    (sandbox.root / "state" / "state.sqlite3").write_text("This is no database, whatever its name may say. " * 50)
+    with pytest.raises(StateUnavailable, match="damaged"):
+        await start_service()
 
 
 # -- allowed for the session ----------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session_library import ExportFormat
-from claude_code_mcp.store.session_marks import Mark
+from claude_code_mcp.state.session_marks import Mark
 from claude_code_mcp.store.transcript_text import Detail
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, parallel, plan, script, thinking, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .support import ENDLESS, end_of, options, parked, question, run, say, until
 from .test_open_elsewhere import open_in_claude
@@ -204,7 +205,7 @@ async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
     following = asyncio.create_task(follow())
     try:
         await asyncio.sleep(0)
-        async with open_in_claude(sandbox, environment, session.id, "--resume"), asyncio.timeout(40):
+        async with open_in_claude(sandbox, environment, session.id, "--resume"), asyncio.timeout(HANG_SECONDS):
             await found.wait()
     finally:
         following.cancel()

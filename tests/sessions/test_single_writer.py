@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from claude_code_mcp.errors import SessionBusy
 from claude_code_mcp.model.events import ProcessChanged
+from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import script
+from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import end_of, events, options, parked, run, say
+from .support import ENDLESS, end_of, events, options, parked, question, run, say, until, uses_tool
 
 OTHER_SERVER = """
 import asyncio, json, os, sys
@@ -34,10 +34,6 @@ async def serve(state, cwd, prompt):
             await turn.outcome()
         print(json.dumps([turn.session.id for turn in turns]), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        turns[0].session.evict()
-        await turns[0].session.closed()
-        print(json.dumps("parked"), flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(serve(*sys.argv[1:]))
 """
@@ -45,7 +41,7 @@ asyncio.run(serve(*sys.argv[1:]))
 
 @contextmanager
 def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A server in a process of its own, with two sessions; the line that it is sent makes it park the first."""
+    """A server in a process of its own, that has two sessions at rest and tells their ids."""
     arguments = [sys.executable, "-c", OTHER_SERVER, str(sandbox.root / "state"), str(sandbox.project)]
     source = str(Path(__file__).parents[2] / "src")
     server = subprocess.Popen(
@@ -60,44 +56,74 @@ def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["s
         server.kill()
 
 
-def step(server: "subprocess.Popen[str]") -> Any:
-    assert server.stdin is not None
-    server.stdin.write("\n")
-    server.stdin.flush()
-    return heard(server)
-
-
-def heard(server: "subprocess.Popen[str]") -> Any:
+def ids_from(server: "subprocess.Popen[str]") -> list[str]:
     assert server.stdout is not None
-    return json.loads(server.stdout.readline())
+    return list(json.loads(server.stdout.readline()))
 
 
-async def test_a_session_live_in_another_server_is_busy_until_it_is_parked_or_the_server_killed(
+async def test_a_server_gives_a_session_at_rest_to_another_and_has_none_any_more_when_it_is_killed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     with another_server(sandbox, environment) as server:
-        parked, killed = await asyncio.to_thread(heard, server)
-        for session_id in (parked, killed):
-            with pytest.raises(SessionBusy):
-                await service.send(session_id, "hello")
-        assert service.sessions() == []
-        assert await asyncio.to_thread(step, server) == "parked"
-        assert (await say(service, parked, script("two", "second"))).result == "second"
-        with pytest.raises(SessionBusy):
-            await service.send(killed, "hello")
+        given, left = await asyncio.to_thread(ids_from, server)
+        assert (await say(service, given, script("two", "second"))).result == "second"
         server.kill()
         await asyncio.to_thread(server.wait)
-        assert (await say(service, killed, script("two", "second"))).result == "second"
+        assert (await say(service, left, script("two", "second"))).result == "second"
 
 
-async def test_a_busy_session_costs_nobody_a_slot(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    session, first = await run(here, script("one", "first"), options(sandbox))
+    await parked(session)
+    second = await say(there, session.id, script("two", "second"))
+    assert (first.result, second.result) == ("first", "second")
+    assert here.session(session.id).outcome is first
+    await here.catalogue()
+    assert here.sessions() == [], "what was in memory is out of date"
+    found = await here.find(session.id)
+    assert found.outcome is not None
+    assert (found.outcome.result, found.usage.cost_usd) == ("second", there.session(session.id).usage.cost_usd)
+    assert (await say(here, session.id, script("three", "third"))).result == "third"
+    again = (await there.find(session.id)).outcome
+    assert again is not None
+    assert again.result == "third"
+
+
+async def test_a_question_that_is_open_in_another_server_is_named_with_its_place(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    here, there = await start_service(), await start_service()
+    asked = await there.create(script("ask", tool("Bash", command="touch asked"), "done"), options(sandbox))
+    question_id = await question(asked.session)
+    seen = await here.find(asked.session.id)
+    assert seen.runs_elsewhere
+    stores = seen.deps.stores
+    await here.neighbours.wait_for_rest(seen.id, stores.recorder.records, stores.leases, 60)
+    report = await here.neighbours.report(seen.id)
+    assert f"process id {os.getpid()}" in report
+    assert "touch asked" in report
+    there.respond(asked.session.id, question_id, Answer(allow=False))
+    await end_of(asked)
+    assert not (await here.find(asked.session.id)).runs_elsewhere
+
+
+async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_costs_nobody_a_slot(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
     """The refusal comes before another session would be parked to make room."""
     first, second = await start_service(), await start_service(max_sessions=1)
-    taken, _ = await run(first, script("one", "first"), options(sandbox))
+    allowed = options(sandbox, allowed_tools=("Bash",))
+    taken = (await first.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
+    await until(taken, lambda: uses_tool(taken))
     mine, _ = await run(second, script("two", "second"), options(sandbox))
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
         await second.send(taken.id, "hello")
     assert mine.live
+    assert second.sessions() == [mine]
+    assert taken.busy, "nothing was done to it"
 
 
 async def test_messages_at_once_start_one_process_in_memory_and_from_disk(

@@ -22,6 +22,7 @@ from claude_code_mcp.sessions.spares import Spare
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.waiting import until_true
 
 from .support import PATIENCE, options, run, say
 
@@ -55,13 +56,6 @@ def transcripts(sandbox: Sandbox) -> set[str]:
 
 def registered(sandbox: Sandbox) -> set[int]:
     return {int(path.name.split(".")[0]) for path in (sandbox.home / ".claude" / "sessions").iterdir()}
-
-
-async def until_true(reached: Callable[[], bool]) -> None:
-    """Waits for something that nothing reports."""
-    async with asyncio.timeout(PATIENCE):
-        while not reached():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 async def gone(pid: int | None) -> None:

@@ -10,7 +10,8 @@ from claude_code_mcp.errors import InvalidArgument, LimitReached
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
-from claude_code_mcp.store.session_records import SessionRecords
+from claude_code_mcp.state.session_records import SessionRecords
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
@@ -19,7 +20,7 @@ from .support import ENDLESS, PATIENCE, SharedSessions, end_of, on_shared_loop, 
 
 
 def records_in(sandbox: Sandbox) -> SessionRecords:
-    return SessionRecords(sandbox.root / "state", str(sandbox.home / ".claude"))
+    return SessionRecords(database_in(sandbox.root / "state"), str(sandbox.home / ".claude"))
 
 
 @on_shared_loop

@@ -12,6 +12,7 @@ from claude_code_mcp.model.states import State
 from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.messages import WhenBusy
 from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 
@@ -56,7 +57,9 @@ async def test_messages_sent_while_the_process_starts_are_not_lost(service: Serv
     assert not session.evictable
     assert (await say(service, session, script("say", "two"))).result == "two"
     assert list(sandbox.home.glob(".claude/projects/*/*.jsonl")) == []
-    assert list((sandbox.root / "state" / "sessions").glob("*/*")) == [], "nor has it a record"
+    query = "SELECT session_id FROM sessions"
+    records = database_in(sandbox.root / "state").read(lambda db: db.execute(query).fetchall())
+    assert records == [], "nor has it a record"
     session.evict()
     with pytest.raises(SessionNotFound, match="not persisted"):
         await service.send(session.id, "three")
@@ -105,9 +108,11 @@ async def test_a_message_that_comes_too_late_becomes_a_turn_of_its_own(shared: S
     """The model gives its last answer while the message is on its way: nothing is left that it could join."""
     session = await shared.session()
     turns = session.turns
-    first = await shared.service.send(session.id, script("slow", text("first done", chunks=5, interval=0.1)))
+    slow = script("slow", text("first done", chunks=5, until=str(shared.project / "go")))
+    first = await shared.service.send(session.id, slow)
     await until(session, lambda: streams(session))
     second = await shared.service.send(session.id, script("late", "second done"))
+    (shared.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     assert session.turns == turns + 2
 

@@ -15,7 +15,7 @@ from claude_code_mcp.model.worktree import Worktree
 from claude_code_mcp.policy.policy import Policy, Profile
 from claude_code_mcp.sessions.worktree_changes import Unsaved, WorktreeChanges
 from claude_code_mcp.sessions.worktrees import make, remove_unused
-from claude_code_mcp.store.session_records import LOCAL
+from claude_code_mcp.state.session_records import LOCAL
 
 from .worktree_support import enforcer, git, home, repository
 
@@ -111,7 +111,7 @@ async def test_without_a_repository_or_a_commit_there_is_none(tmp_path: Path, ma
 
 async def test_the_policy_must_let_the_caller_change_the_whole_repository(repo: Path, made: Make) -> None:
     inside = Policy(default=Profile(roots=(str(repo / "sub"),)))
-    with pytest.raises(PermissionDenied, match="may not change the repository"):
+    with pytest.raises(PermissionDenied, match="you may change as a whole"):
         await made(repo / "sub", inside)
     reader = Policy(default=Profile(tools=("Read",)))
     with pytest.raises(PermissionDenied, match="may not change the repository"):

@@ -7,7 +7,8 @@ from pathlib import Path
 from claude_code_mcp.policy.policy import Policy
 from claude_code_mcp.sessions.homes import Home
 from claude_code_mcp.sessions.policy_enforcer import PolicyEnforcer
-from claude_code_mcp.store.spending import Spending
+from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.state_directory import database_in
 
 IDENTITY = {
     "GIT_AUTHOR_NAME": "Test",
@@ -45,4 +46,4 @@ def home(tmp_path: Path) -> Home:
 
 
 def enforcer(tmp_path: Path, policy: Policy | None = None) -> PolicyEnforcer:
-    return PolicyEnforcer(policy or Policy(), str(tmp_path), Spending(tmp_path / "state"))
+    return PolicyEnforcer(policy or Policy(), str(tmp_path), Spending(database_in(tmp_path / "state")))

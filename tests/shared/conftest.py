@@ -23,10 +23,3 @@ def packages() -> Packages:
 def shared(sandbox: Sandbox, environment: dict[str, str]) -> Iterator[SharedPlace]:
     with shared_place(sandbox, environment) as place:
         yield place
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A server is started several times in some of them."""
-    for item in items:
-        if __package__ in item.nodeid.replace("/", "."):
-            item.add_marker(pytest.mark.timeout(300))

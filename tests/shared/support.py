@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,11 @@ from claude_code_mcp.shared import place
 from claude_code_mcp.testing import Sandbox
 from tests.greeting.client import INITIALIZED, Client, Message, initialize, request
 from tests.support import warm_commands
+from tests.support.waiting import until
 
 SCRIPT = str(Path(sys.executable).parent / "claude-code-mcp")
-PATIENCE = 90.0
-"""Seconds after which something that must happen counts as not happening, on however busy a machine."""
+NO_SPARES = {"CLAUDE_CODE_MCP_SPARE_PROCESSES": "0"}
+"""A session more for every one that a test makes, which nobody uses; tests/sessions/test_spares.py is about them."""
 
 
 class SharedPlace:
@@ -29,13 +29,20 @@ class SharedPlace:
     def __init__(self, sandbox: Sandbox, environment: Mapping[str, str], runtime: Path) -> None:
         self.sandbox = sandbox
         self.runtime = runtime
-        self.environment = {**environment, place.RUNTIME_DIR: str(runtime), "LOG_LEVEL": "info"}
+        self.environment = {**environment, **NO_SPARES, place.RUNTIME_DIR: str(runtime), "LOG_LEVEL": "info"}
 
     def client(self, *arguments: str, **variables: str) -> Client:
+        """A client that has not said anything yet; it and the server that it may start need not load."""
+        environment = {**self.environment, **variables, warm_commands.WARM_SERVERS: "1"}
+        return Client(environment, "--shared", *arguments, warm=True)
+
+    def real_client(self, *arguments: str, **variables: str) -> Client:
+        """The same for a test of the start: the program itself, which starts the server as it does for everybody."""
         return Client({**self.environment, **variables}, "--shared", *arguments)
 
     def command(self, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        return warm_commands.run(arguments, {**self.environment, **variables}, self.sandbox.project)
+        environment = {**self.environment, **variables, warm_commands.WARM_SERVERS: "1"}
+        return warm_commands.run(arguments, environment, self.sandbox.project)
 
     def status(self, **variables: str) -> list[dict[str, Any]]:
         told: list[dict[str, Any]] = json.loads(self.command("shared", "status", "--json", **variables).stdout)
@@ -70,14 +77,6 @@ def _runs(pid: int) -> bool:
         return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
-
-
-def until(reached: Callable[[], bool]) -> None:
-    """Waits for what another process does, and nobody tells."""
-    deadline = time.monotonic() + PATIENCE
-    while not reached():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 @contextmanager

@@ -79,9 +79,35 @@ def test_a_runtime_directory_that_others_can_write_to_is_passed_over(tmp_path: P
     public.chmod(0o1777)
     environment = {"XDG_RUNTIME_DIR": str(public), "XDG_STATE_HOME": str(state)}
     assert place.runtime_directory(environment) == str(state / "claude-code-mcp" / "run")
+    (state / "claude-code-mcp" / "run").chmod(0o755)
+    with pytest.raises(place.NoPlace, match="others can write"):
+        place.runtime_directory(environment)
     public.chmod(0o700)
     assert place.runtime_directory(environment) == str(public / "claude-code-mcp")
     assert (public / "claude-code-mcp").stat().st_mode & 0o777 == 0o700
+
+
+def test_clients_that_hand_on_few_variables_find_the_same_server(tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    few = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")}
+    many = {**few, "XDG_RUNTIME_DIR": str(runtime), "TERM": "xterm"}
+    assert place.find_place([], few)[0].socket == place.find_place([], many)[0].socket
+
+
+def test_a_server_that_runs_where_an_earlier_version_put_it_is_still_found(tmp_path: Path) -> None:
+    runtime = tmp_path / "runtime"
+    (runtime / "claude-code-mcp").mkdir(parents=True, mode=0o700)
+    runtime.chmod(0o700)
+    environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_RUNTIME_DIR": str(runtime)}
+    usual, _ = place.find_place([], environment)
+    earlier = place.Place(str(runtime / "claude-code-mcp"), usual.name)
+    lock = place.take_lock(earlier)
+    assert lock is not None
+    assert place.find_place([], environment)[0].socket == earlier.socket
+    assert earlier.socket in [found.socket for found in place.places(environment)]
+    os.close(lock)
+    assert place.find_place([], environment)[0].socket == usual.socket
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
@@ -162,3 +188,10 @@ def test_a_command_that_finds_no_server_says_so(tmp_path: Path) -> None:
     directory.mkdir(mode=0o700)
     with pytest.raises(NotRunning, match="no shared server runs"):
         join({place.RUNTIME_DIR: str(directory)})
+
+
+def test_two_builds_of_one_version_are_told_apart() -> None:
+    assert hello.is_newer("1.0.0+1790000001", "1.0.0+1790000000")
+    assert not hello.is_newer("1.0.0+1790000001", "1.0.1+1790000000")
+    assert hello.is_newer(hello.BUILD, "0.0.1+9999999999")
+    assert hello.BUILD.partition("+")[2].isdigit()

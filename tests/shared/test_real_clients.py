@@ -1,4 +1,5 @@
-"""Real clients through `--shared`: the Python and the TypeScript SDK, the Inspector, and Claude Code itself."""
+"""Real clients through `--shared`: Claude Code itself, and for `make soak` both SDKs and the Inspector. That a
+conversation goes on with the next server is shown to the last line in test_shared_server.py, for any client."""
 
 from dataclasses import dataclass
 
@@ -32,7 +33,8 @@ class Work:
         return {"prompt": prompt, "workingDirectory": str(self.sandbox.project), "waitSeconds": 50}
 
 
-@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "auto"])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_python_sdk_goes_on_after_the_server_is_killed(
     shared: SharedPlace, sandbox: Sandbox, mode: str
 ) -> None:
@@ -49,9 +51,8 @@ async def test_the_python_sdk_goes_on_after_the_server_is_killed(
         assert again.structured_content["result"] == "Two."
 
 
-@pytest.mark.parametrize(
-    "kind", [Kind("v1", "legacy"), pytest.param(Kind("v2", "modern"), marks=pytest.mark.soak)], ids=str
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", [Kind("v1", "legacy"), Kind("v2", "modern")], ids=str)
 def test_the_typescript_sdk_goes_on_after_the_server_is_killed(
     packages: Packages, shared: SharedPlace, sandbox: Sandbox, kind: Kind
 ) -> None:
@@ -67,6 +68,7 @@ def test_the_typescript_sdk_goes_on_after_the_server_is_killed(
         assert len(client.asked) == 1
 
 
+@pytest.mark.soak
 def test_the_inspector_finds_its_session_again_with_the_next_connection(
     packages: Packages, shared: SharedPlace, sandbox: Sandbox
 ) -> None:

@@ -1,5 +1,6 @@
 """An older server hands over to a newer version when nothing is at work, and no client is lost by it."""
 
+import os
 import re
 import shutil
 import sys
@@ -10,8 +11,9 @@ from claude_code_mcp import __version__
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.greeting.client import Client
+from tests.support.waiting import until
 
-from .support import SharedPlace, call, opened, until
+from .support import SharedPlace, call, opened
 
 OLD = "0.0.1"
 
@@ -19,7 +21,7 @@ OLD = "0.0.1"
 def old_installation(root: Path) -> Path:
     """A copy of this package that says of itself that it is older."""
     package = root / "old" / "claude_code_mcp"
-    shutil.copytree(Path(claude_code_mcp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(claude_code_mcp.__file__).parent, package)
     init = package / "__init__.py"
     text, changed = re.subn(r'__version__ = "[^"]+"', f'__version__ = "{OLD}"', init.read_text())
     assert changed == 1
@@ -47,9 +49,25 @@ def test_an_older_server_hands_over_when_nothing_is_at_work(shared: SharedPlace,
             [server] = shared.status()
             assert (server["version"], server["handover"], len(server["clients"])) == (OLD, __version__, 2)
             gate.touch()
+            done = call(new, 2, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
+            assert done["status"] == "completed"
             until(lambda: [server["version"] for server in shared.status()] == [__version__])
             for client in (old, new):
-                done = call(client, 2, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
+                done = call(client, 3, "claude_get_status", sessionId=made["sessionId"], waitSeconds=50)
                 assert (done["status"], done["result"]) == ("completed", "Done.")
             until(lambda: len(shared.status()[0]["clients"]) == 2)
+            assert [server["version"] for server in shared.status()] == [__version__]
+
+
+def test_an_earlier_build_of_the_same_version_hands_over_too(shared: SharedPlace, sandbox: Sandbox) -> None:
+    package = sandbox.root / "earlier" / "claude_code_mcp"
+    shutil.copytree(Path(claude_code_mcp.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in package.glob("*.py"):
+        os.utime(file, (1.7e9, 1.7e9))
+    command = (sys.executable, "-m", "claude_code_mcp")
+    environment = {**shared.environment, "PYTHONPATH": str(package.parent)}
+    with opened(Client(environment, "--shared", command=command)):
+        [earlier] = shared.status()
+        with opened(shared.client()):
+            until(lambda: [server["pid"] for server in shared.status()] not in ([], [earlier["pid"]]))
             assert [server["version"] for server in shared.status()] == [__version__]

@@ -24,6 +24,7 @@ from claude_code_mcp.model.events import (
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution
 from claude_code_mcp.store.event_log import EventLog, Subscription
+from tests.support.waiting import HANG_SECONDS
 
 ROOMY = 1 << 30
 
@@ -305,7 +306,7 @@ async def test_a_subscriber_gets_what_comes_next() -> None:
         await asyncio.sleep(0)
         assert not waiting.done()
         log.append(Output("new"))
-        event = await asyncio.wait_for(waiting, 30)
+        event = await asyncio.wait_for(waiting, HANG_SECONDS)
     assert isinstance(event, Output)
     assert event.line == "new"
 
@@ -375,7 +376,7 @@ async def test_a_waiting_reader_is_woken_by_the_end() -> None:
     reading = asyncio.ensure_future(read(log.subscribe()))
     await asyncio.sleep(0)
     log.close()
-    assert await asyncio.wait_for(reading, 30) == []
+    assert await asyncio.wait_for(reading, HANG_SECONDS) == []
 
 
 async def test_subscribing_to_a_closed_log_gives_the_replay_and_ends() -> None:

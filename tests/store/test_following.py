@@ -1,7 +1,6 @@
 """Who follows a file is woken when it changes, not more than twice a second, by the kernel or by a library."""
 
 import asyncio
-import itertools
 import os
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.store.following import INTERVAL, FileFollower, KernelReports, LibraryReports
+from tests.support.clock import stopped_clock
+from tests.support.waiting import HANG_SECONDS
 
 kernel = pytest.param(KernelReports, marks=pytest.mark.skipif(sys.platform != "linux", reason="inotify"))
 
@@ -23,7 +24,11 @@ def append(path: Path) -> None:
 async def test_a_change_wakes_who_follows_the_file_and_nobody_else(tmp_path: Path, reports: Any) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     follower = FileFollower(reports)
-    async with follower.follow(str(mine)) as following, follower.follow(str(other)) as elsewhere, asyncio.timeout(40):
+    async with (
+        follower.follow(str(mine)) as following,
+        follower.follow(str(other)) as elsewhere,
+        asyncio.timeout(HANG_SECONDS),
+    ):
         if reports is LibraryReports:  # it looks once when it has begun to watch
             await following.changed()
             await elsewhere.changed()
@@ -39,19 +44,26 @@ async def test_a_change_wakes_who_follows_the_file_and_nobody_else(tmp_path: Pat
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 async def test_many_changes_are_one_update_and_none_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    loop = asyncio.get_running_loop()
-    times = []
-    async with FileFollower().follow(str(path)) as following, asyncio.timeout(40):
-        for _ in range(3):
-            for _ in range(1000):
-                append(path)
+    async with FileFollower().follow(str(path)) as following:
+        with stopped_clock() as clock:
+            append(path)
             await following.changed()
-            times.append(loop.time())
-    assert all(later - earlier >= INTERVAL * 0.99 for earlier, later in itertools.pairwise(times))
+            for _ in range(3):
+                for _ in range(1000):
+                    append(path)
+                update = asyncio.create_task(following.changed())
+                await clock.advance(INTERVAL * 0.99)
+                assert not update.done()
+                await clock.advance(INTERVAL * 0.01)
+                await update
+            nothing_more = asyncio.create_task(following.changed())
+            await clock.advance(10 * INTERVAL)
+            assert not nothing_more.done()
+            nothing_more.cancel()
 
 
 async def test_where_a_directory_cannot_be_watched_the_follower_looks_for_itself(tmp_path: Path) -> None:
-    async with FileFollower().follow(str(tmp_path / "gone" / "file")) as following, asyncio.timeout(40):
+    async with FileFollower().follow(str(tmp_path / "gone" / "file")) as following, asyncio.timeout(HANG_SECONDS):
         assert following.blind
         await following.changed()
 

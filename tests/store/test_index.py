@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.state.leases import directory_name
 from claude_code_mcp.store import catalogue as catalogue_module
 from claude_code_mcp.store.catalogue import Catalogue
-from claude_code_mcp.store.session_records import shared_name
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, user
@@ -28,7 +28,7 @@ def kept(disk: Disk) -> Catalogue:
 
 
 def index_file(disk: Disk) -> Path:
-    return disk.config.parent / "state" / "index" / f"{shared_name(str(disk.config))}.sqlite3"
+    return disk.config.parent / "state" / "index" / f"{directory_name(str(disk.config))}.sqlite3"
 
 
 class Readings:

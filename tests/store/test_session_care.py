@@ -2,16 +2,17 @@
 
 import json
 import multiprocessing
-import os
 import uuid
 from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.errors import ClaudeCodeError, SessionNotFound
+from claude_code_mcp.errors import SessionNotFound
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.session_marks import Mark, Marks
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.store.session_care import SessionFiles
-from claude_code_mcp.store.session_marks import Mark, Marks
+from claude_code_mcp.store.transcripts import ProjectFolders
 
 from .catalogue_disk import Disk, ids, lines, typed, user
 
@@ -23,7 +24,7 @@ def disk(tmp_path: Path) -> Disk:
 
 @pytest.fixture
 def files(disk: Disk) -> SessionFiles:
-    return SessionFiles(str(disk.config))
+    return SessionFiles(str(disk.config), ProjectFolders.below(str(disk.config)))
 
 
 def kept(disk: Disk) -> Catalogue:
@@ -127,8 +128,8 @@ def test_a_deleted_session_that_the_history_names_is_not_listed(disk: Disk) -> N
     assert catalogue.find(session_id) is None
 
 
-def _mark_many(state: str, config: str, numbers: list[int]) -> None:
-    marks = Marks(Path(state), config)
+def _mark_many(state: str, numbers: list[int]) -> None:
+    marks = Marks(Database(Path(state)))
     for number in numbers:
         marks.set(str(uuid.UUID(int=number)), Mark.PINNED, True)
 
@@ -136,22 +137,18 @@ def _mark_many(state: str, config: str, numbers: list[int]) -> None:
 def test_marks_of_several_processes_do_not_overwrite_each_other(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     jobs = [[*range(start, start + 15)] for start in (0, 100, 200)]
-    running = [context.Process(target=_mark_many, args=(str(tmp_path), "config", job)) for job in jobs]
+    running = [context.Process(target=_mark_many, args=(str(tmp_path), job)) for job in jobs]
     for process in running:
         process.start()
     for process in running:
         process.join()
-    assert len(Marks(tmp_path, "config").read().pinned) == 45
+    assert len(Marks(Database(tmp_path)).read().pinned) == 45
 
 
-def test_marks_that_cannot_be_read_are_none_and_are_not_overwritten(tmp_path: Path) -> None:
-    marks = Marks(tmp_path, "config")
-    session_id = str(uuid.uuid4())
-    marks.set(session_id, Mark.PINNED, True)
-    (path,) = (tmp_path / "marks").glob("*.json")
-    path.write_text("{half a f")
-    assert marks.read().pinned == frozenset()
-    with pytest.raises(ClaudeCodeError):
-        marks.set(session_id, Mark.ARCHIVED, True)
-    assert path.read_text() == "{half a f"
-    assert os.stat(path).st_mode & 0o077 == 0
+def test_marks_that_cannot_be_read_are_an_error_and_not_none(tmp_path: Path) -> None:
+    database = Database(tmp_path)
+    marks = Marks(database)
+    marks.set(str(uuid.uuid4()), Mark.PINNED, True)
+    database.close()
+    with pytest.raises(OSError, match="closed"):
+        marks.read()

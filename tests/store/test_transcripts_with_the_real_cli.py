@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.claude.executable import find_executable
-from claude_code_mcp.store.transcripts import Transcripts
+from claude_code_mcp.store.transcripts import ProjectFolders, Transcripts
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text
 
@@ -41,7 +41,7 @@ def cli(environment: dict[str, str]) -> Cli:
 
 @pytest.fixture
 def transcripts(sandbox: Sandbox) -> Transcripts:
-    return Transcripts(str(sandbox.home / ".claude"))
+    return Transcripts(ProjectFolders.below(str(sandbox.home / ".claude")))
 
 
 async def test_a_session_is_found_with_its_directory_and_costs_across_resumes_and_forks(

@@ -2,9 +2,14 @@
 
 A command that is run to its end costs mostly imports. Here a helper process imports once and then forks for every
 command: the child gets the arguments, environment, directory and pipes that it would have in a shell, runs the entry
-point and exits as usual. Tests of the start itself, of terminals and of signals start the real program instead.
+point, and ends with its exit code, without taking apart everything that is imported. Tests of the start itself, of
+terminals and of signals start the real program instead.
+
+A command whose environment has WARM_SERVERS starts a shared server, if it has to, in the same way, and there is a
+`program` for clients that start one: see `warm_python.py`.
 """
 
+import atexit
 import contextlib
 import functools
 import gc
@@ -21,12 +26,20 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, NoReturn
+
+from tests.support.waiting import HANG_SECONDS
 
 LAZY = ("httpx2", "keyring", "mcp.client.sse", "prompt_toolkit", "uvicorn", "websockets.asyncio.client")
 """Packages that commands import when they need them."""
-PATIENCE = 90.0
-"""Seconds after which a command counts as one that does not end."""
+PATIENCE = HANG_SECONDS
+WARM_SERVERS = "TEST_WARM_SERVERS"
+"""The variable that makes a command fork the shared server that it starts; the command itself never sees it."""
+HELD = "TEST_LOADING_IS_HELD"
+"""The variable with a FIFO: a server on stdio is loaded when a byte can be read from it, and greets until then."""
+_ENCODING = "PYTHONIOENCODING"
+_NOT_READ_AT_START = ("PYTHON_KEYRING_BACKEND", _ENCODING)
+"""Read later, or easily done after the start."""
 _LENGTH = 8
 
 
@@ -35,12 +48,34 @@ def run(
 ) -> "subprocess.CompletedProcess[str]":
     """`claude-code-mcp` with these arguments and `text` on its standard input, to its end; started anew where the
     environment has variables that Python itself reads when it starts."""
-    read_at_start = [name for name in environment if name.startswith("PYTHON") and name != "PYTHON_KEYRING_BACKEND"]
+    read_at_start = [name for name in environment if name.startswith("PYTHON") and name not in _NOT_READ_AT_START]
     if os.name == "posix" and not read_at_start:
         return helper().run(arguments, environment, cwd, text)
     command = [sys.executable, "-m", "claude_code_mcp", *arguments]
     given = {"env": environment, "cwd": cwd, "input": text, "timeout": PATIENCE}
     return subprocess.run(command, capture_output=True, text=True, check=False, **given)  # type: ignore[call-overload,no-any-return]
+
+
+def serve(
+    arguments: Sequence[str], environment: Mapping[str, str], cwd: Path
+) -> "tuple[WarmProcess | subprocess.Popen[bytes], IO[str]]":
+    """`claude-code-mcp` as a server that reads and writes nothing but sockets, and what it says on standard error."""
+    ours, theirs = os.pipe()
+    process: WarmProcess | subprocess.Popen[bytes]
+    with open(os.devnull, "r+b") as nothing:
+        if os.name == "posix":
+            streams = (nothing.fileno(), nothing.fileno(), theirs)
+            process = helper().start(arguments, environment, cwd, streams)
+        else:
+            command = [sys.executable, "-m", "claude_code_mcp", *arguments]
+            process = subprocess.Popen(command, env=environment, cwd=cwd, stdin=nothing, stdout=nothing, stderr=theirs)
+    os.close(theirs)
+    return process, os.fdopen(ours, encoding="utf-8")
+
+
+def program() -> str:
+    """The path of `claude-code-mcp` for a client that starts it."""
+    return helper().program if os.name == "posix" else str(Path(sys.executable).parent / "claude-code-mcp")
 
 
 @functools.cache
@@ -56,23 +91,18 @@ def close() -> None:
         helper.cache_clear()
 
 
-def command() -> list[str]:
-    """What to start in place of `claude-code-mcp`, where somebody else starts it: with these words and its arguments, a
-    program that has the helper run it. Its process id is not that of the command."""
-    if os.name != "posix":
-        return [sys.executable, "-m", "claude_code_mcp"]
-    return [sys.executable, "-I", "-S", str(Path(__file__).with_name("attach.py")), helper().address]
-
-
 class WarmCommands:
     """The helper process; it ends with `close`, or with the process that has made it."""
 
     def __init__(self) -> None:
         self._directory = tempfile.TemporaryDirectory(prefix="warm-")
-        self.address = str(Path(self._directory.name) / "socket")
+        self._address = str(Path(self._directory.name) / "socket")
         listener = socket.socket(socket.AF_UNIX)
-        listener.bind(self.address)
+        listener.bind(self._address)
         listener.listen(64)
+        self._python = self._stand_in("python", "interpreter")
+        self.program = str(self._stand_in("claude-code-mcp", "program"))
+        """An executable for clients that start the program themselves."""
         kept = ("PATH", "LANG", "LC_ALL", "TEST_RUN_OF_THIS_SUITE")
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(listener.fileno())],
@@ -85,6 +115,15 @@ class WarmCommands:
         )
         listener.close()
 
+    def _stand_in(self, name: str, function: str) -> Path:
+        """An executable that runs a function of `warm_python`."""
+        path = Path(self._directory.name) / name
+        start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import warm_python"
+        run = f"warm_python.{function}({self._address!r}, {sys.executable!r})"
+        path.write_text(f"#!{sys.executable} -IS\n{start}\n{run}\n", encoding="utf-8")
+        path.chmod(0o755)
+        return path
+
     def close(self) -> None:
         self._process.communicate()
         self._directory.cleanup()
@@ -96,7 +135,9 @@ class WarmCommands:
         process = self.open(arguments, environment, cwd)
         try:
             output, errors = process.communicate(text.encode())
-            return subprocess.CompletedProcess(list(arguments), process.wait(), output.decode(), errors.decode())
+            encoding = environment.get(_ENCODING, "utf-8")
+            said, complained = output.decode(encoding), errors.decode(encoding)
+            return subprocess.CompletedProcess(list(arguments), process.wait(), said, complained)
         finally:
             process.kill()
 
@@ -121,11 +162,13 @@ class WarmCommands:
     ) -> "WarmProcess":
         """The command, running on these descriptors, of which the caller closes its own copies; with `terminal`, they
         are one that becomes the command's own."""
-        request = json.dumps([list(arguments), dict(environment), str(cwd or Path.cwd()), terminal]).encode()
+        request = {"arguments": list(arguments), "environment": dict(environment), "directory": str(cwd or Path.cwd())}
+        interpreter = str(self._python) if WARM_SERVERS in environment else sys.executable
+        body = json.dumps({**request, "terminal": terminal, "interpreter": interpreter}).encode()
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(self.address)
-        socket.send_fds(connection, [len(request).to_bytes(_LENGTH, "big")], streams)
-        connection.sendall(request)
+        connection.connect(self._address)
+        socket.send_fds(connection, [len(body).to_bytes(_LENGTH, "big")], streams)
+        connection.sendall(body)
         return WarmProcess(connection)
 
 
@@ -162,8 +205,9 @@ class WarmProcess:
         assert self.stdout is not None
         assert self.stderr is not None
         reading = [_Reader(self.stdout), _Reader(self.stderr)]
-        with contextlib.suppress(BrokenPipeError), self.stdin:  # it need not read all of it
-            self.stdin.write(data)
+        if not self.stdin.closed:
+            with contextlib.suppress(BrokenPipeError), self.stdin:  # it need not read all of it
+                self.stdin.write(data)
         output, errors = (reader.everything() for reader in reading)
         self.wait(timeout)
         return output, errors
@@ -175,6 +219,9 @@ class WarmProcess:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """Nothing of it is left afterwards."""
@@ -229,7 +276,8 @@ def _next_command(listener: socket.socket) -> list[str] | None:
                 return _take_over(connection)
             connection.sendall(command.to_bytes(_LENGTH, "big", signed=True))
             code = os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])
-            connection.sendall(code.to_bytes(_LENGTH, "big", signed=True))
+            with contextlib.suppress(ConnectionError):  # nobody waits for a server
+                connection.sendall(code.to_bytes(_LENGTH, "big", signed=True))
             os._exit(0)
         connection.close()
 
@@ -243,27 +291,63 @@ def _reaped() -> bool:
 
 def _take_over(connection: socket.socket) -> list[str]:
     """Makes this process what a shell would have started; the value is its arguments."""
-    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 3)
+    head, descriptors, _, _ = socket.recv_fds(connection, _LENGTH, 5)
     body = b""
     while len(body) < int.from_bytes(head, "big"):
         body += connection.recv(1 << 16)
     connection.close()
-    arguments, environment, directory, terminal = json.loads(body)
-    for number, descriptor in enumerate(descriptors):
+    request = json.loads(body)
+    environment: dict[str, str] = request["environment"]
+    for number, descriptor in enumerate(_out_of_the_way(descriptors)):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    if terminal:
+    if request["terminal"]:
         import fcntl  # noqa: PLC0415 - this module is imported where there are none, too
         import termios  # noqa: PLC0415
 
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # as Python does it on a terminal
+    elif len(descriptors) > 3:
+        os.setsid()  # a server that is nobody's child
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background
+    environment.pop(WARM_SERVERS, None)
+    if fifo := environment.pop(HELD, None):
+        _hold_loading(fifo)
+    for stream in (sys.stdin, sys.stdout, sys.stderr) if _ENCODING in environment else ():
+        stream.reconfigure(encoding=environment[_ENCODING])  # type: ignore[union-attr]
+    sys.executable = request["interpreter"]
     os.environ.clear()
     os.environ.update(environment)
-    os.chdir(directory)
-    return list(arguments)
+    os.chdir(request["directory"])
+    return list(request["arguments"])
+
+
+def _hold_loading(fifo: str) -> None:
+    from claude_code_mcp import cli  # noqa: PLC0415 - the tests themselves do not need it
+
+    load = cli._load
+
+    @functools.cache
+    def held() -> None:
+        with open(fifo, "rb", buffering=0) as gate:
+            gate.read(1)
+
+    def load_later() -> Any:
+        held()
+        return load()
+
+    cli._load = load_later
+
+
+def _out_of_the_way(descriptors: list[int]) -> list[int]:
+    """The same files under numbers that none of them is to get."""
+    import fcntl  # noqa: PLC0415 - this module is imported where there are none, too
+
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10) for descriptor in descriptors]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return moved
 
 
 def main() -> int:
@@ -276,7 +360,24 @@ def main() -> int:
     from claude_code_mcp.cli import main as command  # noqa: PLC0415
 
     sys.argv = ["claude-code-mcp", *arguments]
-    return command()
+    try:
+        code = command()
+    except SystemExit as exit_:
+        if not isinstance(exit_.code, int):
+            raise
+        code = exit_.code
+    return _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Does what Python does at its end, in the same order, but for taking all modules apart, which takes longer than
+    most commands. What nobody refers to any more is collected, so that it can complain."""
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    gc.collect()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from claude_code_mcp.testing.script import (
     thinking,
     tool,
 )
+from tests.support.waiting import HANG_SECONDS
 
 Frame = dict[str, Any]
 Answerer = Callable[[Frame], Frame]
@@ -100,7 +101,7 @@ class RealCli:
         assert self.process.stdin
         self.process.stdin.close()
         try:
-            await asyncio.wait_for(self.process.wait(), 10)
+            await asyncio.wait_for(self.process.wait(), HANG_SECONDS)
         finally:
             if self.process.returncode is None:
                 self.process.kill()

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -16,8 +15,8 @@ from claude_code_mcp.tui.application import Tui
 from claude_code_mcp.tui.conversation_view import ConversationView
 from claude_code_mcp.tui.question_panel import QuestionPanel
 from tests.conftest import RUN
-from tests.sessions.support import PATIENCE
 from tests.shared.support import SharedPlace, shared_place
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture(scope="package")
@@ -66,10 +65,12 @@ class Screen:
 
     async def until(self, reached: Callable[[], object], what: str = "") -> None:
         """Waits for what the server, another thread or the next frame does."""
-        deadline = time.monotonic() + PATIENCE
-        while not reached():
-            assert time.monotonic() < deadline, f"it did not happen: {what}\n{self.text}"
-            await self.pilot.pause(0.05)
+        try:
+            async with asyncio.timeout(HANG_SECONDS):
+                while not reached():
+                    await self.pilot.pause(0.05)
+        except TimeoutError:
+            raise AssertionError(f"it did not happen: {what}\n{self.text}") from None
 
     async def shows(self, *texts: str) -> None:
         for text in texts:

@@ -16,8 +16,6 @@ from tests.shared.support import SCRIPT, SharedPlace
 
 from .conftest import at, opened
 
-pytestmark = pytest.mark.timeout(180)
-
 
 async def test_model_and_mode_are_switched_and_kept(place: SharedPlace, sessions: LiveSessions) -> None:
     async with opened(place) as screen:

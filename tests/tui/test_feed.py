@@ -4,8 +4,6 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.model.events import PartialRun
 from claude_code_mcp.redaction import Redactor
@@ -17,7 +15,6 @@ from tests.shared.support import SharedPlace, opened
 
 from .conftest import at
 
-pytestmark = pytest.mark.timeout(180)
 SECRET = "correct-horse-battery-staple"
 
 

@@ -1,7 +1,5 @@
 """Whole stories on the real CLI and the scripted model, told by keys and read from the screen."""
 
-import pytest
-
 from claude_code_mcp.client.live_sessions import LiveSessions
 from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, text, thinking, tool
 from tests.sessions.support import ENDLESS
@@ -9,22 +7,30 @@ from tests.shared.support import SharedPlace
 
 from .conftest import at, elsewhere, opened
 
-pytestmark = pytest.mark.timeout(180)
 
-
-async def test_a_session_begins_streams_and_ends(place: SharedPlace) -> None:
+async def test_a_session_streams_and_folds_what_was_thought_and_called_until_it_is_opened(place: SharedPlace) -> None:
     async with opened(place) as screen:
         await screen.say(script("Say something.", text("# A heading\n\nSome **bold** words.\n", chunks=6)))
         await screen.shows("A heading", "Some bold words.", "✓ done")
         assert "**" not in screen.text.split("Some bold")[1]
+        step = parallel(thinking("Deep thoughts on nothing.", ""), tool("Bash", command="printf 'one\\ntwo\\n'"))
+        await screen.say(script("Think.", step, "Done thinking."))
+        await screen.shows("▸ thinking", "▸ ✓ Run: printf", "Done thinking.")
+        screen.view.focus()
+        await screen.pilot.press("up", "up", "enter")
+        await screen.shows("▾ ✓ Run: printf", "result")
+        assert "two" in screen.text.split("result")[1]
 
 
-async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key(place: SharedPlace) -> None:
+async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key_and_a_denial_has_a_reason(
+    place: SharedPlace,
+) -> None:
     file = place.sandbox.project / "calculator.py"
     file.write_text("def add(a, b):\n    return a - b\n")
     edit = tool("Edit", file_path=str(file), old_string="a - b", new_string="a + b")
+    steps = (tool("Read", file_path=str(file)), edit, tool("Bash", command="touch denied"), "Fixed.")
     async with opened(place) as screen:
-        await screen.say(script("Fix it.", tool("Read", file_path=str(file)), edit, "Fixed."))
+        await screen.say(script("Fix it.", *steps))
         await screen.asks("Edit")
         await screen.shows("Permission", "- a - b", "+ a + b", "Ctrl+N or Tab: answer")
         assert screen.focused == "MessageArea"
@@ -32,24 +38,46 @@ async def test_an_edit_is_shown_as_a_diff_and_allowed_with_one_key(place: Shared
         assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
         assert screen.panel.display
         await screen.pilot.press("ctrl+n", "a")
-        await screen.shows("Fixed.", "✓ done")
-        assert screen.focused == "MessageArea"
-        assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
-    assert file.read_text() == "def add(a, b):\n    return a + b\n"
-
-
-async def test_a_denial_has_a_reason_that_claude_reads(place: SharedPlace) -> None:
-    async with opened(place) as screen:
-        await screen.say(script("Try.", tool("Bash", command="touch denied"), "I read: ${result}"))
         await screen.asks("touch denied")
+        assert file.read_text() == "def add(a, b):\n    return a + b\n"
         await screen.pilot.press("ctrl+n", "d")
         await screen.type("use make instead")
         await screen.pilot.press("enter")
-        await screen.shows("✓ done")
-        view = screen.view
-        view.action_unfold_all()
+        await screen.shows("Fixed.", "✓ done")
+        assert screen.focused == "MessageArea"
+        assert screen.app.query_one("MessageArea").text == "a note"  # type: ignore[attr-defined]
+        screen.view.action_unfold_all()
         await screen.shows("use make instead")
     assert not (place.sandbox.project / "denied").exists()
+
+
+async def test_a_question_is_answered_part_by_part_and_one_that_is_answered_elsewhere_says_by_whom(
+    place: SharedPlace, sessions: LiveSessions
+) -> None:
+    asks = ask_user(
+        question("Which colour?", "red", "blue"), question("Which sizes?", "small", "large", "huge", multiple=True)
+    )
+    steps = (parallel("Thanks.", tool("Bash", command="touch elsewhere")), "Done there.")
+    made = sessions.create(script("Ask me.", asks, *steps), **at(place))
+    async with opened(place, session_id=made["sessionId"]) as screen:
+        await screen.shows("Which colour?", "1 of 2")
+        await screen.pilot.press("ctrl+n", "2", "enter")
+        await screen.shows("Which sizes?", "[ ] small")
+        await screen.pilot.press("1", "3")
+        await screen.shows("[x] huge")
+        await screen.pilot.press("enter")
+        await screen.shows("Thanks.")
+        await screen.asks("touch elsewhere")
+        await screen.pilot.press("ctrl+n", "d")
+        await screen.type("because")
+        (asked,) = screen.app.pump.open_questions()
+        await elsewhere(lambda: sessions.answer(asked, {"decision": "allow"}))
+        await screen.shows("Answered elsewhere: allowed by claude_respond", "Done there.")
+        await screen.pilot.press("enter", "a")  # answers nothing any more
+        await screen.pilot.press("escape")
+        await screen.until(lambda: not screen.panel.display)
+        screen.view.action_unfold_all()
+        await screen.shows("blue", "small")
 
 
 async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: SharedPlace, sessions: LiveSessions) -> None:
@@ -68,23 +96,6 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: Shared
         assert ended == "Both done."
 
 
-async def test_a_question_of_claude_is_answered_part_by_part(place: SharedPlace, sessions: LiveSessions) -> None:
-    asks = ask_user(
-        question("Which colour?", "red", "blue"), question("Which sizes?", "small", "large", "huge", multiple=True)
-    )
-    made = sessions.create(script("Ask me.", asks, "Thanks."), **at(place))
-    async with opened(place, session_id=made["sessionId"]) as screen:
-        await screen.shows("Which colour?", "1 of 2")
-        await screen.pilot.press("ctrl+n", "2", "enter")
-        await screen.shows("Which sizes?", "[ ] small")
-        await screen.pilot.press("1", "3")
-        await screen.shows("[x] huge")
-        await screen.pilot.press("enter")
-        await screen.shows("Thanks.")
-        screen.view.action_unfold_all()
-        await screen.shows("blue", "small")
-
-
 async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
     async with opened(place, session_id=made["sessionId"]) as screen:
@@ -93,17 +104,6 @@ async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedP
         await screen.shows("◦ interrupted")
         await screen.say(script("Go on.", "Went on."))
         await screen.shows("Went on.", "✓ done")
-
-
-async def test_thinking_and_calls_are_folded_until_they_are_opened(place: SharedPlace) -> None:
-    async with opened(place) as screen:
-        step = parallel(thinking("Deep thoughts on nothing.", ""), tool("Bash", command="printf 'one\\ntwo\\n'"))
-        await screen.say(script("Think.", step, "Done thinking."))
-        await screen.shows("▸ thinking", "▸ ✓ Run: printf", "Done thinking.")
-        screen.view.focus()
-        await screen.pilot.press("up", "up", "enter")
-        await screen.shows("▾ ✓ Run: printf", "result")
-        assert "two" in screen.text.split("result")[1]
 
 
 async def test_two_sessions_ask_at_once_and_both_are_answered_from_one(
@@ -124,22 +124,6 @@ async def test_two_sessions_ask_at_once_and_both_are_answered_from_one(
         await screen.pilot.press("ctrl+n", "a")
         await screen.shows("First done.")
     await elsewhere(lambda: sessions.cancel(second["sessionId"]))
-
-
-async def test_a_question_that_is_answered_elsewhere_closes_and_says_by_whom(
-    place: SharedPlace, sessions: LiveSessions
-) -> None:
-    made = sessions.create(script("Ask.", tool("Bash", command="touch elsewhere"), "Done there."), **at(place))
-    async with opened(place, session_id=made["sessionId"]) as screen:
-        await screen.asks("touch elsewhere")
-        await screen.pilot.press("ctrl+n", "d")
-        await screen.type("because")
-        (asked,) = screen.app.pump.open_questions()
-        await elsewhere(lambda: sessions.answer(asked, {"decision": "allow"}))
-        await screen.shows("Answered elsewhere: allowed by claude_respond", "Done there.")
-        await screen.pilot.press("enter", "a")  # answers nothing any more
-        await screen.pilot.press("escape")
-        await screen.until(lambda: not screen.panel.display)
 
 
 async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPlace, sessions: LiveSessions) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import pytest
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.server.conftest import HttpServer, http_server
+from tests.support.waiting import until
 
 from .console_client import Browser
 
@@ -52,13 +52,9 @@ class Console:
 
     def audited(self, *entries: str) -> str:
         """The audit trail, once all of these are in it: a thread of the server writes it."""
-        deadline = time.monotonic() + 20
-        while True:
-            trail = (self.state / "audit.jsonl").read_text()
-            if all(entry in trail for entry in entries):
-                return trail
-            assert time.monotonic() < deadline, trail[-3000:]
-            time.sleep(0.02)
+        trail = self.state / "audit.jsonl"
+        until(lambda: all(entry in trail.read_text() for entry in entries), f"{entries} are not in the trail")
+        return trail.read_text()
 
     def ticket(self, person: str) -> str:
         answered = Browser(self.base).post("/api/tickets", Authorization=f"Bearer {self.tokens[person]}")

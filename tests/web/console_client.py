@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-PATIENCE = 40.0
+from tests.support.waiting import HANG_SECONDS
+
+PATIENCE = HANG_SECONDS
 
 
 @dataclass

@@ -16,6 +16,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from tests.support.waiting import HANG_SECONDS
+
 
 @dataclass
 class Received:
@@ -33,7 +35,7 @@ class PushReceiver:
     url: str = ""
 
     def next(self) -> Received:
-        return self.received.get(timeout=40)
+        return self.received.get(timeout=HANG_SECONDS)
 
     def answer(self) -> int:
         return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]

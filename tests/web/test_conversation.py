@@ -43,10 +43,27 @@ def answer(browser: Browser, question: dict[str, Any], **given: Any) -> Any:
     return browser.post(f"/api/sessions/{question['sessionId']}/questions/{question['questionId']}", given)
 
 
-def test_an_edit_is_seen_whole_allowed_and_found_in_the_conversation(console: Console, alice: Browser) -> None:
+@pytest.fixture(scope="module")
+def talk(console: Console) -> str:
+    """A session of Alice's that goes on from test to test."""
+    browser = console.browser("alice")
+    session = start(browser, console, script("Hello.", text("Hello!")))
+    ended(browser, session)
+    return session
+
+
+def say(browser: Browser, session: str, prompt: str) -> str:
+    """The next message; the value is the session."""
+    assert browser.post(f"/api/sessions/{session}/messages", {"message": prompt}).status == 202
+    return session
+
+
+def test_an_edit_is_seen_whole_allowed_and_found_in_the_conversation(
+    console: Console, alice: Browser, talk: str
+) -> None:
     file = console.project / "greeting.txt"
     step = tool("Write", file_path=str(file), content="hello\nworld\n")
-    session = start(alice, console, script("Greet.", parallel("I write it.", step), text("It is written.")))
+    session = say(alice, talk, script("Greet.", parallel("I write it.", step), text("It is written.")))
     question = question_of(alice, session)
     assert question["kind"] == "permission"
     assert [line["text"] for line in question["lines"] if line["style"] == "added"] == ["+ hello", "+ world"]
@@ -136,8 +153,8 @@ def next_question(browser: Browser, session: str, before: str) -> dict[str, Any]
     raise AssertionError("no question")
 
 
-def test_a_user_question_is_answered_by_its_label(console: Console, alice: Browser) -> None:
-    session = start(alice, console, script("Ask.", ask_user("Which colour?", "red", "blue"), text("Thanks.")))
+def test_a_user_question_is_answered_by_its_label(alice: Browser, talk: str) -> None:
+    session = say(alice, talk, script("Ask.", ask_user("Which colour?", "red", "blue"), text("Thanks.")))
     question = question_of(alice, session)
     (choice,) = question["choices"]
     assert (choice["question"], [option["label"] for option in choice["options"]]) == ("Which colour?", ["red", "blue"])
@@ -182,23 +199,26 @@ def test_mcp_servers_are_listed_and_steered_and_that_is_audited(console: Console
     console.audited('"act": "hub_steered", "who": "alice"')
 
 
-def test_a_long_result_is_cut_in_the_page_and_whole_by_its_id(console: Console, alice: Browser) -> None:
+def test_a_long_result_is_cut_in_the_page_and_whole_by_its_id(console: Console, alice: Browser, talk: str) -> None:
     (console.project / "long.txt").write_text("x" * 30_000 + "\nthe end\n")
     step = tool("Read", file_path=str(console.project / "long.txt"))
-    session = start(alice, console, script("Read.", step, text("Read.")))
+    session = say(alice, talk, script("Read.", step, text("Read.")))
     ended(alice, session)
-    (item, _) = alice.get(f"/api/sessions/{session}/turns").json["turns"][-1]["items"]
+    turn = alice.get(f"/api/sessions/{session}/turns").json["turns"][-1]
+    (item, _) = turn["items"]
     assert item["cut"]
     assert "the end" not in item["result"]
-    whole = alice.get(f"/api/sessions/{session}/turns/1/items/{item['id']}").json["item"]
+    whole = alice.get(f"/api/sessions/{session}/turns/{turn['number']}/items/{item['id']}").json["item"]
     assert "the end" in whole["result"]
     assert "cut" not in whole
 
 
-def test_secrets_of_the_environment_are_in_nothing_that_the_page_gets(console: Console, alice: Browser) -> None:
+def test_secrets_of_the_environment_are_in_nothing_that_the_page_gets(
+    console: Console, alice: Browser, talk: str
+) -> None:
     secret = console.environment["ANTHROPIC_API_KEY"]
     pieces = text(f"The key is {secret}, keep it.", chunks=40, interval=0.002)
-    session = start(alice, console, script("Leak.", pieces))
+    session = say(alice, talk, script("Leak.", pieces))
     seen = ended(alice, session)
     page = alice.get(f"/api/sessions/{session}/turns").json
     with alice.stream(f"?session={session}&after={page['cursor']}") as events:
@@ -208,10 +228,10 @@ def test_secrets_of_the_environment_are_in_nothing_that_the_page_gets(console: C
     assert secret not in everything.replace(json.dumps(page["turns"][-1]["prompt"]), "")
 
 
-def test_two_browsers_see_the_same_and_the_first_answer_wins(console: Console, alice: Browser) -> None:
+def test_two_browsers_see_the_same_and_the_first_answer_wins(console: Console, alice: Browser, talk: str) -> None:
     other = console.browser("alice")
     step = tool("Write", file_path=str(console.project / "race.txt"), content="x")
-    session = start(alice, console, script("Race.", step, text("Over.")))
+    session = say(alice, talk, script("Race.", step, text("Over.")))
     question = question_of(alice, session)
     assert question_of(other, session)["questionId"] == question["questionId"]
     assert answer(other, question, decision="deny", reason="No.").status == 200

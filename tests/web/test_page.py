@@ -74,7 +74,7 @@ def test_the_address_of_the_page_must_be_one(address: str) -> None:
 
 
 async def test_where_it_is_switched_off_there_is_no_console(start_service: StartService) -> None:
-    accounts = Accounts(dict, None)
+    accounts = Accounts(None)
     off, on = await start_service(web=False), await start_service(web=True)
     assert isinstance(off, Service)
     assert len(Consoles(off, lambda: None).routes(Address("127.0.0.1", 1), accounts)) == 0

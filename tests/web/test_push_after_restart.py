@@ -15,12 +15,15 @@ import pytest
 from claude_code_mcp.model.events import Event, TurnEnded
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.service import Service
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.deliveries import Deliveries, PendingDelivery
+from claude_code_mcp.state.state_directory import database_in
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
-from claude_code_mcp.web.push.delivery import Push
+from claude_code_mcp.web.push.delivery import Push, Waiting
 from claude_code_mcp.web.push.news import Notice
 from claude_code_mcp.web.push.preferences import Receiver
-from claude_code_mcp.web.push.undelivered import Waiting, WaitingFiles
+from tests.support.waiting import until_true
 
 from .conftest import running_console
 from .receiver import receiving
@@ -58,70 +61,64 @@ def happened(push: Push, result: str = "r") -> None:
     push.event("s-1", "local", event)
 
 
-def waiting_files(tmp_path: Path) -> list[Path]:
-    return list((tmp_path / "push" / "waiting").glob("*/msg_*"))
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
-        while not reached():  # noqa: ASYNC110 - it is written by a thread
-            await asyncio.sleep(0.01)
+def deliveries(service: Service) -> list[str]:
+    """Those that wait, as they are kept."""
+    query = "SELECT receiver_id || notice FROM deliveries"
+    return [text for (text,) in service.state.read(lambda db: db.execute(query).fetchall())]
 
 
 async def taken(got: Any) -> Any:
     return await asyncio.to_thread(got.next)
 
 
-async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(push: MakePush, tmp_path: Path) -> None:
+async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(push: MakePush, service: Service) -> None:
     with receiving(503, 200) as got:
         before = push()
-        before.files.add("local", receiver(got.url))
+        before.preferences.add("local", receiver(got.url))
         happened(before)
         first = await taken(got)
-        (file,) = waiting_files(tmp_path)
-        kept = file.read_text()
-        assert file.stat().st_mode & 0o077 == 0
+        (kept,) = deliveries(service)
         assert (got.url in kept, "whsec_" in kept) == (False, False)
         push()
         second = await taken(got)
         assert second.headers["webhook-id"] == first.headers["webhook-id"]
         assert json.loads(second.body) == json.loads(first.body)
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not deliveries(service))
 
 
-async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, tmp_path: Path) -> None:
+async def test_what_was_delivered_or_given_up_is_not_told_again(push: MakePush, service: Service) -> None:
     with receiving(200, 400, 200) as got:
         before = push()
-        before.files.add("local", receiver(got.url))
+        before.preferences.add("local", receiver(got.url))
         for result in ("delivered", "refused"):
             happened(before, result)
             await taken(got)
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not deliveries(service))
         happened(push(), "new")
         assert json.loads((await taken(got)).body)["body"] == "Finished: new"
 
 
-async def test_no_more_than_the_newest_wait_for_a_dead_receiver(push: MakePush, tmp_path: Path) -> None:
+async def test_no_more_than_the_newest_wait_for_a_dead_receiver(push: MakePush, service: Service) -> None:
     with receiving(503) as got:
         before = push()
-        before.files.add("local", receiver(got.url))
+        before.preferences.add("local", receiver(got.url))
         happened(before, "first")
         await taken(got)
         for number in range(60):
             happened(before, f"number {number}")
-        await until(lambda: "number 59" in " ".join(file.read_text() for file in waiting_files(tmp_path)))
-        await until(lambda: len(waiting_files(tmp_path)) == 50)
+        await until_true(lambda: "number 59" in " ".join(deliveries(service)))
+        await until_true(lambda: len(deliveries(service)) == 50)
 
 
 def notice(at: float, question: str | None = None) -> Notice:
     return Notice("question" if question else "ended", "s-1", "Fix it", "b", at, at + 10**6, question)
 
 
-async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, tmp_path: Path) -> None:
+async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, service: Service) -> None:
     with receiving() as got:
-        left, now = WaitingFiles(tmp_path / "push" / "waiting"), time.time()
+        left, now = Deliveries(service.state), time.time()
         first = push()
-        first.files.add("local", receiver(got.url))
+        first.preferences.add("local", receiver(got.url))
         unwanted = [
             Waiting("msg_00000001", "local", "r0", notice(now - 100_000)),  # too old
             Waiting("msg_00000002", "local", "gone", notice(now)),  # its receiver was removed
@@ -129,34 +126,35 @@ async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, tmp_path: P
             Waiting("msg_00000004", "somebody", "r0", notice(now)),  # a receiver of somebody else
         ]
         for one in [*unwanted, Waiting("msg_00000005", "local", "r0", notice(now))]:
-            left.add(one)
+            left.add(one.stored())
         left.close()
-        damaged = tmp_path / "push" / "waiting" / ("0" * 16)
-        damaged.mkdir()
-        (damaged / "msg_00000006").write_text('{"notice": 1}')
-        (damaged / "msg_..%2f").write_text("{}")
         push()
         assert (await taken(got)).headers["webhook-id"] == "msg_00000005"
-        await until(lambda: not waiting_files(tmp_path))
+        await until_true(lambda: not deliveries(service))
         assert got.received.empty()
 
 
+def test_a_notice_of_a_later_version_keeps_no_other_waiting() -> None:
+    later = PendingDelivery("msg_00000006", "local", "r0", 1.0, {"kind": "ended", "colour": "red"})
+    assert Waiting.of(later) is None
+
+
 def test_a_server_that_has_stopped_takes_nothing_from_the_next(tmp_path: Path) -> None:
-    left, stopped, following = (WaitingFiles(tmp_path) for _ in range(3))
-    waiting = Waiting("msg_00000001", "local", "r0", notice(1.0))
+    left, stopped, following = (Deliveries(database_in(tmp_path)) for _ in range(3))
+    waiting = Waiting("msg_00000001", "local", "r0", notice(1.0)).stored()
     left.add(waiting)
     left.close()
     stopped.close()
-    assert stopped.take_over() == []
-    with pytest.raises(OSError, match="stopped"):
-        stopped.add(waiting)
+    for act in (stopped.take_over, lambda: stopped.add(waiting)):
+        with pytest.raises(OSError, match="stopped"):
+            act()
     assert following.take_over() == [waiting]
     following.close()
 
 
 def test_nobody_takes_what_a_server_that_is_alive_has_still_to_deliver(tmp_path: Path) -> None:
-    alive, other = WaitingFiles(tmp_path), WaitingFiles(tmp_path)
-    mine = Waiting("msg_00000001", "local", "r0", notice(1.0))
+    alive, other = Deliveries(Database(tmp_path)), Deliveries(Database(tmp_path))
+    mine = Waiting("msg_00000001", "local", "r0", notice(1.0)).stored()
     alive.add(mine)
     assert other.take_over() == []
     alive.close()
@@ -164,7 +162,7 @@ def test_nobody_takes_what_a_server_that_is_alive_has_still_to_deliver(tmp_path:
     assert other.take_over() == []
     other.remove(mine.delivery_id)
     other.close()
-    assert list(tmp_path.iterdir()) == []
+    assert list((tmp_path / "servers").iterdir()) == []
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
 from claude_code_mcp.web.answers import RequestRefused
 from claude_code_mcp.web.guard import FailureLimit
-from claude_code_mcp.web.sign_ins import SIGN_IN_SECONDS, TICKET_SECONDS, Identity, SignIns
+from tests.support import waiting
 
 from .conftest import PROXY, Console, write_tokens
 from .console_client import Browser, until
@@ -32,7 +34,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sign_ins(tmp_path: Path, clock: Clock) -> SignIns:
-    return SignIns(tmp_path / "web", clock)
+    return SignIns(Database(tmp_path / "state"), clock)
 
 
 # -- on disk ----------------------------------------------------------------------------------------------------------
@@ -66,10 +68,9 @@ def test_neither_secret_of_a_sign_in_is_on_the_disk(sign_ins: SignIns, tmp_path:
     ticket, _ = sign_ins.new_ticket(ALICE)
     made = sign_ins.begin(ALICE, "Phone")
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    everything = "".join(path.name + path.read_text() for path in files)
-    assert [secret for secret in (ticket, made.cookie, made.csrf) if secret in everything] == []
-    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    assert {path.parent.stat().st_mode & 0o777 for path in files} == {0o700}
+    everything = b"".join(path.read_bytes() for path in files)
+    assert made.sign_in.id.encode() in everything
+    assert [secret for secret in (ticket, made.cookie, made.csrf) if secret.encode() in everything] == []
 
 
 def test_a_sign_in_outlives_the_server_and_ends_a_while_after_its_last_use(
@@ -77,7 +78,7 @@ def test_a_sign_in_outlives_the_server_and_ends_a_while_after_its_last_use(
 ) -> None:
     made = sign_ins.begin(ALICE, "Phone")
     clock.now += SIGN_IN_SECONDS - 10
-    assert SignIns(tmp_path / "web", clock).find(made.cookie, made.csrf) is not None
+    assert SignIns(Database(tmp_path / "state"), clock).find(made.cookie, made.csrf) is not None
     clock.now += SIGN_IN_SECONDS - 10
     assert sign_ins.find(made.cookie, made.csrf) is not None
     clock.now += SIGN_IN_SECONDS + 10
@@ -95,7 +96,7 @@ def test_nobody_ends_the_sign_in_of_somebody_else(sign_ins: SignIns) -> None:
 
 
 def test_sign_ins_and_tickets_of_one_principal_are_bounded(tmp_path: Path, clock: Clock) -> None:
-    sign_ins = SignIns(tmp_path / "web", clock, most=5)
+    sign_ins = SignIns(Database(tmp_path / "state"), clock, most=5)
     first = sign_ins.begin(ALICE, "first")
     oldest, _ = sign_ins.new_ticket(ALICE)
     for _ in range(5):
@@ -212,10 +213,7 @@ def test_taking_a_token_out_of_the_file_ends_its_sign_ins_and_a_broken_file_ends
 
 def until_status(browser: Browser, wanted: int) -> None:
     """The file is looked at once a second."""
-    deadline = time.monotonic() + 20
-    while browser.get("/api/me").status != wanted:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    waiting.until(lambda: browser.get("/api/me").status == wanted)
 
 
 def test_guessing_is_slowed_down_and_a_sign_in_that_stands_is_not(console: Console, alice: Browser) -> None:

@@ -11,44 +11,104 @@ Whatever a session gets, its commands can read.
 import os
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ..errors import InvalidArgument
-from ..redaction import is_secret_name
+from ..secret_shapes import hide_shapes
 
 CREDENTIALS_FILE = ".credentials.json"
 """Claude Code's login, in its configuration directory."""
-_MODEL = (
+_CREDENTIALS = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_FOUNDRY_API_KEY"),
     "CLAUDE_CODE_OAUTH_TOKEN",
 )
-_PROVIDERS = {
+_PROVIDER_CREDENTIALS = {
     "CLAUDE_CODE_USE_BEDROCK": ("AWS_",),
     "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "CLOUD_ML_", "VERTEX_"),
     "CLAUDE_CODE_USE_FOUNDRY": ("AZURE_",),
 }
-"""By the switch that chooses a provider, how the names of its variables begin."""
-_OUTSIDE = ("XDG_", "DBUS_", "SSH_", "GPG_", "WAYLAND_")
-_ALSO_OUTSIDE = ("DISPLAY", "XAUTHORITY", "TMP", "TEMP", "TMPDIR")
-"""Variables, by how they begin and by name, for what a sandbox does not see: directories of the user, sockets."""
+"""By the switch that chooses a provider, how the names of variables begin that may hold its credentials."""
+_ACCESS = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_CUSTOM_HEADERS",
+    _CREDENTIALS[-1],
+)
+"""How Claude Code reaches the model, and with what."""
+_PROVIDERS = {
+    "CLAUDE_CODE_USE_BEDROCK": (
+        *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION"),
+        *("AWS_DEFAULT_REGION", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_BEDROCK_SERVICE_TIER"),
+        *("ANTHROPIC_SMALL_FAST_MODEL_AWS_REGION", "CLAUDE_CODE_SKIP_BEDROCK_AUTH"),
+    ),
+    "CLAUDE_CODE_USE_VERTEX": (
+        *("ANTHROPIC_VERTEX_PROJECT_ID", "ANTHROPIC_VERTEX_BASE_URL", "CLOUD_ML_REGION", "GOOGLE_CLOUD_PROJECT"),
+        *("GOOGLE_APPLICATION_CREDENTIALS", "GCLOUD_PROJECT", "CLAUDE_CODE_SKIP_VERTEX_AUTH"),
+    ),
+    "CLAUDE_CODE_USE_FOUNDRY": (
+        *("ANTHROPIC_FOUNDRY_API_KEY", "ANTHROPIC_FOUNDRY_BASE_URL", "ANTHROPIC_FOUNDRY_RESOURCE", "AZURE_CLIENT_ID"),
+        *("AZURE_CLIENT_SECRET", "AZURE_TENANT_ID", "CLAUDE_CODE_SKIP_FOUNDRY_AUTH"),
+    ),
+}
+"""By the switch that chooses a provider, the variables that Claude Code reaches it with."""
+_PLAIN = frozenset(
+    {
+        *("PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "COLORTERM", "NO_COLOR", "FORCE_COLOR"),
+        *("TZ", "CI"),
+        # Certificates of a proxy or a gateway; the files are given by `readable`
+        *("NODE_EXTRA_CA_CERTS", "NODE_USE_SYSTEM_CA", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+        *("CURL_CA_BUNDLE", "GIT_SSL_CAINFO"),
+        # How Claude Code works
+        *("ANTHROPIC_MODEL", "ANTHROPIC_SMALL_FAST_MODEL", "ANTHROPIC_BETAS", "API_TIMEOUT_MS", "DO_NOT_TRACK"),
+        *("BASH_DEFAULT_TIMEOUT_MS", "BASH_MAX_TIMEOUT_MS", "BASH_MAX_OUTPUT_LENGTH", "MAX_THINKING_TOKENS"),
+        *("CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE", "CLAUDE_CODE_EFFORT_LEVEL"),
+        *("CLAUDE_CODE_SUBAGENT_MODEL", "CLAUDE_CODE_SUBPROCESS_ENV_SCRUB", "CLAUDE_STREAM_IDLE_TIMEOUT_MS"),
+        *("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "ENABLE_TOOL_SEARCH"),
+        *("IS_SANDBOX", "MCP_TIMEOUT", "MCP_TOOL_TIMEOUT", "MAX_MCP_OUTPUT_TOKENS", "SLASH_COMMAND_TOOL_CHAR_BUDGET"),
+    }
+)
+"""What a sandbox gets of the server's environment by name; nothing that is not listed here enters."""
+_PLAIN_PREFIXES = (
+    *("LC_", "DISABLE_", "ANTHROPIC_DEFAULT_", "CLAUDE_CODE_DISABLE_", "CLAUDE_CODE_ENABLE_", "CLAUDE_CODE_MAX_"),
+    "CLAUDE_CODE_AUTO_COMPACT_",
+)
+_PROXIES = frozenset(
+    name for proxy in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY") for name in (proxy, proxy.lower())
+)
 
 
-def sandbox_variables(environment: Mapping[str, str], config_dir: str, home: str) -> dict[str, str]:
-    """The environment without secrets other than the model's credentials, for a sandbox with this home."""
-    kept = {name: value for name, value in environment.items() if _may_enter(name, environment)}
+def sandbox_variables(
+    environment: Mapping[str, str], config_dir: str, home: str, listed: Collection[str] = ()
+) -> dict[str, str]:
+    """The environment of a sandbox with this home: what every program and Claude Code itself needs, the way to the
+    model with its credentials, and what the profile has listed. Everything else is left out, whatever it is called;
+    so is an address with a password, and every other value with the shape of a secret, unless it was listed."""
+    kept = {name: value for name, value in environment.items() if name in listed or _enters(name, value, environment)}
     return {**kept, "HOME": home, "CLAUDE_CONFIG_DIR": config_dir, "TMPDIR": "/tmp"}  # noqa: S108 - the sandbox's own
 
 
-def _may_enter(name: str, environment: Mapping[str, str]) -> bool:
-    if name.startswith(_OUTSIDE) or name in _ALSO_OUTSIDE:
-        return False
-    return _is_model_credential(name, environment) or not is_secret_name(name)
+def withheld_proxies(environment: Mapping[str, str], listed: Collection[str]) -> list[str]:
+    """The variables of proxies that a sandbox does not get because there is a password in them."""
+    return sorted(name for name in _PROXIES & environment.keys() - {*listed} if "@" in environment[name])
+
+
+def _enters(name: str, value: str, environment: Mapping[str, str]) -> bool:
+    if _is_model_access(name, environment):
+        return True
+    if name in _PROXIES:
+        return "@" not in value
+    return (name in _PLAIN or name.startswith(_PLAIN_PREFIXES)) and hide_shapes(value) == value
 
 
 def _is_model_credential(name: str, environment: Mapping[str, str]) -> bool:
-    prefixes = (prefix for switch, names in _PROVIDERS.items() if environment.get(switch) for prefix in names)
-    return name in _MODEL or name.startswith(tuple(prefixes))
+    switched_on = (names for switch, names in _PROVIDER_CREDENTIALS.items() if environment.get(switch))
+    return name in _CREDENTIALS or any(name.startswith(prefixes) for prefixes in switched_on)
+
+
+def _is_model_access(name: str, environment: Mapping[str, str]) -> bool:
+    return name in _ACCESS or any(name in names for switch, names in _PROVIDERS.items() if environment.get(switch))
 
 
 class PrincipalCredentials:

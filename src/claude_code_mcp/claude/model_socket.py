@@ -7,17 +7,25 @@ runs, but cannot learn the key.
 
 Every connection carries one request: the heads of request and answer say that it is the last one, and the rest is
 passed on as it comes. A connection ends when either side closes it.
+
+What the API says that each answer used is counted here (`ModelTraffic`), whoever in the sandbox has asked: a report of
+Claude Code is not needed for it. Requests that would spend something in another way, such as a batch, are refused.
 """
 
 import asyncio
 import contextlib
+import json
 import logging
-import os
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from ..model.usage import Usage
+from ..private_files import bind_below
+from .response_meter import ResponseMeter
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +35,12 @@ _ENDPOINT = "https://api.anthropic.com"
 _CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 _LONGEST_HEAD = 64 << 10
 _CONNECT_SECONDS = 30.0
+_REFUSED_SECONDS = 10.0
+"""How long a client that was refused may go on sending."""
 _PIECE = 64 << 10
+_SPENDING = "messages"
+_FREE = frozenset({"messages/count_tokens"})
+"""What Claude Code posts to the API below `/v1/`: the first is counted, the others cost nothing."""
 
 
 def reachable_by_socket(environment: Mapping[str, str]) -> bool:
@@ -35,10 +48,37 @@ def reachable_by_socket(environment: Mapping[str, str]) -> bool:
     return not any(environment.get(f"CLAUDE_CODE_USE_{cloud}") for cloud in ("BEDROCK", "VERTEX", "FOUNDRY"))
 
 
+class ModelTraffic:
+    """What went over one socket. Whoever has the process sets the two calls; they come from the event loop."""
+
+    def __init__(self) -> None:
+        self.open_requests = 0
+        """Requests to the model that have no answer yet, or not all of it."""
+        self.meters: set[ResponseMeter] = set()
+        """Those of answers that have begun and not ended."""
+        self.why_refused: Callable[[], str | None] = lambda: None
+        """Asked before a request that costs something; a reason keeps it from being sent."""
+        self.counted: Callable[[Usage], None] = lambda _: None
+        """Called with what an answer has used, when all of it has passed, or no more will."""
+
+    @property
+    def unfinished(self) -> Usage:
+        """What answers have used so far that have not ended."""
+        return sum((meter.usage for meter in self.meters), Usage())
+
+    def finish(self, meter: ResponseMeter) -> None:
+        """All of an answer has passed, or no more will; a second call does nothing."""
+        if meter in self.meters:
+            self.meters.discard(meter)
+            if meter.usage.models:
+                self.counted(meter.usage)
+
+
 class ModelSocket:
     """Forwards to the API that an environment names, with the credentials that it has."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        self.traffic = ModelTraffic()
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
@@ -58,7 +98,7 @@ class ModelSocket:
             self._tls = await asyncio.to_thread(ssl.create_default_context)  # reads all certificates of the system
         listening = socket.socket(socket.AF_UNIX)
         try:
-            _bind(listening, directory, "model.sock")
+            bind_below(listening, directory, "model.sock")
             self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=_LONGEST_HEAD)
         except BaseException:
             listening.close()
@@ -88,12 +128,34 @@ class ModelSocket:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
+        costs = costs_something(head, self._endpoint.path)
+        refusal = _NOT_ALLOWED if costs is None else self.traffic.why_refused() if costs else None
+        if refusal is not None:
+            await _refuse(reader, writer, refusal)
+            return
+        if not costs:
+            await self._exchange(head, reader, writer, None)
+            return
+        self.traffic.open_requests += 1
+        try:
+            await self._exchange(head, reader, writer, self.traffic)
+        finally:
+            self.traffic.open_requests -= 1
+
+    async def _exchange(
+        self,
+        head: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        traffic: ModelTraffic | None,
+    ) -> None:
+        """Sends a request on and its answer back, until either side has closed its end; counts it, if it costs."""
         port = self._endpoint.port or (443 if self._tls is not None else 80)
         connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
         remote_reader, remote_writer = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
         try:
             remote_writer.write(forwarded_head(head, self._secrets))
-            there, back = _pump(reader, remote_writer), _answer(remote_reader, writer)
+            there, back = _pump(reader, remote_writer), _answer(remote_reader, writer, traffic)
             transfers = [asyncio.ensure_future(there), asyncio.ensure_future(back)]
             try:
                 await asyncio.wait(transfers, return_when=asyncio.FIRST_COMPLETED)
@@ -105,15 +167,70 @@ class ModelSocket:
             remote_writer.close()
 
 
-async def _answer(remote: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer(remote: asyncio.StreamReader, writer: asyncio.StreamWriter, traffic: ModelTraffic | None) -> None:
     with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):  # it was closed, or is no answer
-        writer.write(closing(await remote.readuntil(b"\r\n\r\n")))
-        await _pump(remote, writer)
+        head = await remote.readuntil(b"\r\n\r\n")
+        writer.write(closing(head))
+        if traffic is None:
+            await _pump(remote, writer)
+            return
+        meter = ResponseMeter(head)
+        traffic.meters.add(meter)
+        try:
+            await _pump(remote, writer, partial(_metered, meter, traffic))
+        finally:
+            # Also when the session has hung up in the middle: what was sent until then was used.
+            traffic.finish(meter)
+
+
+def _metered(meter: ResponseMeter, traffic: ModelTraffic, piece: bytes) -> None:
+    meter.feed(piece)
+    if meter.complete:  # the session may keep the connection open for as long as it likes
+        traffic.finish(meter)
+
+
+def costs_something(head: bytes, base: str = "") -> bool | None:
+    """Whether a request to the API costs something that its answer tells; None for one that might cost something in
+    another way and is not sent. `base` is the path of the API's address."""
+    method, _, rest = head.partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
+    if method in (b"GET", b"HEAD"):
+        return False
+    plain = "%" not in path and "//" not in path and "\\" not in path and ".." not in path.split("/")
+    prefix = f"{base.rstrip('/')}/v1/"
+    if not plain or method != b"POST":
+        return None
+    if not path.startswith(prefix):
+        return None if "v1" in path.lower().split("/") else False
+    posted = path.removeprefix(prefix)
+    return True if posted == _SPENDING else False if posted in _FREE else None
+
+
+_NOT_ALLOWED = "This is not forwarded from a sandbox: only messages are, and the counting of their tokens."
+
+
+async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str) -> None:
+    """Answers, and takes the rest of the request: a client that is still sending would see a broken connection."""
+    writer.write(_refusal(reason))
+    writer.write_eof()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_REFUSED_SECONDS):
+            while await reader.read(_PIECE):
+                pass
+
+
+def _refusal(reason: str) -> bytes:
+    """An answer that Claude Code does not try again, and shows."""
+    body = json.dumps({"type": "error", "error": {"type": "billing_error", "message": reason}}).encode()
+    head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
 def forwarded_head(head: bytes, secrets: Mapping[str, str]) -> bytes:
-    """The head of a request with the credentials in place of their placeholders, and the connection to be closed."""
-    lines = closing(head).split(b"\r\n")
+    """The head of a request with the credentials in place of their placeholders, the connection to be closed, and the
+    answer to come uncompressed: it is read on its way."""
+    lines = [line for line in closing(head).split(b"\r\n") if not line.lower().startswith(b"accept-encoding:")]
+    lines[1:1] = [b"Accept-Encoding: identity"]
     return b"\r\n".join(_with_secret(line, secrets) for line in lines)
 
 
@@ -138,17 +255,11 @@ def _placeholder(name: str) -> str:
     return f"sk-ant-placeholder-{name.lower().replace('_', '-')}"
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[bytes], None] = lambda _: None
+) -> None:
     with contextlib.suppress(OSError):
         while piece := await reader.read(_PIECE):
+            passed(piece)  # first: who reads on the other side may end the turn with it
             writer.write(piece)
             await writer.drain()
-
-
-def _bind(listening: socket.socket, directory: Path, name: str) -> None:
-    """Binds below a directory whatever the length of its path: the address of a Unix socket is short."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        listening.bind(f"/proc/self/fd/{descriptor}/{name}")
-    finally:
-        os.close(descriptor)

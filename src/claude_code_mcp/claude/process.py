@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from typing import Protocol as Interface
 from ..errors import ProcessFailed
 from ..model.image import Image
 from ..processes.child import ChildProcess, Exit
+from ..processes.supervision import USUAL_OPTIONS, ChildOptions
 from .frames import ControlResponse, Frame, Raw, describe
+from .model_socket import ModelTraffic
 from .protocol import ControlProtocol
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,8 @@ class ClaudeProcess:
         self._replies: dict[str, asyncio.Future[Raw]] = {}
         self._child = ChildProcess(self, "Claude Code", mark=mark, scratch=scratch)
         self._settled: asyncio.Event = asyncio.Event()
+        self.traffic: ModelTraffic | None = None
+        """What it sends to the model, where this server carries that."""
         self._held: deque[Callable[[], None]] | None = None
         self.exited = self._child.exited
         """Done once the process is gone and everything it said was handed over."""
@@ -63,11 +68,14 @@ class ClaudeProcess:
         environment: Mapping[str, str],
         mark: str,
         scratch: Path | None = None,
+        options: ChildOptions = USUAL_OPTIONS,
     ) -> "ClaudeProcess":
         """Starts it. Whatever goes wrong before it runs is a ProcessFailed."""
         process = cls(owner, mark, scratch)
         try:
-            await process._child.start(argv, cwd=cwd, environment=environment)
+            # Sockets: whatever a session runs could write frames of its own into a pipe.
+            options = replace(options, sockets=True)
+            await process._child.start(argv, cwd=cwd, environment=environment, options=options)
         except (OSError, ValueError) as error:
             raise ProcessFailed(f"Claude Code could not be started: {error}") from None
         return process
@@ -89,6 +97,11 @@ class ClaudeProcess:
     def unfinished(self) -> Set[str]:
         """The ids of the user messages whose turn has not ended."""
         return self._protocol.unfinished
+
+    @property
+    def open_requests(self) -> int:
+        """How many of its requests wait for our answer."""
+        return len(self._protocol.owed)
 
     # -- speaking ---------------------------------------------------------------------------------------------
 
@@ -185,7 +198,7 @@ class ClaudeProcess:
     def _deliver(self, frame: Frame) -> None:
         if self._traced:
             log.debug("<- process %d %s", self.pid, describe(frame))
-        if frame.__class__ is ControlResponse:
+        if frame.__class__ is ControlResponse and self._protocol.was_asked(frame.id):
             self._take_reply(frame)
             return
         try:
@@ -194,6 +207,7 @@ class ClaudeProcess:
             log.exception("a frame of process %s could not be handled", self._mark)
 
     def _take_reply(self, frame: ControlResponse) -> None:
+        """Nothing happens where nobody waits any more: it came too late, or is the second one."""
         reply = self._replies.pop(frame.id, None)
         if reply is None or reply.done():
             return

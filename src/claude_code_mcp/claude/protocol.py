@@ -5,6 +5,7 @@ user messages whose turn has not ended.
 """
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from .frames import (
 )
 
 _MESSAGE_ENDS = frozenset({"completed", "cancelled"})
+_ASKED_KEPT = 10_000
+"""Of so many requests of ours it is known that they were made."""
 
 
 class ControlProtocol:
@@ -41,6 +44,7 @@ class ControlProtocol:
         """User messages whose turn has not ended."""
         self._started: set[str] = set()
         self._follows_messages = False
+        self._asked: OrderedDict[str, None] = OrderedDict()
 
     def receive(self, data: bytes) -> Iterator[Frame]:
         """The frames that this data completes, in order, each tracked only when it is taken."""
@@ -101,7 +105,14 @@ class ControlProtocol:
     def request(self, subtype: str, fields: dict[str, Any]) -> tuple[str, bytes]:
         """A request of ours: its id and its bytes."""
         request_id = uuid.uuid4().hex
+        self._asked[request_id] = None
+        if len(self._asked) > _ASKED_KEPT:
+            self._asked.popitem(last=False)
         return request_id, encode(control_request(request_id, subtype, fields))
+
+    def was_asked(self, request_id: str) -> bool:
+        """Whether a request with this id was made, however long ago and whoever still waits for the answer."""
+        return request_id in self._asked
 
     def answer(self, request_id: str, response: Raw) -> bytes | None:
         """Our answer to a request of the CLI, or None when it no longer wants one."""

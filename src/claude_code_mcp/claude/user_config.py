@@ -7,10 +7,12 @@ that process is killed, and its number may belong to another one by then. Functi
 """
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +20,12 @@ from typing import Any
 
 import psutil
 
+from ..beneath import entries_at, open_at, remove_at
 from ..claude_home import user_file
+from ..errors import SessionBusy
 from ..model.mcp_servers import is_this_server
-from ..private_files import open_private, read_regular
-from ..processes.leftovers import runs_no_code, started_at
+from ..private_files import read_regular
+from ..processes.leftovers import has_ended, started_at
 
 _Commands = tuple[tuple[str, ...], ...]
 MAX_BYTES = 64 << 20
@@ -83,15 +87,25 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 _CLOCK_SLACK = 5.0
 """Seconds by which a process may seem to be younger than what it wrote: clocks are set."""
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""Failures to read that say nothing of the file. They must not pass for its absence."""
 
 
 def process_with(session_id: str, config_dir: str) -> int | None:
-    """The number of a living process that has this session open, None if there is none."""
-    for path in Path(config_dir, "sessions").glob("*.json"):
-        entry = _read(path)
-        pid = entry.get("pid")
-        if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
-            return pid
+    """The number of a living process that has this session open, None if there is none. SessionBusy if that cannot be
+    told, as with no file descriptor left."""
+    try:
+        for path in _registrations(config_dir, lambda name: name.endswith(".json")):
+            entry = _read(path)
+            pid = entry.get("pid")
+            if entry.get("sessionId") == session_id and isinstance(pid, int) and _is_alive(pid, entry):
+                return pid
+    except OSError as error:
+        raise SessionBusy(
+            f"It cannot be told whether session {session_id} is open in another Claude Code process "
+            f"({error.strerror}). Try again.",
+            session_id=session_id,
+        ) from error
     return None
 
 
@@ -106,54 +120,78 @@ class Registration:
         for path, content in self.files.items():
             with (
                 contextlib.suppress(OSError),
-                open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
+                open(open_at(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file,
             ):
                 file.write(content)
 
 
 def take_registration(session_id: str, config_dir: str) -> Registration:
     """Takes the living process that has this session open from the list of open sessions, so that no other session
-    finds it there. Nothing is taken where there is no such entry."""
+    finds it there. Nothing is taken where there is no such entry. SessionBusy if that cannot be told."""
     pid = process_with(session_id, config_dir)
     files: dict[Path, bytes] = {}
-    for path in Path(config_dir, "sessions").glob(f"{pid}.*") if pid is not None else ():
+    for path in _registrations(config_dir, lambda name: name.startswith(f"{pid}.")) if pid is not None else ():
         with contextlib.suppress(OSError):
-            files[path] = path.read_bytes()
-            path.unlink()
+            files[path] = _content(path)
+            remove_at(str(path))
     return Registration(files)
+
+
+def _registrations(config_dir: str, wanted: Callable[[str], bool]) -> list[Path]:
+    """The files in the list of open sessions; no link is followed below the directory, which sessions may write to.
+    OSError if it cannot be told which there are."""
+    directory = os.path.join(os.path.realpath(config_dir), "sessions")
+    try:
+        return [Path(directory, entry.name) for entry in entries_at(directory, wanted)]
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise
+        return []  # then no CLI of this user can have an entry there
+
+
+def _content(path: Path) -> bytes:
+    """OSError for what is no regular file, or larger than such a file can be."""
+    with open(path, "rb", opener=open_at) as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MAX_BYTES:
+            raise OSError(22, "not a regular file, or too large", str(path))
+        return file.read(MAX_BYTES)
 
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        entry = json.loads(read_regular(path, MAX_BYTES))
-    except (OSError, ValueError, RecursionError):  # it has just gone, or is being written
+        entry = json.loads(_content(path))
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise
+        return {}  # it has just gone, or is no file that the CLI writes
+    except (ValueError, RecursionError):  # it is being written
         return {}
     return entry if isinstance(entry, dict) else {}
 
 
 def _is_alive(pid: int, entry: Mapping[str, Any]) -> bool:
-    """Whether the process that wrote this lives. One in another container cannot be seen and does not count."""
-    if not _is_in_our_pid_namespace(entry.get("pidDomain")):
+    """Whether the process that wrote this lives. One in another container cannot be seen and does not count. What
+    cannot be told counts as alive: a session that is refused can be asked for again, two writers cannot be undone."""
+    if pid <= 0 or not _is_in_our_pid_namespace(entry.get("pidDomain")):
         return False
     try:
-        process = psutil.Process(pid)
-        if runs_no_code(process):
-            return False
-        written = entry.get("startedAt")
-        if isinstance(written, int | float) and process.create_time() > written / 1000 + _CLOCK_SLACK:
-            return False
-        return _started_then(pid, entry.get("procStart"))
-    except (psutil.NoSuchProcess, OSError, ValueError, OverflowError):
-        return False
-    except psutil.Error:
-        return True  # it is there, and no more can be seen of it
-
-
-def _started_then(pid: int, start: object) -> bool:
-    """On Linux the CLI notes the kernel's own count, which no change of the clock moves."""
-    if sys.platform != "linux" or not (isinstance(start, str) and start.isascii() and start.isdigit()):
+        return not has_ended(pid) and _started_as_noted(pid, entry)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError, ValueError, OverflowError):
+        return False  # the last two: no process has such a number, or could have been started then
+    except (psutil.Error, OSError):
         return True
-    return started_at(pid) == int(start)
+
+
+def _started_as_noted(pid: int, entry: Mapping[str, Any]) -> bool:
+    """Whether this is the very process, and not one that got its number later. On Linux the CLI notes the kernel's own
+    count, which alone counts where it is there: the clock may have been set since the entry was written."""
+    start, written = entry.get("procStart"), entry.get("startedAt")
+    if sys.platform == "linux" and isinstance(start, str) and start.isascii() and start.isdigit():
+        return started_at(pid) == int(start)
+    if isinstance(written, int | float):
+        return not psutil.Process(pid).create_time() > written / 1000 + _CLOCK_SLACK
+    return True
 
 
 def _is_in_our_pid_namespace(domain: object) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..model.text import clip_line, count_of
 from ..sessions.session_library import Costs
+from ..state.session_records import LOCAL
 from ..store.cost_report import CostLine
-from ..store.session_records import LOCAL
 from .flags import add_json, positive, print_json
 from .sessions import library
 

@@ -23,11 +23,13 @@ from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..claude_home import config_directory
 from ..config import Settings, load_settings
-from ..errors import ClaudeCodeError, ExecutableNotFound
+from ..errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
 from ..processes.environment import child_environment
 from ..processes.spawn import containment
+from ..shared.place import is_held, places
+from ..state.state_directory import database_in
 from .flags import add_config_file, add_json, print_json
 
 _NEEDED_DISK = 500 << 20
@@ -119,6 +121,8 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
     yield from _check_hub(settings)
     yield from _check_default_directory(settings)
     yield _check_state_directory(settings.state_dir)
+    yield _check_state(settings.state_dir)
+    yield from _check_shared_servers()
     if isinstance(settings.audit_file, Path):
         directory = settings.audit_file.parent
         yield _check_writable("directory of the audit trail", directory, "set CLAUDE_CODE_MCP_AUDIT_FILE")
@@ -254,6 +258,30 @@ def _check_state_directory(directory: Path) -> Finding:
     return finding
 
 
+def _check_state(directory: Path) -> Finding:
+    """Opens the state database as a server would, and reads all of it."""
+    database = database_in(directory)
+    if not database.path.exists():
+        return Finding("state", True, "nothing is remembered yet")
+    try:
+        database.check()
+    except StateUnavailable as error:
+        return Finding("state", False, error.message, "as it says")
+    return Finding("state", True, f"{database.path} is whole")
+
+
+def _check_shared_servers() -> Iterator[Finding]:
+    """Nothing if no shared server can be here. More than one is no fault, but rarely what somebody wants."""
+    try:
+        running = [found for found in places(os.environ) if is_held(found)]
+    except OSError:
+        return
+    detail = ", ".join(found.socket for found in running) or "none runs"
+    if len(running) > 1:
+        detail = f"{len(running)} run, for clients with different settings or of an earlier version: {detail}"
+    yield Finding("shared servers", True, detail)
+
+
 def _check_writable(subject: str, directory: Path, fix: str) -> Finding:
     """Creates the directory if it is missing, as the server would."""
     try:
@@ -281,20 +309,27 @@ def _containment() -> Finding:
 
 
 def _check_isolation(settings: Settings) -> Finding:
-    """Really runs a sandbox. Wrong only where the server would not start without one."""
+    """Really runs a sandbox, and looks at what it would be given. Wrong only where the server would not start, and only
+    if something is configured that matters over HTTP alone."""
     from ..app import read_policy  # noqa: PLC0415 - loads the MCP SDK
     from ..server.transports.bearer import load_tokens  # noqa: PLC0415
     from ..sessions.homes import Homes  # noqa: PLC0415
 
     subject, reason = "isolation", sandbox_unavailable(os.environ)
-    if reason is None:
-        return Finding(subject, True, "sandbox: bubblewrap works; over HTTP it is the default")
+    problem: ClaudeCodeError | None = None
+    principals: tuple[str, ...] = ()
     try:
-        policy, principals = read_policy(settings, "remote"), load_tokens(settings).values()
+        policy, principals = read_policy(settings, "remote"), tuple(load_tokens(settings).values())
         asyncio.run(Homes(settings, os.environ, policy, principals).prepare())
     except ClaudeCodeError as error:
-        if error.data.get("field") == subject:
-            return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
+        problem = error
+    if reason is None:
+        works, serves = "sandbox: bubblewrap works; over HTTP it is the default", settings.policy_file or principals
+        if problem is not None and problem.data.get("field") == "roots" and serves:
+            return Finding(subject, False, problem.message, "see docs/policy.md, which roots are possible")
+        return Finding(subject, True, works)
+    if problem is not None and problem.data.get("field") == subject:
+        return Finding(subject, False, reason, 'install bubblewrap, or say isolation = "none" in the policy')
     detail = f"none: {reason}; sessions can read everything that the user of this server can"
     return Finding(subject, True, detail)
 

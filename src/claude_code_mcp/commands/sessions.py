@@ -20,9 +20,9 @@ from ..sessions.homes import Home
 from ..sessions.session_library import SessionLibrary
 from ..sessions.worktree_changes import WorktreeChanges
 from ..shared.client import ask_shared
+from ..state.session_marks import Mark
+from ..state.session_records import LOCAL
 from ..store.catalogue import Catalogue, Entry
-from ..store.session_marks import Mark
-from ..store.session_records import LOCAL
 from ..store.transcript_text import Detail
 from .flags import add_json, positive, print_json
 

@@ -103,8 +103,9 @@ def _print_link(found: dict[str, Any]) -> None:
 
 
 def _sign_out_all(arguments: argparse.Namespace) -> int:
-    from ..web.sign_ins import SignIns, web_directory  # noqa: PLC0415
+    from ..state.sign_ins import SignIns  # noqa: PLC0415
+    from ..state.state_directory import database_in  # noqa: PLC0415
 
-    ended = SignIns(web_directory(load_settings(file=arguments.config))).end_all(None)
+    ended = SignIns(database_in(load_settings(file=arguments.config).state_dir)).end_all(None)
     print_json({"ended": ended}) if arguments.json else print(f"{ended} sign-ins were ended.")
     return 0

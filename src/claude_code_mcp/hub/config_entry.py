@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 from urllib.parse import urlsplit
@@ -31,7 +31,9 @@ from ..redaction import (
 )
 from .config_dialects import in_our_words, read_env_file
 
-_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*+))?(\}|\Z)")
+"""A reference to a variable, or the beginning of one that is never closed: that reaches to the end, so that it is not
+read again from each beginning in it."""
 
 
 _OF_DIRECTORY = ("workspaceFolder", "PWD", "CLAUDE_PROJECT_DIR")
@@ -54,9 +56,7 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
     Takes time linear in the length of the strings.
     """
     if isinstance(value, str):
-        # No reference begins behind the last brace. Left in, each beginning of one would be read to the very end.
-        end = value.rfind("}") + 1
-        return _REFERENCE.sub(lambda reference: _value_of(reference, environment), value[:end]) + value[end:]
+        return _with_references(value, lambda reference: _value_of(reference, environment))
     if isinstance(value, dict):
         return {key: expand(item, environment) for key, item in value.items()}
     if isinstance(value, list):
@@ -64,8 +64,12 @@ def expand(value: Any, environment: Mapping[str, str]) -> Any:
     return value
 
 
+def _with_references(text: str, value_of: Callable[["re.Match[str]"], str]) -> str:
+    return _REFERENCE.sub(lambda found: value_of(found) if found[3] else found[0], text)
+
+
 def _value_of(reference: re.Match[str], environment: Mapping[str, str]) -> str:
-    name, default = reference.groups()
+    name, default, _ = reference.groups()
     if name in _OF_DIRECTORY:
         return reference.group()
     # Our own variables hold tokens, and a file could send them anywhere: they count as not set.
@@ -354,14 +358,14 @@ def for_directory(config: ServerConfig, directory: str) -> ServerConfig:
 
 def _replace_directory(value: Any, found: Mapping[str, str]) -> Any:
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda reference: found.get(reference[1], reference[0]), value)
+        return _with_references(value, lambda reference: found.get(reference[1], reference[0]))
     if isinstance(value, dict):
         return {key: _replace_directory(item, found) for key, item in value.items()}
     return [_replace_directory(item, found) for item in value] if isinstance(value, list) else value
 
 
 def _refers_to_directory(text: str) -> bool:
-    return any(reference[1] in _OF_DIRECTORY for reference in _REFERENCE.finditer(text[: text.rfind("}") + 1]))
+    return any(reference[3] and reference[1] in _OF_DIRECTORY for reference in _REFERENCE.finditer(text))
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """Which servers the hub has: the files that configure them, their order, and which entries may be used.
 
-Order, the first that has a name wins: our own file, `~/.claude.json` for this project, `.mcp.json` in the project and
-then in the directories above it, `~/.claude.json` for all projects. An entry that cannot be used hides nothing and
-breaks nothing: it becomes a problem that names the file and the entry.
+Order, the first that has a name wins: what the organisation provides, our own file, `~/.claude.json` for this project,
+`.mcp.json` in the project and then in the directories above it, `~/.claude.json` for all projects. An entry that cannot
+be used hides nothing and breaks nothing: it becomes a problem that names the file and the entry. One that the
+organisation does not allow is there, barred, with the reason.
 
 `hub_servers` is the only place that decides which files count; the server and the commands both ask it.
 """
@@ -23,6 +24,7 @@ from ..model.mcp_servers import is_this_server
 from .approvals import Approvals, is_below, is_trusted, project_entry, project_roots, read_approvals
 from .config_dialects import input_defaults, read_text, section_of
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
+from .organisation import SETTINGS, Organisation, managed_directory, managed_files, read_organisation
 
 _KEY = "mcpServers"
 _ITSELF = "it is this server itself"
@@ -32,6 +34,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class ConfigScope(StrEnum):
     """Where an entry comes from. Of entries with one name, the one of the first scope in this order counts."""
 
+    MANAGED = "managed"
+    """What the organisation provides (`managed-mcp.json`)."""
     OWN = "own"
     """A file of this product's own."""
     LOCAL = "local"
@@ -88,6 +92,8 @@ class ConfigPaths:
     user_settings: Path | None = None
     trusted: tuple[str, ...] = ()
     """Directories whose projects the operator trusts, `*` for all."""
+    managed: Path = field(default_factory=lambda: managed_directory())  # noqa: PLW0108 - looked up when it is called
+    """Where the organisation's settings are, which count whatever else is read."""
 
 
 def hub_servers(
@@ -130,7 +136,12 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
     approvals = _approvals(reader, paths, claude, roots, trust_project)
-    candidates = [*reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)]
+    reader.organisation = _organisation(reader, paths, roots, environment)
+    candidates: list[ConfiguredServer] = []
+    if paths.claude_file is not None and reader.organisation.servers_file is not None:
+        managed = reader.organisation.servers_file
+        candidates += reader.entries(reader.read(managed), managed, ConfigScope.MANAGED)
+    candidates += reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)
     for root in roots:
         candidates += reader.entries(project_entry(claude, root), paths.claude_file, ConfigScope.LOCAL)
     for file in project_files(paths):
@@ -154,11 +165,28 @@ def project_files(paths: ConfigPaths) -> list[Path]:
 def watched_files(paths: ConfigPaths) -> list[Path]:
     """The files whose changes may change the servers, those that are not there yet too."""
     files = [paths.own_file, paths.own_file.resolve(), *filter(None, (paths.claude_file, paths.user_settings))]
+    files += managed_files(paths.managed, paths.user_settings.parent if paths.user_settings is not None else None)
     if paths.project is not None:
         files += [directory / ".mcp.json" for directory in (paths.project, *paths.project.parents)]
         settings = ("settings.json", "settings.local.json")
         files += [root / ".claude" / name for root in project_roots(paths.project)[:2] for name in settings]
     return list(dict.fromkeys(files))
+
+
+def _organisation(
+    reader: "_Reader", paths: ConfigPaths, roots: Sequence[Path], environment: Mapping[str, str]
+) -> Organisation:
+    """What the organisation says; where Claude Code's own files are read, also what the user and the project say."""
+    config_dir: Path | None = None
+    user: Mapping[str, Any] = {}
+    projects: list[Mapping[str, Any]] = []
+    if paths.user_settings is not None:
+        names = ("settings.json", "settings.local.json")
+        projects = [reader.read(root / ".claude" / name) for root in roots[:2] for name in names]
+        config_dir, user = paths.user_settings.parent, reader.read(paths.user_settings)
+    found = read_organisation(paths.managed, environment, config_dir, user, projects)
+    reader.problems += [ConfigProblem(paths.managed / SETTINGS, key, problem) for key, problem in found.problems]
+    return found
 
 
 def _is_ours(file: Path) -> bool:
@@ -208,12 +236,19 @@ class _Reader:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
+        self._contents: dict[Path, Mapping[str, Any]] = {}
+        self.organisation = Organisation()
         self.problems: list[ConfigProblem] = []
 
     def read(self, file: Path | None) -> Mapping[str, Any]:
-        """The object in a file; empty where there is none."""
+        """The object in a file; empty where there is none. A file is read once: all that is said of it must fit."""
         if file is None:
             return {}
+        if file not in self._contents:
+            self._contents[file] = self._read(file)
+        return self._contents[file]
+
+    def _read(self, file: Path) -> Mapping[str, Any]:
         try:
             content = decode_with_comments(read_text(file))
         except (FileNotFoundError, NotADirectoryError):
@@ -239,7 +274,9 @@ class _Reader:
                 config = parse_entry(name, raw, self._environment, defaults, file.parent)
                 unset = config.unset if isinstance(config, StdioConfig) else {}
                 self.problems += [ConfigProblem(file, name, f"env.{key}: {why}") for key, why in unset.items()]
-                yield ConfiguredServer(name, config, scope, file)
+                managed = scope is ConfigScope.MANAGED
+                objection = self.organisation.objection(name, config, raw, managed=managed)
+                yield ConfiguredServer(name, config, scope, file, objection, objection is not None)
             except InvalidEntry as error:
                 self.problems.append(ConfigProblem(file, name, str(error)))
 
@@ -247,6 +284,8 @@ class _Reader:
 def _bar(server: ConfiguredServer, approvals: Approvals) -> ConfiguredServer:
     """The server, barred where it is not to be used."""
     # What locks comes first: an entry must not get out of the lock by calling itself disabled.
+    if server.locked:
+        return server
     config = server.config
     if isinstance(config, StdioConfig) and is_this_server(config.command, config.args):
         return replace(server, barred=_ITSELF, locked=True)

@@ -7,12 +7,14 @@ beginning of an attempt is throttled, not the connection.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
 
+from ..state.database import Database
+from ..state.documents import Documents
 from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.silent_oauth import Renewals
@@ -57,14 +59,8 @@ class ConnectThrottle:
         return ConnectSlot(self._local if config.is_local else self._remote)
 
 
-Permit = Callable[[str, str, str, JsonObject], Awaitable[None]]
-"""Is awaited with caller, server, tool and arguments before each call; raises PermissionDenied to stop it."""
 OnNotification = Callable[[str, str, JsonObject], None]
 """Is called with server, method and params of every notification that a server sends."""
-
-
-async def permit_all(caller: str, server: str, tool: str, arguments: JsonObject) -> None:
-    """For hubs whose callers are all trusted, or checked elsewhere."""
 
 
 def ignore_notification(server: str, method: str, params: JsonObject) -> None:
@@ -84,7 +80,7 @@ class HubDeps:
 
     environment: Mapping[str, str]
     """What the programs of stdio servers inherit."""
-    state_directory: Path
+    database: Database
     """Where it is remembered which servers need a sign-in, and what else they have shown of themselves."""
     vault: Vault
     """Where tokens are kept."""
@@ -94,7 +90,6 @@ class HubDeps:
     """The directory of callers that are in none of their own."""
     child_environment: ChildEnvironment = unmarked
     """Makes the environment of a server's program, with the mark by which leftover processes are found."""
-    permit: Permit = permit_all
     on_notification: OnNotification = ignore_notification
     in_process: Mapping[str, ServeInProcess] = field(default_factory=dict)
     """The servers of type `sdk`, by name."""
@@ -105,6 +100,12 @@ class HubDeps:
     uses_claude_sign_ins: bool = True
     """Whether a server that Claude Code is signed in to needs no other sign-in."""
     renewals: Renewals = field(default_factory=Renewals)
+    principal: str = ""
+    """Whose the hub is alone, with a memory of its own; empty for one that is shared."""
+
+    def documents(self, kind: str) -> Documents:
+        """What this hub remembers of one kind."""
+        return Documents(self.database, f"{kind} for {self.principal}" if self.principal else kind)
 
 
 def usual_vault(state_directory: Path, principal: str = "") -> Vault:

@@ -27,7 +27,8 @@ from ..model.mcp_servers import ToolNames, normalise
 from ..model.question import AskPerson
 from .auth.credentials import NeedsAuthMemory
 from .auth.oauth import own_storage
-from .auth.sign_in import ShowAddress, deliver_redirect, sign_in
+from .auth.sign_in import deliver_redirect, sign_in
+from .auth.stored_oauth import ShowAddress
 from .client_session import UpstreamClient
 from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer, HubConfig
@@ -83,8 +84,8 @@ class Hub:
     def __init__(self, configuration: HubConfig, settings: Settings, deps: HubDeps) -> None:
         self._settings = settings
         self._deps = deps
-        self._needs_auth = NeedsAuthMemory(deps.state_directory / "needs-auth.json")
-        self._memory = ServerMemory(deps.state_directory / "servers")
+        self._needs_auth = NeedsAuthMemory(deps.documents("sign-in needed"))
+        self._memory = ServerMemory(deps.documents("server"))
         self._context = UpstreamContext(
             deps,
             ConnectThrottle(settings.mcp_local_batch, settings.mcp_remote_batch),
@@ -260,7 +261,6 @@ class Hub:
         if not pool.server.config.allows(tool):
             raise InvalidArgument(f"The MCP server {server!r} offers no tool {tool!r}.", field="tool")
         tool_arguments = dict(arguments or {})
-        await self._deps.permit(caller, server, tool, tool_arguments)
         optional = {"inputResponses": input_responses, "requestState": request_state, "_meta": meta}
         params = {key: value for key, value in optional.items() if value is not None}
         params |= {"name": tool, "arguments": tool_arguments}
@@ -363,7 +363,7 @@ class Hub:
         """The server for one session in a directory; to be closed with the session."""
         # One without a name is somebody all the same, and nobody else.
         route = self._find(server).route(caller or f"endpoint:{next(self._endpoints)}", directory)
-        return SessionEndpoint(route, push, permit=self._deps.permit, caller=caller, ask=ask, timeout=timeout)
+        return SessionEndpoint(route, push, ask=ask, timeout=timeout)
 
     # -- steering ---------------------------------------------------------------------------------------------
 

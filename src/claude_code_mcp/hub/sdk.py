@@ -16,7 +16,7 @@ Outbox = WriteStream[SessionMessage]
 
 
 class OAuthProvider(OAuthClientProvider):
-    """The SDK's OAuth client; subclasses override `load_context`, `authenticate` and `save_tokens`."""
+    """The SDK's OAuth client with public names for the methods that subclasses override."""
 
     async def load_context(self) -> None:
         """Fills `context` from storage; called before the first request."""
@@ -29,6 +29,9 @@ class OAuthProvider(OAuthClientProvider):
     async def save_tokens(self, response: httpx2.Response) -> None:
         """Takes the tokens out of the answer to a sign-in and stores them."""
         await super()._handle_token_response(response)
+
+    def prepare_token_request(self) -> None:
+        """Called before each request to the token endpoint is made."""
 
     def select_authorization_server(self, advertised: list[str]) -> str:
         """Which of the authorization servers that a server names is used."""
@@ -65,6 +68,14 @@ class OAuthProvider(OAuthClientProvider):
 
     async def _initialize(self) -> None:
         await self.reload()
+
+    async def _refresh_token(self) -> httpx2.Request:
+        self.prepare_token_request()
+        return await super()._refresh_token()
+
+    async def _exchange_token_authorization_code(self, auth_code: str, code_verifier: str) -> httpx2.Request:
+        self.prepare_token_request()
+        return await super()._exchange_token_authorization_code(auth_code, code_verifier)
 
     def _auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         return self.authenticate(request)

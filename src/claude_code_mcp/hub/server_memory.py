@@ -1,4 +1,4 @@
-"""What is remembered of servers between runs: one private file for each, by the fingerprint of its configuration.
+"""What is remembered of servers between runs, by the fingerprint of their configuration.
 
 A server shows only in use that it cannot take a probe, that it asks for roots, or that it asks questions; and what it
 offers is known only once it has started, which takes some servers long. All of that is kept, so that it is learned
@@ -6,20 +6,20 @@ once. A memory that cannot be read counts as empty; one that cannot be written i
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 from pydantic import BaseModel, ValidationError
 
-from ..private_files import private_directory, replace_file
+from ..state.documents import Documents
 
 log = logging.getLogger(__name__)
 
 _LARGEST = 4 << 20
-"""Bytes of a file; what a server offers beyond that is not kept."""
+"""Bytes; what a server offers beyond that is not kept."""
 
 
 class Offer(BaseModel):
@@ -45,8 +45,8 @@ class Traits(BaseModel):
 class ServerMemory:
     """The traits of servers by fingerprint. `load` reads them; what was not loaded is read when it is first needed."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self._known: dict[str, Traits] = {}
         self._writing = asyncio.Lock()
 
@@ -68,16 +68,13 @@ class ServerMemory:
         return changed != known
 
     async def save(self, key: str) -> None:
-        """Writes what is known of a server to its file."""
+        """Keeps what is known of a server."""
         async with self._writing:
             await asyncio.to_thread(self._write, key, self.traits(key))
 
-    def _file(self, key: str) -> Path:
-        return self._directory / f"{key}.json"
-
     def _read(self, key: str) -> Traits:
         try:
-            return Traits.model_validate_json(self._file(key).read_bytes())
+            return Traits.model_validate(self._documents.read(key) or {})
         except (OSError, ValidationError):
             return Traits()
 
@@ -86,8 +83,7 @@ class ServerMemory:
             content = _as_json(traits)
             if len(content) > _LARGEST:
                 content = _as_json(traits.model_copy(update={"offer": None}))
-            private_directory(self._directory)
-            replace_file(self._file(key), content)
+            self._documents.write(key, json.loads(content))
         except (OSError, ValueError) as error:
             log.info("what was learned of a server is not kept: %s", error)
 

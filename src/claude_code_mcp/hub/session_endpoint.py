@@ -2,7 +2,8 @@
 
 Speaks the protocol with a handshake (2025-11-25 and before) to its client, whichever the server behind it speaks. An
 idle endpoint is a few fields: no task, no stream. While the server is unavailable the client sees one with no tools,
-and is notified when that changes, so that a dead server never keeps a session from starting.
+and is notified when that changes, so that a dead server never keeps a session from starting. Whether a client may call
+a tool is decided before its message gets here.
 """
 
 import itertools
@@ -20,7 +21,6 @@ from pydantic import BaseModel, ValidationError
 from ..errors import ClaudeCodeError, UpstreamUnavailable
 from ..model.question import AskPerson
 from .client_session import UpstreamClient
-from .dependencies import Permit
 from .elicitation import cancel_elicitation, request_with_input
 from .server_memory import Offer
 from .server_pool import Route
@@ -58,15 +58,11 @@ class SessionEndpoint:
         route: Route,
         push: Push,
         *,
-        permit: Permit,
-        caller: str = "",
         ask: AskPerson | None = None,
         timeout: float = CONNECT_TIMEOUT,
     ) -> None:
         self._route = route
         self._push = push
-        self._permit = permit
-        self._caller = caller
         self._ask = ask
         self._timeout = timeout
         self._waited_in_vain = False
@@ -203,8 +199,8 @@ class SessionEndpoint:
         return [_dump(item) for item in getattr(self._route.offer, kind, ())]
 
     async def _forward(self, method: str, params: JsonObject) -> JsonObject:
-        if method == "tools/call":
-            await self._check_call(params)
+        if method == "tools/call" and not self._route.allows(params.get("name")):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
         ask = self._ask or (self._ask_client if self._client_can_ask else None)
         on_progress = self._progress_reporter(params)
 
@@ -216,12 +212,6 @@ class SessionEndpoint:
         result = await request_with_input(send, ask or cancel_elicitation, self._route.roots)
         result.pop("resultType", None)
         return result
-
-    async def _check_call(self, params: JsonObject) -> None:
-        tool = params.get("name")
-        if not self._route.allows(tool):
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool}")
-        await self._permit(self._caller, self._route.name, str(tool), params.get("arguments") or {})
 
     def _progress_reporter(self, params: JsonObject) -> ProgressFnT | None:
         token = (params.get("_meta") or {}).get("progressToken")

@@ -33,7 +33,9 @@ _FULL = 256
 """Messages in a buffered inbox from which on its source is asked to pause."""
 _REMEMBERED_IDS = 1000
 _YIELD_EVERY = 64
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]')
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]]', re.DOTALL)
+"""A string or a bracket. A string that is never closed reaches to the end, and is not read again from each of its
+characters."""
 _ID = re.compile(rb'\s*:\s*(?:(\d{1,18})|"([\w.:-]{1,100})")\s*[,}]')
 _adapter = types.jsonrpc_message_adapter
 
@@ -131,7 +133,7 @@ class TransportFailure:
     refused_token: str | None = None
     """The token that was of no use then, if there was one."""
     has_read_input: Callable[[], bool] = lambda: True
-    """Whether the server has read everything that was sent; while it has not, its silence means nothing."""
+    """Whether the server is known to have read everything that was sent; while it is not, its silence means nothing."""
     grace: float = 2.0
     """Seconds that a program has to end after its input did, and again after SIGTERM; set by the connection."""
 

@@ -203,7 +203,8 @@ class Stalled(Event):
 
 @dataclass(slots=True)
 class ProcessChanged(Event):
-    """The Claude Code process started, was parked (closed but resumable) or ended by itself."""
+    """The Claude Code process `started`, was `parked` (closed but resumable), `ended` by itself, or was `refuted`: it
+    wrote a frame that cannot be true, as `detail` says, and was closed for that."""
 
     change: str
     pid: int | None = None
@@ -248,6 +249,16 @@ class AuditKind(StrEnum):
     HUB_STEERED = "hub_steered"
     """A shared MCP server was reconnected, enabled or disabled, or a sign-in to it was begun."""
     AUTH_FAILED = "auth_failed"
+    CALLERS_CHANGED = "callers_changed"
+    """The tokens file has changed: who came, who went, who has another token, who must wait for a restart."""
+    CALLER_ENDED = "caller_ended"
+    """What a caller had open was ended, since its token counts no more."""
+    TOKENS_UNUSABLE = "tokens_unusable"
+    """The tokens file has changed and cannot be used: nobody in it is let in."""
+    NETWORK_REFUSED = "network_refused"
+    """A session asked the proxy of its sandbox for a host that it may not reach; equal ones are counted together."""
+    CREDENTIAL_USED = "credential_used"
+    """The proxy put a credential into a request of a session; equal ones are counted together."""
     SIGNED_IN = "signed_in"
     """At the console; the details have the device."""
     SIGNED_OUT = "signed_out"

@@ -25,6 +25,8 @@ class OutcomeCode(StrEnum):
     START_FAILED = "start_failed"
     NOT_SAVED = "not_saved"
     """It ran to its end, and its answer could not be written to the transcript: the next process will not know it."""
+    PROTOCOL_VIOLATION = "protocol_violation"
+    """The process wrote a frame that cannot be true, and was ended: a command of the session may have written it."""
     DROPPED = "dropped"
     """Of a message, never of a turn: an interruption came before it had run, and it never will."""
 

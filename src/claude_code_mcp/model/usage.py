@@ -1,15 +1,16 @@
 """Tokens and money: what one turn used by model, and how that is found out from the totals that the CLI reports.
 
 The CLI reports what was used since its last result, or on some versions only totals since it started (`Totals`).
-Whatever is unreadable in a report counts as nothing.
+Whatever is unreadable in a report counts as nothing; an amount that cannot be one is found by `impossible_amount`.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 _ABSURD = 1 << 60
-_UNNAMED = "unknown"
+UNNAMED = "unknown"
 """The model of an amount that the CLI reported without a model."""
 
 
@@ -42,6 +43,16 @@ class ModelUsage:
             max(0.0, self.cost_usd - other.cost_usd),
         )
 
+    def __or__(self, other: "ModelUsage") -> "ModelUsage":
+        """Of each count, the larger one."""
+        return ModelUsage(
+            max(self.input_tokens, other.input_tokens),
+            max(self.output_tokens, other.output_tokens),
+            max(self.cache_read_tokens, other.cache_read_tokens),
+            max(self.cache_creation_tokens, other.cache_creation_tokens),
+            max(self.cost_usd, other.cost_usd),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -63,6 +74,11 @@ class Usage:
 
     def __sub__(self, other: "Usage") -> "Usage":
         return Usage({name: usage - other.of_model(name) for name, usage in self.models.items()})
+
+    def __or__(self, other: "Usage") -> "Usage":
+        """Of each count of each model, the larger one."""
+        names = {**self.models, **other.models}
+        return Usage({name: self.of_model(name) | other.of_model(name) for name in names})
 
     def of_model(self, name: str) -> ModelUsage:
         return self.models.get(name, ModelUsage())
@@ -91,6 +107,35 @@ def read_number(raw: Mapping[str, Any], key: str) -> float:
     return value if isinstance(value, int | float) and 0 <= value < _ABSURD else 0
 
 
+_AMOUNTS = ("total_cost_usd", "num_turns")
+_BY_MODEL = ("modelUsage", "model_usage_since_last_result")
+
+
+def impossible_amount(result: Mapping[str, Any]) -> str | None:
+    """The name of a count or an amount in a result that no CLI can have arrived at: less than nothing, not a number or
+    beyond all bounds. None if there is none; what is missing or not of the expected type is no amount."""
+    return next((name for name, value in _amounts(result) if not _is_possible(value)), None)
+
+
+def _amounts(result: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    for name in _AMOUNTS:
+        yield name, result.get(name)
+    tables = [(name, table) for name in _BY_MODEL for table in _tables(result.get(name))]
+    for name, table in [*tables, ("usage", result.get("usage"))]:
+        if isinstance(table, Mapping):
+            yield from ((f"{name}.{key}", value) for key, value in table.items())
+
+
+def _tables(by_model: object) -> list[object]:
+    return list(by_model.values()) if isinstance(by_model, Mapping) else []
+
+
+def _is_possible(value: object) -> bool:
+    if not isinstance(value, int | float):
+        return True
+    return math.isfinite(value) and 0 <= value < _ABSURD if isinstance(value, float) else 0 <= value < _ABSURD
+
+
 class Totals:
     """The totals of one process, as far as they are known. Takes each of its results once, in order."""
 
@@ -98,19 +143,28 @@ class Totals:
         """`restored` is what the transcript holds when a process resumes it. The CLI may count on from that or from
         nothing; which of the two shows in its first result."""
         self._known = restored or Usage()
+        self._reported = Usage()
+        """The last totals that this process itself has reported."""
+
+    def shrink(self, result: Mapping[str, Any]) -> bool:
+        """Whether a result has smaller totals than one before it, which no process does by itself. One that has none
+        says nothing."""
+        totals = _read_totals(result)
+        return bool(totals.models) and not _continues(totals, self._reported)
 
     def used_by(self, result: Mapping[str, Any]) -> Usage:
         """What was used since the last result. Nothing is counted twice, whichever figures the CLI reports."""
         totals = _read_totals(result)
         since = result.get("model_usage_since_last_result")
         if isinstance(since, dict):
-            used = read_usage(since)
+            # Both say the same, unless one of them is not true.
+            used = read_usage(since) | (totals - self._reported if self._reported.models else Usage())
         elif _continues(totals, self._known):
             used = totals - self._known
         else:
             used = totals  # it began to count from nothing
         if totals.models:
-            self._known = totals
+            self._known = self._reported = totals
         return Usage({name: part for name, part in used.models.items() if part != ModelUsage()})
 
 
@@ -119,7 +173,7 @@ def _read_totals(result: Mapping[str, Any]) -> Usage:
     cost = read_number(result, "total_cost_usd")
     if by_model.models or not cost:
         return by_model
-    return Usage({_UNNAMED: ModelUsage(cost_usd=cost)})
+    return Usage({UNNAMED: ModelUsage(cost_usd=cost)})
 
 
 def _continues(totals: Usage, known: Usage) -> bool:

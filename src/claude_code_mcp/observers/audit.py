@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
-from ..model.events import AuditEvent, AuditKind, Event, QuestionOpened, QuestionSettled, Spent, TurnEnded
+from ..model.events import (
+    AuditEvent,
+    AuditKind,
+    Event,
+    ProcessChanged,
+    QuestionOpened,
+    QuestionSettled,
+    Spent,
+    TurnEnded,
+)
 from ..model.question import Answer, Question
 from ..model.text import cut, iso
 from ..private_files import open_private, private_directory
@@ -202,6 +211,8 @@ class Audit:
                 self._write("turn_ended", owner, session_id, details)
             case Spent(usage=usage):
                 self._write("turn_cost", owner, session_id, {"cost_usd": round(usage.cost_usd, 6)})
+            case ProcessChanged(change="refuted", detail=reason):
+                self._write("protocol_violation", owner, session_id, {"reason": reason})
 
     def _write(self, act: str, who: str, session_id: str | None, details: Mapping[str, Any]) -> None:
         entry = {"at": timestamp(), "act": act, "who": who, **({"session": session_id} if session_id else {})}

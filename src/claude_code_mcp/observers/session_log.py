@@ -80,6 +80,10 @@ class SessionLog:
         match event:
             case ProcessChanged(change="ended"):
                 log.warning("session %s crashed: %s", session_id, clip_line(event.detail, _LONGEST_REASON))
+            case ProcessChanged(change="refuted"):
+                log.warning(
+                    "session %s wrote what cannot be true: %s", session_id, clip_line(event.detail, _LONGEST_REASON)
+                )
             case ProcessChanged(change="parked"):
                 log.info("session %s ended: its process is closed, and resumed with the next message", session_id)
             case TurnEnded(outcome=outcome) if outcome.code not in _NOT_LOGGED:

@@ -5,14 +5,17 @@ machine and for remote ones, and a TOML file can define more (`parse_policy`). T
 wrong entry is refused with InvalidArgument, since an ignored one would allow more than its author meant.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ..errors import InvalidArgument
+from ..model.credential_rules import CredentialRule, parse_credential
+from ..model.host_rules import HostRule, parse_host_rule
 from .rules import SHELL_TOOLS, Rule, Shell, check_tool_name, concerns, names_tool, parse_rule
 
 MODE_LADDER = ("plan", "dontAsk", "default", "acceptEdits", "auto", "bypassPermissions")
@@ -57,6 +60,35 @@ class Limits(_Frozen):
     """How long one turn may take."""
 
 
+_SIZE = re.compile(r"(?P<amount>[1-9][0-9]{0,17})(?P<unit>[KMGT]?)(?:i?B)?")
+
+
+def _size(value: object) -> object:
+    """An amount such as `4G` in bytes."""
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if isinstance(value, str) and found is None:
+        raise ValueError("must be an amount such as 4G or 512M")
+    return value if found is None else int(found["amount"]) << 10 * " KMGT".index(found["unit"] or " ")
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+
+
+class Resources(_Frozen):
+    """How much of the machine one session may use, with everything that it starts. Unset is unlimited."""
+
+    memory: Size | None = Field(None, ge=256 << 20)
+    """Bytes in memory, all processes together."""
+    processes: int | None = Field(None, ge=32)
+    """Processes and threads at the same time."""
+    cpus: float | None = Field(None, ge=0.1, allow_inf_nan=False)
+    """Processors at the same time."""
+    cpu_seconds: int | None = Field(None, ge=60)
+    """Processor time of one process."""
+    file_size: Size | None = Field(None, ge=64 << 20)
+    """Bytes in one file that is written."""
+
+
 class Profile(_Frozen):
     """The fields are what a `[profiles.NAME]` table of the policy file may hold."""
 
@@ -89,14 +121,39 @@ class Profile(_Frozen):
     slash_commands: tuple[str, ...] | None = None
     """Commands that a prompt may begin with, without the slash. `mcp__server__prompt` need not be named: the rules for
     the tools of the server apply. Unset: all; empty: none."""
-    isolation: Literal["auto", "sandbox", "none"] = "none"
-    """What keeps a session from the files and processes of the server's user: a `sandbox`; `none`; or `auto`, a sandbox
-    where there can be one. With several callers `auto` needs one too, and the server does not start without it."""
-    network: Literal["host", "model"] = "host"
-    """What a sandbox can reach: what the `host` can, or only the `model`. Without a sandbox it must be `host`."""
+    isolation: Literal["auto", "sandbox", "container", "none"] = "none"
+    """What keeps a session from the files and processes of the server's user: a `sandbox`; a `container` of Podman or
+    Docker; `none`; or `auto`, a sandbox where there can be one. With several callers `auto` needs one too, and the
+    server does not start without it."""
+    image: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$")
+    """The image of a container; it must be there already."""
+    network: Literal["host", "model"] | tuple[HostRule, ...] = "host"
+    """What a sandbox can reach: what the `host` can, only the `model`, or the model and a list of hosts. Without a
+    sandbox it must be `host`."""
     readable: tuple[str, ...] = ()
     """Files and directories that a sandbox can read beside the system's and the roots, such as tools in a home."""
+    writable: tuple[str, ...] = ()
+    """Directories that a sandbox can write to beside the roots, such as a cache that sessions share. No session works
+    in them."""
+    environment: tuple[str, ...] = ()
+    """Names of variables of the server's environment that a sandbox gets beside those that programs and Claude Code
+    need, whatever they hold."""
     limits: Limits = Limits()
+    resources: Resources = Resources()
+    credentials: tuple[CredentialRule, ...] = ()
+    """What is put into requests for listed hosts: the `[[credentials]]` of the file that are for this profile."""
+
+    @field_validator("network", mode="before")
+    @classmethod
+    def _hosts(cls, value: object) -> object:
+        if not isinstance(value, list | tuple):
+            return value
+        return tuple(parse_host_rule(entry) if isinstance(entry, str) else entry for entry in value)
+
+    @property
+    def hosts(self) -> tuple[HostRule, ...] | None:
+        """The hosts that a sandbox can reach; None where there is no list of them."""
+        return self.network if isinstance(self.network, tuple) else None
 
     @field_validator("allow", "deny", mode="before")
     @classmethod
@@ -104,7 +161,9 @@ class Profile(_Frozen):
         return tuple(parse_rule(rule) if isinstance(rule, str) else rule for rule in _as_tuple(value))
 
     @field_validator(
-        "roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", mode="before"
+        *("roots", "tools", "env", "mcp_servers", "setting_sources", "slash_commands", "readable", "writable"),
+        "environment",
+        mode="before",
     )
     @classmethod
     def _tuples(cls, value: object) -> object:
@@ -117,10 +176,22 @@ class Profile(_Frozen):
             check_tool_name(name)
         return value
 
+    @field_validator("environment")
+    @classmethod
+    def _variables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not name.isidentifier():
+                raise ValueError(f"{name!r} is not the name of a variable; patterns are not possible here")
+        return value
+
     @model_validator(mode="after")
     def _network_needs_sandbox(self) -> "Profile":
-        if self.network != "host" and self.isolation != "sandbox":
-            raise ValueError(f'network = "{self.network}" needs isolation = "sandbox"')
+        if self.network != "host" and self.isolation not in ("sandbox", "container"):
+            raise ValueError('network needs isolation = "sandbox", unless it is "host"')
+        if self.hosts is not None and self.isolation != "sandbox":
+            raise ValueError('a list of hosts as network needs isolation = "sandbox"')
+        if self.isolation == "container" and self.image is None:
+            raise ValueError('isolation = "container" needs an image')
         return self
 
     @field_validator("mode_ceiling")
@@ -172,6 +243,7 @@ REMOTE_PROFILE = Profile(
     slash_commands=("clear", "compact", "context", "cost", "init", "recap", "usage"),
     isolation="auto",
     limits=Limits(sessions=5, turns=200, session_usd=10.0, daily_usd=50.0, turn_seconds=3600.0),
+    resources=Resources(memory=4 << 30, processes=512, cpu_seconds=4 * 3600, file_size=4 << 30),
 )
 """HTTP: the caller is not the user of this machine."""
 OPEN_PROFILE = Profile()
@@ -205,10 +277,10 @@ def parse_policy(text: str, where: str, default: str | None = None, fallback: st
         raw = tomllib.loads(text)
     except ValueError as error:
         raise InvalidArgument(f"The policy file {where} is not valid TOML: {error}") from None
-    unknown = next((name for name in raw if name not in ("default", "profiles", "principals")), None)
+    unknown = next((name for name in raw if name not in ("default", "profiles", "principals", "credentials")), None)
     if unknown is not None:
         raise _error(where, unknown, "unknown entry")
-    profiles = _profiles(_table(raw, "profiles", where), where)
+    profiles = _with_credentials(_profiles(_table(raw, "profiles", where), where), raw.get("credentials", []), where)
     principals = {
         name: _named(profile, profiles, f"The policy file {where}: principals.{name}")
         for name, profile in _table(raw, "principals", where).items()
@@ -234,17 +306,68 @@ def _profiles(tables: Mapping[str, Any], where: str) -> dict[str, Profile]:
     return profiles
 
 
+_CREDENTIAL: Mapping[str, type] = {"host": str, "header": str, "from": str, "prefix": str, "profiles": list}
+
+
+def _with_credentials(profiles: Mapping[str, Profile], entries: object, where: str) -> dict[str, Profile]:
+    """The profiles with the credentials that are for them: for hosts of their lists, and for profiles that an entry
+    names, if it names any."""
+    found = dict(profiles)
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise _error(where, "credentials", "must be a list of tables, [[credentials]]")
+    for number, entry in enumerate(entries):
+        name = f"credentials[{number}]"
+        credential = _credential(entry, name, where)
+        wanted = entry.get("profiles", [*profiles])
+        for profile in wanted:
+            _named(profile, profiles, f"The policy file {where}: {name}.profiles")
+        having = [profile for profile in wanted if _reaches(found[profile], credential)]
+        if not having:
+            raise _error(where, f"{name}.host", "no profile has this host in its list `network`")
+        for profile in having:
+            credentials = (*found[profile].credentials, credential)
+            found[profile] = found[profile].model_copy(update={"credentials": credentials})
+    return found
+
+
+def _credential(entry: Mapping[str, Any], name: str, where: str) -> CredentialRule:
+    for key, value in entry.items():
+        if key not in _CREDENTIAL:
+            raise _error(where, f"{name}.{key}", "unknown entry")
+        if not isinstance(value, _CREDENTIAL[key]):
+            raise _error(where, f"{name}.{key}", f"must be a {_CREDENTIAL[key].__name__}")
+    missing = next((key for key in ("host", "header", "from") if key not in entry), None)
+    if missing is not None:
+        raise _error(where, f"{name}.{missing}", "is missing")
+    try:
+        return parse_credential(entry["host"], entry["header"], entry["from"], entry.get("prefix"))
+    except ValueError as error:
+        raise _error(where, name, str(error)) from None
+
+
+def _reaches(profile: Profile, credential: CredentialRule) -> bool:
+    rule = credential.rule
+    return any(
+        other.covers_host(rule.host) or (rule.below and other.host.endswith(rule.host)) for other in profile.hosts or ()
+    )
+
+
 def _profile(base: Profile, entry: Mapping[str, Any], name: str, where: str) -> Profile:
-    """The profile `base` with the fields of a table in their place; within `limits`, each limit by itself."""
+    """The profile `base` with the fields of a table in their place; within `limits` and `resources`, each by itself."""
     fields = {key: value for key, value in entry.items() if key != "base"}
+    if "credentials" in fields:
+        raise _error(where, f"{name}.credentials", "belongs to the top of the file, as [[credentials]]")
     inherited = {key: getattr(base, key) for key in Profile.model_fields}
     try:
         if isinstance(fields.get("limits"), dict):
             fields["limits"] = Limits.model_validate({**base.limits.model_dump(), **fields["limits"]})
+        if isinstance(fields.get("resources"), dict):
+            fields["resources"] = Resources.model_validate({**base.resources.model_dump(), **fields["resources"]})
         return Profile.model_validate({**inherited, **fields})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = [name, *(["limits"] if error.title == "Limits" else []), *map(str, first["loc"])]
+        table = [error.title.lower()] if error.title in ("Limits", "Resources") else []
+        path = [name, *table, *map(str, first["loc"])]
         unknown = first["type"] == "extra_forbidden"
         problem = "unknown entry" if unknown else first["msg"].removeprefix("Value error, ")
         raise _error(where, ".".join(path), problem) from None

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..model.mcp_servers import prefix_of
 from ..model.paths import HERE, PathRules
-from .programs import may_hide, read_loosely
-from .shell import Words, read_strictly
+from .harmless import UNREADABLE, doubt_about
+from .programs import read_loosely
+from .shell import FileGlob, Words, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
@@ -80,9 +83,17 @@ _FAMILIES: Mapping[str, frozenset[str]] = {
 _FILE_TOOLS = _FAMILIES["Edit"] | _FAMILIES["Read"]
 _PATH_FIELDS = ("file_path", "notebook_path", "path")
 _NEVER_BY_WILDCARD = frozenset({"AskUserQuestion", "ExitPlanMode"})
+_RESOURCE_TOOLS = frozenset({"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadMcpResourceDirTool"})
+"""Tools that read what MCP servers offer, named by their `server`; without one, of all servers."""
 SHELL_TOOLS = ("Bash", "Monitor", "PowerShell")
 """The tools that run a command of the model's choice."""
-_NAMES_PROGRAMS = frozenset({".claude", ".git", ".mcp.json", ".claude.json"})
+_NAMES_PROGRAMS = frozenset(
+    {
+        *(".claude", ".git", ".mcp.json", ".claude.json", ".gitconfig"),
+        *(".profile", ".bashrc", ".bash_profile", ".bash_login", ".bash_aliases", ".zshenv", ".zprofile", ".zshrc"),
+    }
+)
+"""Settings of Claude Code and of git, and what shells run when they start."""
 _HARMLESS = frozenset({"worktrees", "plans", "projects", "tasks", "todos", "claude.md"})
 """What lies in Claude Code's directories without naming programs: checkouts, plans, notes."""
 
@@ -115,11 +126,12 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision on a call and the rule behind it. `clear` is false where a denial could not be ruled out."""
+    """The decision on a call and the rule behind it. Where a denial could not be ruled out, `doubt` says why, as half
+    a sentence: a person must be asked, whatever else would allow the call."""
 
     decision: Decision
     rule: str = ""
-    clear: bool = True
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +183,27 @@ def names_tool(pattern: str, tool: str) -> bool:
     return fnmatchcase(tool, pattern) if pattern.startswith("mcp__") else tool == pattern
 
 
+def covers_server(pattern: str, server: str) -> bool:
+    """Whether a name or pattern stands for all tools of an MCP server, and so for the server itself."""
+    return pattern == "*" or (pattern.startswith("mcp__") and names_tool(pattern, prefix_of(server)))
+
+
+def offers_server(server: str, deny: Sequence[Rule], tools: Sequence[str] | None) -> bool:
+    """Whether any tool of an MCP server can be used: none where rules deny the whole server, or where `tools`, those
+    that exist for the caller, has none of it."""
+    if any(rule.specifier is None and covers_server(rule.tool, server) for rule in deny):
+        return False
+    return tools is None or any(_may_name_tool_of(name, server) for name in tools)
+
+
+def _may_name_tool_of(pattern: str, server: str) -> bool:
+    prefix = prefix_of(server)
+    if covers_server(pattern, server):
+        return True
+    beginning = pattern.removesuffix("*")
+    return beginning.startswith(prefix) and beginning != prefix
+
+
 def judge(
     call: ToolCall,
     allow: Sequence[Rule],
@@ -181,19 +214,36 @@ def judge(
     """The verdict on a call. `tools` are those that exist for the caller; None means all.
 
     Where the `shell` is not free, a file that names programs to run cannot be written as others can: with no shell it
-    is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed.
+    is refused, as is everything outside of the roots; with a limited one a person is asked whatever is allowed. Where
+    commands are denied, one that is not known to be harmless is asked about too.
     """
     if tools is not None and not any(names_tool(name, call.tool) for name in (*tools, *_NEVER_BY_WILDCARD)):
         return Verdict(Decision.DENY, "tools")
-    refusing = next((rule for rule in deny if concerns(rule, call.tool) and _refuses(rule, call)), None)
+    refusing = next((rule for rule in deny if _denies(rule, call)), None)
     if refusing is not None:
         return Verdict(Decision.DENY, str(refusing))
     names_programs = shell is not Shell.FREE and _names_programs(call)
     if shell is Shell.NONE and (names_programs or _writes_outside(call)):
         return Verdict(Decision.DENY, "no shell")
-    clear = not names_programs and not _may_hide_refused(call, deny)
-    granting = _granting(call, [rule for rule in allow if concerns(rule, call.tool)]) if clear else None
-    return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, clear=clear)
+    allowing = [rule for rule in allow if concerns(rule, call.tool)]
+    doubt = "the file may name programs to run" if names_programs else _doubt(call, allowing, deny)
+    granting = None if doubt else _granting(call, allowing)
+    return Verdict(Decision.ALLOW, granting) if granting else Verdict(Decision.ASK, doubt=doubt)
+
+
+def _denies(rule: Rule, call: ToolCall) -> bool:
+    if concerns(rule, call.tool):
+        return _refuses(rule, call)
+    return call.tool in _RESOURCE_TOOLS and rule.specifier is None and _denies_reading(rule.tool, call.arguments)
+
+
+def _denies_reading(pattern: str, arguments: Mapping[str, Any]) -> bool:
+    """Whether a rule that denies an MCP server as a whole denies a call of a tool that reads what servers offer. One
+    that names no server reads of all of them, of the denied one too."""
+    server = arguments.get("server")
+    if isinstance(server, str) and server:
+        return covers_server(pattern, server)
+    return pattern.startswith("mcp__") and (pattern.count("__") == 1 or pattern.endswith("__*"))
 
 
 def concerns(rule: Rule, tool: str) -> bool:
@@ -201,12 +251,28 @@ def concerns(rule: Rule, tool: str) -> bool:
     return names_tool(rule.tool, tool) or tool in _FAMILIES.get(rule.tool, ())
 
 
-def _may_hide_refused(call: ToolCall, deny: Sequence[Rule]) -> bool:
-    """Whether some commands are refused and it cannot be ruled out that this one runs one of them."""
-    names = [
-        _expected(_without_directory(rule.specifier))[0] for rule in deny if rule.tool == "Bash" and rule.specifier
-    ]
-    return call.tool in _FAMILIES["Bash"] and may_hide(_text(call.arguments, "command"), names)
+def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> str:
+    """Why it cannot be ruled out that a call runs a command that is denied; empty if it can."""
+    denied = [_without_directory(rule.specifier) for rule in deny if rule.tool == "Bash" and rule.specifier]
+    if not denied or call.tool not in SHELL_TOOLS:
+        return ""
+    command = call.arguments.get("command")
+    commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
+    if commands is None:
+        return UNREADABLE
+    # What stands before a command can change what it does: the directory, its input.
+    spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
+    names = [_expected(pattern)[0] for pattern in denied]
+    return doubt_about(commands[spelled_out:], lambda name: any(_word_fits(name.casefold(), fit) for fit in names))
+
+
+def _spells_out(rules: Sequence[Rule], words: Words) -> bool:
+    """Whether a rule names a command word by word: then its author has decided on it, and nothing is left to whoever
+    calls it. A `*` at the end may stand for no words."""
+    if any(isinstance(word, FileGlob) for word in words):
+        return False
+    exact = (_expected(rule.specifier) for rule in rules if rule.specifier)
+    return any(words == (spelled[:-1] if spelled[-1] == "*" else spelled) for spelled in exact)
 
 
 def _names_programs(call: ToolCall) -> bool:
@@ -237,8 +303,9 @@ def _writes_outside(call: ToolCall) -> bool:
 
 
 def _has_programs(names: Sequence[str]) -> bool:
-    return any(
-        name.casefold() in _NAMES_PROGRAMS and not (name.casefold() == ".claude" and _is_harmless(names[at + 1 :]))
+    names = [name.casefold() for name in names]
+    return (".config", "git") in pairwise(names) or any(
+        name in _NAMES_PROGRAMS and not (name == ".claude" and _is_harmless(names[at + 1 :]))
         for at, name in enumerate(names)
     )
 
@@ -259,7 +326,7 @@ def _granting(call: ToolCall, rules: Sequence[Rule]) -> str | None:
 
 def _granting_command(command: str, rules: Sequence[Rule]) -> str | None:
     parts = read_strictly(command)
-    if not parts:
+    if not parts or any(isinstance(word, FileGlob) for part in parts for word in part):
         return None
     granting = [next((rule for rule in rules if fits_words(part, rule.specifier or "")), None) for part in parts]
     return None if None in granting else ", ".join(dict.fromkeys(map(str, granting)))
@@ -331,8 +398,9 @@ def _expected(pattern: str) -> Words:
 def _may_fit_words(words: Words, pattern: str) -> bool:
     """The same for refusals: case, the path of the program, options and their values make no difference."""
     pattern = _without_directory(pattern)
+    # A long command may run thousands of programs, and hardly any is the one that is looked for.
     if not words[0].startswith("-") and not _word_fits(words[0].casefold(), _expected(pattern)[0]):
-        return False  # a long command may run thousands of programs, and hardly any is the one that is looked for
+        return False
     words = tuple(word.casefold() for word in words)
     without_options = tuple(word for word in words if not word.startswith("-"))
     previous = (words[0], *words)
@@ -349,6 +417,8 @@ def _without_directory(pattern: str) -> str:
 
 
 def _word_fits(word: str, pattern: str) -> bool:
+    if "*" not in pattern and "?" not in pattern:
+        return word == pattern
     return fnmatchcase(word, pattern.replace("[", "[[]"))
 
 

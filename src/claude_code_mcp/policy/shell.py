@@ -6,22 +6,33 @@ text at everything that could begin a command, and guesses; it serves refusals, 
 
 What is read strictly, with everything else left out on purpose:
 
-- words of letters, digits and the characters of `_PLAIN`, `'…'`, and `"…"` without `$`, backtick, `\\` and `!`; nothing
-  that could be a comment, a home directory, an assignment, a reserved word or a pattern for file names
+- words of letters, digits and the characters of `_PLAIN`, `'…'`, `"…"` without `$`, backtick and `!` (behind `\\` the
+  first two may stand), and `\\` before punctuation; nothing that could be a comment, a home directory, an assignment or
+  a reserved word
+- `*` and `?` outside of quotes, except in the name of a program; such a word is a `FileGlob`
 - no words that a command of the shell itself would evaluate
 - `;`, `&`, `|`, `|&`, `&&`, `||` behind a command, and line ends
 - `2>&1` and its like, and redirections to and from `/dev/null`, at the end of a command: `sh` takes `a &>/dev/null b`
   for two commands
 
-A command of more than `LONGEST_COMMAND` characters is unclear as a whole. Both take time in proportion to the length.
+A command of more than `LONGEST_COMMAND` characters is unclear as a whole; of a longer one the first `LONGEST_SEARCHED`
+are cut into fragments. Both take time in proportion to the length.
 """
 
 import re
 
 LONGEST_COMMAND = 64 << 10
-_PLAIN = r"A-Za-z0-9_./,:=+@%^~#\-"
-_PIECE = re.compile(rf"""(?:[{_PLAIN}]|[^\W\x00-\x7f])+|'(?P<single>[^']*)'(?!')|"(?P<double>[^"$`\\!]*)\"""")
-_NO_START = re.compile(r"[#~^=]|[^'\" \t\n;&|]*?[=:]~")
+LONGEST_SEARCHED = 256 << 10
+_PLAIN = r"A-Za-z0-9_./,:=+@%^~#*?\-"
+_PIECE = re.compile(
+    rf"""(?P<plain>(?:[{_PLAIN}]|[^\W\x00-\x7f])+)|'(?P<single>[^']*)'(?!')"""
+    r"""|"(?P<double>(?:[^"$`\\!]|\\[^!\n])*+)"|\\(?P<escaped>[!-/:-@\[-`{-~])"""
+)
+_UNESCAPED = re.compile(r"\\([\"$`\\])")
+_GLOB = re.compile(r"[*?]")
+_NO_START = frozenset("#~^=")
+"""Not at the beginning of a piece, behind quotes too: zsh takes `""~` for a directory."""
+_HOME = re.compile(r"[=:]~")
 _BLANKS = re.compile(r"[ \t]+")
 _OPERATOR = re.compile(r"&&|\|\||\|&|[;&|\n]")
 _WANTS_MORE = ("&&", "||", "|", "|&")
@@ -34,7 +45,20 @@ _RESERVED = frozenset(
 )
 _EVALUATING = frozenset(
     {
-        *("test", "printf", "print", "read", "let", "declare", "typeset", "local", "export", "readonly", "integer"),
+        *(
+            "test",
+            "[",
+            "printf",
+            "print",
+            "read",
+            "let",
+            "declare",
+            "typeset",
+            "local",
+            "export",
+            "readonly",
+            "integer",
+        ),
         *("float", "unset", "set", "shift", "wait", "getopts", "mapfile", "readarray", "ulimit", "return", "exit"),
         *("break", "continue", "compgen", "vared", "zparseopts", "zstyle"),
     }
@@ -42,9 +66,15 @@ _EVALUATING = frozenset(
 """Built into shells, they evaluate some of their words: `test -v 'a[$(rm x)]'` runs `rm`."""
 _EVALUATED = re.compile(r"[$`]")
 _BREAKS = re.compile(r"[;&|\n`(){}<>$]+")
-WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
+_WITHOUT_QUOTES = str.maketrans("", "", "'\"\\")
 
 Words = tuple[str, ...]
+
+
+class FileGlob(str):
+    """A word in place of which the shell puts the names of files that fit; itself, if there are none."""
+
+    __slots__ = ()
 
 
 def read_strictly(text: str) -> list[Words] | None:
@@ -88,23 +118,33 @@ def read_strictly(text: str) -> list[Words] | None:
 def _word(text: str, position: int) -> tuple[str, int] | None:
     """The word that begins here and where it ends; None if it is unclear what it means."""
     parts: list[str] = []
+    is_glob = False
     while position < len(text) and text[position] not in " \t\n;&|":
         piece = _PIECE.match(text, position)
-        if piece is None or _NO_START.match(text, position):  # behind quotes too: zsh takes `""~` for a directory
+        if piece is None or text[position] in _NO_START:
             return None
-        parts.append(piece[piece.lastgroup] if piece.lastgroup else piece[0])
+        part = piece[piece.lastgroup or 0]
+        if piece.lastgroup == "double":
+            part = _UNESCAPED.sub(r"\1", part)
+        elif piece.lastgroup == "plain":
+            if _HOME.search(part):
+                return None
+            is_glob = is_glob or _GLOB.search(part) is not None
+        parts.append(part)
         position = piece.end()
-    return "".join(parts), position
+    word = "".join(parts)
+    return (FileGlob(word) if is_glob else word), position
 
 
 def _is_simple(command: Words) -> bool:
     """Whether the first word names a program, and the others are only words to it."""
     name = command[0]
-    evaluated = name in _EVALUATING and any(map(_EVALUATED.search, command))
-    return bool(name) and "=" not in name and name not in _RESERVED and not evaluated
+    if not name or "=" in name or name in _RESERVED or isinstance(name, FileGlob):
+        return False
+    return name not in _EVALUATING or not any(isinstance(word, FileGlob) or _EVALUATED.search(word) for word in command)
 
 
 def fragments(text: str) -> list[Words]:
     """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
-    pieces = _BREAKS.split(text[:LONGEST_COMMAND].replace("\\\n", ""))
-    return [tuple(piece.translate(WITHOUT_QUOTES).split()) for piece in pieces]
+    pieces = _BREAKS.split(text[:LONGEST_SEARCHED].replace("\\\n", ""))
+    return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]

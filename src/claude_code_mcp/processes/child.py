@@ -1,4 +1,4 @@
-"""One child process on asyncio pipes: what it writes is handed over at once, and it is ended with all it started.
+"""One child process on pipes or sockets: what it writes is handed over at once, and it is ended with all it started.
 
 Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
 the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
@@ -8,8 +8,11 @@ are gone as well.
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import signal
+import stat
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,12 +22,15 @@ from typing import Protocol
 
 from .leftovers import sweep
 from .spawn import kill, needs_sweep, spawn, terminate
+from .supervision import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
 
 _STDERR_KEPT = 32 << 10
 _DRAIN = 1.0
 """Seconds that the pipes of a child that has ended may stay open: something may hold them."""
+_REMOVAL = 30.0
+"""Seconds that the removal of what a child leaves may take."""
 _DESCENDANTS = 6.0
 """Seconds until the supervisor has given up on descendants that cannot be killed, and a little more."""
 
@@ -49,15 +55,32 @@ class Exit:
         return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
 
 
-def _bytes_waiting(pipe: int) -> int:
-    """How many bytes in a pipe nobody has read yet; 0 where the system cannot tell."""
+def _bytes_waiting(channel: int) -> int:
+    """How much of what was written to a pipe or a socket nobody has read yet; 0 where the system cannot tell."""
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
         import termios  # noqa: PLC0415
 
-        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+        question = termios.TIOCOUTQ if stat.S_ISSOCK(os.fstat(channel).st_mode) else termios.FIONREAD
+        return int.from_bytes(fcntl.ioctl(channel, question, bytes(4)), sys.byteorder)
     except (ImportError, OSError, ValueError):
         return 0
+
+
+def _run_removal(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Never fails: what could not be removed is in the log."""
+    try:
+        subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=_REMOVAL,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        log.warning("what a child left could not be removed: %s", error)
 
 
 def _signal_name(number: int) -> str:
@@ -92,6 +115,7 @@ class ChildProcess:
         self._program = program
         self._mark = mark
         self._scratch = scratch
+        self._removal: tuple[tuple[str, ...], Mapping[str, str]] = ((), {})
         self._stderr: deque[bytes] = deque()
         self._stderr_size = 0
         self._transport: asyncio.SubprocessTransport | None = None
@@ -107,12 +131,20 @@ class ChildProcess:
         self.cleaned = asyncio.Event()
         """Set once its descendants and its scratch directory are gone too."""
 
-    async def start(self, argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]) -> None:
+    async def start(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None,
+        environment: Mapping[str, str],
+        options: ChildOptions = USUAL_OPTIONS,
+    ) -> None:
         """Starts it; OSError or ValueError if that fails. Nothing of it is left then, nor when this is cancelled."""
+        self._removal = (options.removal, environment)
         try:
-            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment)
+            await spawn(lambda: _Pipes(self), argv, cwd=cwd, environment=environment, options=options)
         except BaseException:
-            await self._remove_scratch()
+            await self._remove_rest()
             raise
 
     @property
@@ -278,11 +310,14 @@ class ChildProcess:
                 await asyncio.wait_for(self._pipes_lost.wait(), _DRAIN if swept else _DESCENDANTS)
             self.pipes_closed()
             self._transport.close()
-            await self._remove_scratch()
+            await self._remove_rest()
         finally:
             self.cleaned.set()
 
-    async def _remove_scratch(self) -> None:
+    async def _remove_rest(self) -> None:
+        command, environment = self._removal
+        if command:
+            await asyncio.to_thread(_run_removal, command, environment)
         if self._scratch is not None:
             await asyncio.to_thread(shutil.rmtree, self._scratch, ignore_errors=True)
 

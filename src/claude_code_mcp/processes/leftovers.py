@@ -35,6 +35,8 @@ _KERNEL_THREADS = 2
 """The parent of all threads of the Linux kernel."""
 _START_TOLERANCE = 2
 """By how much two readings of the start of one process may differ: off Linux it is computed from the clock."""
+_PF_EXITING = 0x4
+"""The kernel's flag of a thread in `exit`, set before anything of it is torn down and never taken back."""
 _SCRATCH_PREFIX = "claude-code-mcp-"
 
 
@@ -55,10 +57,34 @@ def started_at(pid: int) -> int:
         return int(psutil.Process(pid).create_time())
 
 
-def runs_no_code(process: psutil.Process) -> bool:
-    """Whether a process that is still listed has ended: nobody has waited for it yet, or it is being torn down, which
-    its missing command line shows. psutil.Error if it is gone altogether."""
-    return process.status() == psutil.STATUS_ZOMBIE or not process.cmdline()
+def has_ended(pid: int) -> bool:
+    """Whether a process that is still listed will never run code of its own again, so that it can write nothing more:
+    nobody has waited for it yet, or it is being torn down.
+
+    Decided by the kernel's word on each thread. An empty command line or environment says nothing: every process has
+    one in the middle of `exec`, and can give itself one. Nor does the state of the process as a whole: it is that of
+    its first thread, which may have ended while others go on.
+
+    Raises OSError or psutil.Error if there is no such process, or if that cannot be told.
+    """
+    if sys.platform != "linux":
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    seen: set[str] = set()
+    # Until there are no threads that it has not seen: an exiting one may just have started another.
+    while new := set(os.listdir(f"/proc/{pid}/task")) - seen:
+        if not all(_is_exiting(f"/proc/{pid}/task/{thread}/stat") for thread in new):
+            return False
+        seen |= new
+    return True
+
+
+def _is_exiting(stat: str) -> bool:
+    try:
+        with open(stat, "rb") as file:
+            # Behind the name, which may hold anything, are state, parent, group, session, terminal, its group, flags.
+            return bool(int(file.read().rpartition(b")")[2].split()[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):  # this thread is gone; the process is missed when it is listed
+        return True
 
 
 def _namespace() -> int:
@@ -69,6 +95,11 @@ def _namespace() -> int:
 def scratch_path(mark: str) -> Path:
     """Where the private directory of the child with this mark belongs. It is not made here: most need none."""
     return Path(tempfile.gettempdir()) / f"{_SCRATCH_PREFIX}{mark}-files"
+
+
+def is_scratch_name(name: str) -> bool:
+    """Whether a directory of this name may be the private directory of some child."""
+    return name.startswith(_SCRATCH_PREFIX)
 
 
 async def sweep(mark: str) -> int:
@@ -106,7 +137,7 @@ def _stale_mark(pid: int) -> str | None:
         mark = _mark_of(psutil.Process(pid))
     except psutil.Error:
         return None
-    return mark if mark and _owner_is_gone(mark) else None
+    return mark if mark and owner_is_gone(mark) else None
 
 
 def _end_all(wanted: Callable[[str], bool]) -> int:
@@ -145,19 +176,20 @@ def _unreadable_mark(process: psutil.Process) -> str | None:
 
 
 def _sweep_stale() -> int:
-    ended = _end_all(_owner_is_gone)
+    ended = _end_all(owner_is_gone)
     for directory in Path(tempfile.gettempdir()).glob(f"{_SCRATCH_PREFIX}*.*.*.*-*"):
-        if _owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
+        if owner_is_gone(directory.name.removeprefix(_SCRATCH_PREFIX)):
             shutil.rmtree(directory, ignore_errors=True)
     return ended
 
 
-def _owner_is_gone(mark: str) -> bool:
+def owner_is_gone(mark: str) -> bool:
+    """Whether the server that made this mark no longer lives. What is no mark has no owner that could be gone."""
     try:
         pid, start, namespace, _ = mark.split(".", 3)
         if int(namespace) != _namespace():
             return False
-        return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or runs_no_code(psutil.Process(int(pid)))
+        return abs(started_at(int(pid)) - int(start)) > _START_TOLERANCE or has_ended(int(pid))
     except (FileNotFoundError, ProcessLookupError, psutil.NoSuchProcess):
         return True
     except (ValueError, OSError, psutil.Error):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from . import supervision
+from .supervision import USUAL_OPTIONS, ChildOptions
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,12 @@ async def prepare() -> None:
 
 
 async def spawn(
-    factory: Callable[[], ProtocolT], argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]
+    factory: Callable[[], ProtocolT],
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    environment: Mapping[str, str],
+    options: ChildOptions = USUAL_OPTIONS,
 ) -> tuple[asyncio.SubprocessTransport, ProtocolT]:
     """Starts a program with three pipes, in a session of its own, so that a Ctrl-C meant for us does not reach it, and
     at a lower priority than ours, so that children at work do not keep us from answering.
@@ -54,7 +60,7 @@ async def spawn(
     global _fallback_logged  # noqa: PLW0603 - once per process is what is wanted
     if supervision.available():
         try:
-            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment)
+            return await supervision.spawn(factory, argv, cwd=cwd, environment=environment, options=options)
         except supervision.SupervisorFailed as error:
             if not _fallback_logged:
                 _fallback_logged = True
@@ -65,7 +71,7 @@ async def spawn(
                 )
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.subprocess_exec(
-        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options()
+        factory, *argv, cwd=cwd, env=dict(environment), **_platform_options(options.descriptors)
     )
     if sys.platform != "win32":
         with contextlib.suppress(OSError):  # it has ended already
@@ -73,11 +79,11 @@ async def spawn(
     return transport, protocol
 
 
-def _platform_options() -> dict[str, Any]:
+def _platform_options(descriptors: Sequence[int]) -> dict[str, Any]:
     """What puts a child into a process group of its own; on Windows also what lowers its priority."""
     if sys.platform == "win32":
         return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.BELOW_NORMAL_PRIORITY_CLASS}
-    return {"start_new_session": True}
+    return {"start_new_session": True, "pass_fds": tuple(descriptors)}
 
 
 def terminate(transport: asyncio.SubprocessTransport) -> None:

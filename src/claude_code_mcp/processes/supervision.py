@@ -20,10 +20,13 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .environment import MARK
+from .limits import UNLIMITED, EnforcedLimits
 from .lines import LineSplitter
 
 _SCRIPT = str(Path(__file__).with_name("supervisor.py"))
@@ -32,11 +35,33 @@ _START_TIMEOUT = 60.0
 _ENVIRONMENT = {"CLAUDE_CODE_MCP_SUPERVISOR": "1"}
 """All that the supervisor has: it outlives us for a moment, and must hold no secret. Not nothing at all: a process
 without an environment looks like one in the middle of `exec`, for which every sweep by mark would wait."""
+_OUT_OF_MEMORY = b"\nclaude-code-mcp: a process was ended, as more memory was in use than the policy allows.\n"
+"""Stands in the child's stderr, where whoever is told of its end looks for a reason."""
+_SOCKET_BUFFER = 1 << 20
+"""What is asked for; the kernel gives as much of it as it is configured to."""
 NICENESS = 7
 """How far a child's priority is below ours: with 5 the server was late beside forty sessions at work, and with more
 than it takes a session would starve beside other programs of the machine."""
 
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOptions:
+    """How a child is started beside its command line."""
+
+    descriptors: tuple[int, ...] = ()
+    """Open in the child under the numbers that they have here; it has no others."""
+    sockets: bool = False
+    """Whether its stdin and stdout are sockets. They behave as pipes do, but no other process can open them through
+    /proc. Only with a supervisor."""
+    limits: EnforcedLimits = UNLIMITED
+    """How much of the machine it may use. Only with a supervisor."""
+    removal: tuple[str, ...] = ()
+    """A command that is run in its environment when it has ended, for what its own end does not remove."""
+
+
+USUAL_OPTIONS = ChildOptions()
 
 
 class SupervisorFailed(OSError):
@@ -141,19 +166,24 @@ async def prepare() -> None:
 
 
 async def spawn(
-    factory: Callable[[], ProtocolT], argv: Sequence[str], *, cwd: str | None, environment: Mapping[str, str]
+    factory: Callable[[], ProtocolT],
+    argv: Sequence[str],
+    *,
+    cwd: str | None,
+    environment: Mapping[str, str],
+    options: ChildOptions = USUAL_OPTIONS,
 ) -> "tuple[SupervisedTransport, ProtocolT]":
     """Starts a program; like `loop.subprocess_exec` with pipes, but nothing that it starts outlives it.
 
     `argv[0]` is a path. Raises OSError with the reason if it cannot be executed, ValueError for a NUL byte, and
     SupervisorFailed if it was not tried at all.
     """
-    payload = _payload(argv, cwd, environment)
+    request = _Request(_payload(argv, cwd, environment, options), argv[0], cwd, options)
     try:
-        transport = await _start(payload, argv[0], cwd)
+        transport = await _start(request)
     except SupervisorFailed:
         # The supervisor or the keeper was killed before the child ran: with a new one there is no reason to fail.
-        transport = await _start(payload, argv[0], cwd)
+        transport = await _start(request)
     try:
         protocol = factory()
         await transport.connect(protocol)
@@ -163,20 +193,32 @@ async def spawn(
     return transport, protocol
 
 
-async def _start(payload: bytes, program: str, cwd: str | None) -> "SupervisedTransport":
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What the supervisor is asked for."""
+
+    payload: bytes
+    program: str
+    cwd: str | None
+    options: ChildOptions
+
+
+async def _start(request: _Request) -> "SupervisedTransport":
     transport = SupervisedTransport(asyncio.get_running_loop())
     try:
         async with asyncio.timeout(_START_TIMEOUT):
-            await transport.start(payload, program, cwd)
+            await transport.start(request)
     except BaseException:
         transport.close()
         raise
     return transport
 
 
-def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str]) -> bytes:
-    directory = os.path.abspath(cwd) if cwd else os.getcwd()
-    fields = [directory, str(len(argv)), *argv, *(f"{name}={value}" for name, value in environment.items())]
+def _payload(argv: Sequence[str], cwd: str | None, environment: Mapping[str, str], options: ChildOptions) -> bytes:
+    directory, numbers = os.path.abspath(cwd) if cwd else os.getcwd(), " ".join(map(str, options.descriptors))
+    variables = [f"{name}={value}" for name, value in environment.items()]
+    directives = options.limits.directives(environment.get(MARK, ""))
+    fields = [directory, numbers, str(len(directives)), *directives, str(len(argv)), *argv, *variables]
     encoded = [os.fsencode(field) for field in fields]
     if any(b"\0" in field for field in encoded):
         raise ValueError("embedded null byte")
@@ -212,10 +254,10 @@ class SupervisedTransport(asyncio.SubprocessTransport):
 
     # -- starting -----------------------------------------------------------------------------------------------
 
-    async def start(self, payload: bytes, program: str, cwd: str | None) -> None:
+    async def start(self, request: _Request) -> None:
         """Has the child started; raises the OSError that kept it from it, with the path that is to blame."""
-        theirs = self._open_channels()
-        sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, payload))
+        cwd, theirs = request.cwd, self._open_channels(sockets=request.options.sockets)
+        sending = asyncio.ensure_future(asyncio.to_thread(_hand_over, theirs, request))
         try:
             await asyncio.shield(sending)
         except asyncio.CancelledError:
@@ -224,23 +266,23 @@ class SupervisedTransport(asyncio.SubprocessTransport):
         kind, _, number = (await self._first_report()).partition(b" ")
         if kind == b"F":
             code = int(number)
-            missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else program
+            missing = cwd if cwd is not None and not await asyncio.to_thread(os.path.isdir, cwd) else request.program
             raise OSError(code, os.strerror(code), missing)
         if kind != b"S":
             raise SupervisorFailed(errno.EPIPE, "it ended before it had started the child")
         self._pid = int(number)
 
-    def _open_channels(self) -> list[int]:
+    def _open_channels(self, *, sockets: bool) -> list[int]:
         """Opens the pipes and the control socket; returns the ends that are for the keeper. All or none are open."""
         control, keeper_end = socket.socketpair()
         self._control = control
         control.setblocking(False)
         theirs: list[int] = [keeper_end.detach()]
         try:
-            for ours_writes in (True, False, False):
-                reader, writer = os.pipe()
-                self._descriptors.append(writer if ours_writes else reader)
-                theirs.insert(-1, reader if ours_writes else writer)
+            for number in range(3):
+                reader, writer = _socket_pair() if sockets and number < 2 else os.pipe()
+                self._descriptors.append(writer if number == 0 else reader)
+                theirs.insert(-1, reader if number == 0 else writer)
         except OSError:  # too many are open; `close` closes ours
             for descriptor in theirs:
                 os.close(descriptor)
@@ -300,6 +342,8 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             kind, _, number = report.partition(b" ")
             if kind == b"X":
                 self._exited(int(number))
+            elif kind == b"M":
+                self.pipe_data(2, _OUT_OF_MEMORY)
 
     def _exited(self, code: int) -> None:
         if self._returncode is None:
@@ -385,9 +429,18 @@ class SupervisedTransport(asyncio.SubprocessTransport):
             self._control = None
 
 
-def _hand_over(theirs: Sequence[int], payload: bytes) -> None:
+def _socket_pair() -> tuple[int, int]:
+    """Two connected sockets; bytes go through them from the second to the first."""
+    reader, writer = socket.socketpair()
+    # Each write takes up far more of a socket's buffer than its bytes: with the usual size a program that writes many
+    # short lines would have to wait for us sooner than at a pipe.
+    writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+    return reader.detach(), writer.detach()
+
+
+def _hand_over(theirs: Sequence[int], request: _Request) -> None:
     try:
-        _supervisor.send(theirs, payload)
+        _supervisor.send([*theirs, *request.options.descriptors], request.payload)
     finally:
         for descriptor in theirs:
             os.close(descriptor)

@@ -18,17 +18,26 @@ A descendant that runs as another user (a set-user-id program) can be signalled 
 given up after `_LIMIT` seconds. If supervisor and keeper are killed together, the kernel kills the child, and its
 descendants are left to the sweep by mark in `leftovers.py`.
 
-Wire format. On the main socket, per child: four bytes of length with four descriptors attached (the child's stdin,
-stdout and stderr, and the keeper's end of a control socket), then the NUL-separated payload: directory, number of
+Wire format. On the main socket, per child: four bytes of length with descriptors attached (the child's stdin, stdout
+and stderr, the keeper's end of a control socket, and any number of others for the child), then the NUL-separated
+payload: directory, numbers that the other descriptors shall have, number of directives, directives, number of
 arguments, arguments, `NAME=value` pairs. The keeper writes lines to its control socket: `S pid` (started), `F errno`
 (could not be started), `X code` (the child ended; negative for a signal); its end means that nothing is left. It reads
 single bytes: `T` sends the child's process group SIGTERM, `K` kills everything at once.
+
+Directives say how much of the machine the child may use, see `limits.py`: `rlimit NAME VALUE`, `oom VALUE`, `group
+PATH` (a control group to make, put the child into and remove), `set VALUE PATH` (a file in it), `try VALUE PATH` (the
+same where there is such a file) and `memory BYTES`. By the last one the keeper looks at what the child uses with all
+that it started, and ends the largest process as long as that is more; it then writes `M`, as it does at the end if the
+kernel has done so in the child's group.
 """
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -44,6 +53,12 @@ _GRACE = 1.0
 _LIMIT = 5.0
 """Seconds after which descendants that cannot be killed are given up."""
 _PAUSE = 0.005
+_MEMORY_PAUSE = 1.0
+"""Seconds between two looks at the memory of a child: nothing tells when it grows."""
+_CHANNELS = 4
+"""Descriptors that every request has."""
+_MOST_DESCRIPTORS = 253
+"""The kernel takes no more in one message."""
 _GROUP_PRIORITY_PAUSE = 0.15
 """Seconds until a refused change of a group's priority is tried again: the kernel allows ten a second to all users."""
 
@@ -139,10 +154,10 @@ def _reap_one() -> tuple[int, int] | None:
 def _receive(requests: socket.socket) -> tuple[list[int], list[bytes]] | None:
     """The next request: descriptors and the fields of the payload; None at the end."""
     try:
-        head, descriptors, _, _ = socket.recv_fds(requests, 4, 4)
+        head, descriptors, _, _ = socket.recv_fds(requests, 4, _MOST_DESCRIPTORS)
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)  # `recv_fds` ignores the flag that would do it
-        if len(head) < 4 or len(descriptors) != 4:
+        if len(head) < 4 or len(descriptors) < _CHANNELS:
             return None
         (length,) = struct.unpack("!I", head)
         payload = bytearray()
@@ -161,7 +176,7 @@ def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[b
     try:
         keeper = os.fork()
     except OSError as error:  # too many processes: those that run must not suffer from it
-        os.write(descriptors[-1], f"F {error.errno or errno.EIO}\n".encode())
+        os.write(descriptors[_CHANNELS - 1], f"F {error.errno or errno.EIO}\n".encode())
         keeper = None
     if keeper != 0:
         for descriptor in descriptors:
@@ -183,22 +198,29 @@ def _fork_keeper(requests: socket.socket, descriptors: list[int], fields: list[b
 def _keep(descriptors: list[int], fields: list[bytes]) -> None:
     """Starts one child, reports on it, and returns when nothing of it is left."""
     child_ended = _watch_children()
-    *pipes, control_descriptor = descriptors
+    *pipes, control_descriptor = descriptors[:_CHANNELS]
+    others = descriptors[_CHANNELS:]
     control = socket.socket(fileno=control_descriptor)
+    request = _Request(fields)
     try:
-        pid = _start(pipes, fields)
+        _make_groups(request)
+        pid = _start(pipes, others, request)
     except OSError as error:
+        _remove_groups(request.groups)
         _report(control, f"F {error.errno or errno.EIO}")
         return
-    for pipe in pipes:
-        os.close(pipe)  # otherwise the server would never see their end
+    for descriptor in (*pipes, *others):
+        os.close(descriptor)  # otherwise the server would never see the end of the pipes
     _report(control, f"S {pid}")
     try:
-        status = _wait_for(pid, control, child_ended)
+        status = _wait_for(pid, control, child_ended, request.memory)
+        if any(map(_has_killed, request.groups)):
+            _report(control, "M")
         if status is not None:
             _report(control, f"X {os.waitstatus_to_exitcode(status)}")
     finally:
         _end_descendants()
+        _remove_groups(request.groups)
 
 
 def _report(control: socket.socket, line: str) -> None:
@@ -206,17 +228,37 @@ def _report(control: socket.socket, line: str) -> None:
         control.sendall(line.encode() + b"\n")
 
 
-def _start(pipes: list[int], fields: list[bytes]) -> int:
+class _Request:
+    """What a child is to be, from the fields of a payload."""
+
+    def __init__(self, fields: list[bytes]) -> None:
+        self.directory, numbers, *rest = fields
+        self.numbers = [int(number) for number in numbers.split()]
+        directives, rest = _counted(rest)
+        self.arguments, rest = _counted(rest)
+        self.environment = dict(pair.split(b"=", 1) for pair in rest if pair)
+        self.directives = [(kind, value) for kind, _, value in (each.partition(b" ") for each in directives)]
+        self.groups = [value for kind, value in self.directives if kind == b"group"]
+        self.memory = next((int(value) for kind, value in self.directives if kind == b"memory"), None)
+
+
+def _counted(fields: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Splits off as many fields as the first one says."""
+    count = int(fields[0])
+    return fields[1 : count + 1], fields[count + 1 :]
+
+
+def _start(pipes: list[int], others: list[int], request: _Request) -> int:
     """Forks and executes the child; raises the OSError that its `exec` failed with."""
-    directory, count, *rest = fields
-    arguments = rest[: int(count)]
-    environment = dict(pair.split(b"=", 1) for pair in rest[int(count) :] if pair)
+    numbered = dict(zip(request.numbers, others, strict=True))
     failed, fail = os.pipe()
     keeper = os.getpid()
     pid = os.fork()
     if not pid:
         try:
-            _become(pipes, directory, arguments, environment, keeper)
+            # Out of the way of the numbers that the child's descriptors shall have.
+            fail = fcntl.fcntl(fail, fcntl.F_DUPFD_CLOEXEC, max(numbered, default=0) + 1)
+            _become({**dict(enumerate(pipes)), **numbered}, request, keeper)
         except OSError as error:
             os.write(fail, str(error.errno or errno.EIO).encode())
         finally:
@@ -230,10 +272,8 @@ def _start(pipes: list[int], fields: list[bytes]) -> int:
     return pid
 
 
-def _become(
-    pipes: list[int], directory: bytes, arguments: list[bytes], environment: dict[bytes, bytes], keeper: int
-) -> None:
-    """Turns this process into the child."""
+def _become(descriptors: dict[int, int], request: _Request, keeper: int) -> None:
+    """Turns this process into the child, with these descriptors by the numbers that they shall have."""
     os.setsid()
     with contextlib.suppress(OSError):
         os.nice(int(sys.argv[2]))
@@ -243,25 +283,30 @@ def _become(
     signal.set_wakeup_fd(-1)
     for number in (*_IGNORED, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
-    for target, pipe in enumerate(pipes):
-        os.dup2(pipe, target)
-    os.chdir(directory)
-    os.execve(arguments[0], arguments, environment)  # noqa: S606 - becoming the child is the purpose
+    beyond = max(descriptors) + 1
+    copies = {target: fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, beyond) for target, each in descriptors.items()}
+    for target, copy in copies.items():
+        os.dup2(copy, target)
+    _take_limits(request)
+    os.chdir(request.directory)
+    os.execve(request.arguments[0], request.arguments, request.environment)  # noqa: S606 - becoming it is the purpose
 
 
-def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
+def _wait_for(pid: int, control: socket.socket, child_ended: int, memory: int | None) -> int | None:
     """Carries out the server's orders until the child has ended; None if all is to be killed before that."""
     deadline: float | None = None
-    lowered = _lower_group_priority(pid)
+    lowered, watch = _lower_group_priority(pid), _MemoryWatch(memory)
     while True:
         if deadline is not None:
             timeout: float | None = max(0.0, deadline - time.monotonic())
         else:
-            timeout = None if lowered else _GROUP_PRIORITY_PAUSE
+            timeout = watch.pause() if lowered else _GROUP_PRIORITY_PAUSE
         listening = [child_ended] if deadline is not None else [control.fileno(), child_ended]
         ready, _, _ = select.select(listening, [], [], timeout)
         if not lowered and not ready:
             lowered = _lower_group_priority(pid)
+        if watch.ended_a_process():
+            _report(control, "M")
         if child_ended in ready:
             os.read(child_ended, 4096)
             while (ended := _reap_one()) is not None:
@@ -270,14 +315,17 @@ def _wait_for(pid: int, control: socket.socket, child_ended: int) -> int | None:
         if deadline is not None and time.monotonic() >= deadline:
             return None
         if control.fileno() in ready:
-            order = _order(control)
-            if order == b"K":
-                _signal(pid, signal.SIGKILL)
-            elif order == b"T":
-                _signal_group(pid, signal.SIGTERM)
-            else:  # the server is gone
-                _signal_group(pid, signal.SIGTERM)
-                deadline = time.monotonic() + _GRACE
+            server_is_gone = _carry_out(_order(control), pid)
+            deadline = time.monotonic() + _GRACE if server_is_gone else None
+
+
+def _carry_out(order: bytes, pid: int) -> bool:
+    """Carries out an order of the server; returns whether it is none, since the server is gone."""
+    if order == b"K":
+        _signal(pid, signal.SIGKILL)
+    else:
+        _signal_group(pid, signal.SIGTERM)
+    return not order
 
 
 def _lower_group_priority(pid: int) -> bool:
@@ -304,6 +352,113 @@ def _order(control: socket.socket) -> bytes:
 def _signal_group(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
+
+
+# -- limits ---------------------------------------------------------------------------------------------------------
+
+
+def _make_groups(request: _Request) -> None:
+    """Makes the child's control groups, with their limits; OSError if one cannot be enforced."""
+    for kind, value in request.directives:
+        if kind == b"group":
+            os.mkdir(value)
+        elif kind in (b"set", b"try"):
+            content, _, path = value.partition(b" ")
+            with contextlib.suppress(*([OSError] if kind == b"try" else [])):
+                _write(path, content)
+
+
+def _take_limits(request: _Request) -> None:
+    """Puts this process, which is about to become the child, under its limits."""
+    for kind, value in request.directives:
+        if kind == b"group":
+            _write(value + b"/cgroup.procs", b"0")
+        elif kind == b"oom":
+            with contextlib.suppress(OSError):
+                _write(b"/proc/self/oom_score_adj", value)
+        elif kind == b"rlimit":
+            name, _, number = value.partition(b" ")
+            limit = getattr(resource, name.decode())
+            hard = resource.getrlimit(limit)[1]
+            most = int(number) if hard == resource.RLIM_INFINITY else min(int(number), hard)
+            resource.setrlimit(limit, (most, most))
+
+
+def _write(path: bytes, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _has_killed(group: bytes) -> bool:
+    """Whether the kernel has ended a process of this group because there was too much memory in use."""
+    for name in (b"memory.events", b"memory.oom_control"):
+        with contextlib.suppress(OSError), open(group + b"/" + name, "rb") as file:
+            return any(line.startswith(b"oom_kill ") and line.split()[1] != b"0" for line in file)
+    return False
+
+
+def _remove_groups(groups: list[bytes]) -> None:
+    """Removes the groups. A process that was just reaped may be counted in one for a moment."""
+    until = time.monotonic() + _LIMIT
+    for group in groups:
+        while time.monotonic() < until:
+            try:
+                os.rmdir(group)
+            except FileNotFoundError:
+                break
+            except OSError:
+                time.sleep(_PAUSE)
+            else:
+                break
+
+
+class _MemoryWatch:
+    """Looks from time to time at the memory of a child and all that it has started."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._next = time.monotonic() + _MEMORY_PAUSE
+
+    def pause(self) -> float | None:
+        """Seconds until the next look; None if there is none."""
+        return None if self._limit is None else max(0.0, self._next - time.monotonic())
+
+    def ended_a_process(self) -> bool:
+        """Looks, if it is time to, and ends the largest process if all of them use more than they may."""
+        if self._limit is None or time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _MEMORY_PAUSE
+        sizes = {pid: _own_memory(pid) for pid in _descendants()}
+        if sum(sizes.values()) <= self._limit:
+            return False
+        _signal(max(sizes, key=lambda pid: sizes[pid]), signal.SIGKILL)
+        return True
+
+
+def _own_memory(pid: int) -> int:
+    """The bytes of a process that it shares with no other program."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except (OSError, ValueError):  # it has just ended
+        return 0
+    return (int(resident) - int(shared)) * resource.getpagesize()
+
+
+def _descendants() -> list[int]:
+    waiting, found = [os.getpid()], []
+    while waiting:
+        parent = waiting.pop()
+        with contextlib.suppress(OSError):
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children", "rb") as file:
+                    children = [int(child) for child in file.read().split()]
+                waiting += children
+                found += children
+    return found
 
 
 # -- ending descendants ---------------------------------------------------------------------------------------------

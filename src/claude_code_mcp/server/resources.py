@@ -38,13 +38,13 @@ from ..model.events import (
     TurnStarted,
 )
 from ..model.origin import ClientOrigin
+from ..model.session_ids import is_session_id
 from ..model.text import clip_line, cut, iso, visible
 from ..service import Service
 from ..sessions.session import Session
 from ..store.catalogue import Entry
 from ..store.cost_report import Grouping
 from ..store.transcript_text import Detail
-from ..store.transcripts import is_session_id
 from . import app_view
 from .session_feed import ITEMS, feed_page, item_rows
 from .tools.base import dump

@@ -21,6 +21,7 @@ __all__ = [
     "cancelled_by_client",
     "connection_id",
     "create_context_streams",
+    "end_connections",
     "once_per_connection",
     "send_many",
     "send_notification",
@@ -92,3 +93,16 @@ def cancelled_by_client(context: Context) -> bool:
 def connection_id(context: Context) -> str | None:
     """The `Mcp-Session-Id` of this connection; None on transports without one."""
     return context.session._connection.session_id
+
+
+async def end_connections(server: Server[Any], client_id: str, subject: str) -> None:
+    """Ends the connections over HTTP that were opened with this credential, and with them every call and stream."""
+    manager = server.session_manager
+    opened = [
+        (session_id, manager._server_instances.get(session_id))
+        for session_id, owner in manager._session_owners.items()
+        if (owner["client_id"], owner["subject"]) == (client_id, subject)
+    ]
+    for session_id, transport in opened:
+        if transport is not None:
+            await manager._discard_session(session_id, transport)

@@ -9,7 +9,7 @@ stderr, so that every call reports the problem in the protocol.
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
@@ -90,6 +90,8 @@ class McpServer:
         of the chosen toolsets unless given. `hub` is for clients without an origin; the others have the one that the
         service finds for them."""
         self.streams = OpenStreams(self._stream_opened)
+        self.running_tool: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Around each call of a tool; a transport may end the call by leaving it."""
         self.service = service
         has_hub, toolsets = hub is not None or service.has_hosts, service.settings.toolsets
         self._offers_hub_tools = has_hub and "hub-tools" in toolsets
@@ -229,8 +231,10 @@ class McpServer:
             self._on_disconnect,
         )
         round_ = partial(self._run_round, params, run)
-        # The SDK passes on a result of an extension's own kind; its types do not say so.
-        return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
+        with self.running_tool():
+            # The SDK passes on a result of an extension's own kind; its types do not say so.
+            return await (self._tasks.start(call, params.name, round_) if declares_tasks(context) else round_(call))  # type: ignore[return-value]
+        raise MCPError(types.INVALID_REQUEST, "The caller's token is no longer valid.")
 
     async def _run_round(
         self, params: types.CallToolRequestParams, run: "ToolRunner", call: Call
@@ -325,6 +329,26 @@ class McpServer:
         )
         self._connections.add(dialogs)
         return dialogs
+
+    async def end_caller(self, name: str, calls_over: Callable[[], Awaitable[None]]) -> None:
+        """A caller is one no more: what runs for it without a connection ends too, tasks, calls that wait for an answer
+        and the turns of its sessions with their processes. `calls_over` returns when those of its calls are over that
+        are being ended: what they have begun meanwhile ends after them."""
+        self._tasks.end_of(name)
+        for client in (self._here, *self._here_as.values(), *self._clients):
+            if client.proxy is not None:
+                client.proxy.end_of(name)
+        for key in [key for key in self._shared if key[0] == name]:
+            self._disconnected(self._shared.pop(key))
+        if self.service.bypass_on(name):
+            self.service.set_bypass(name, False, by="removed")
+        await self._end_sessions(name)
+        await calls_over()
+        await self._end_sessions(name)
+
+    async def _end_sessions(self, owner: str) -> None:
+        own = {session.id for session in self.service.sessions(owner=owner)}
+        await end_turns(self.service, own, stop=True)
 
     def _disconnected(self, dialogs: Dialogs) -> None:
         """A connection has ended: its dialogs close, and its sessions are treated as `on_disconnect` says, except those

@@ -29,7 +29,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from ..errors import ClaudeCodeError
 from ..model.text import iso
 from ..service import Service
-from ..store.task_records import ENDED, TaskRecord, TaskRecords
+from ..state.task_records import ENDED, TaskRecord, TaskRecords
 from .elicitation.dialogs import is_modern
 from .sdk import Context
 from .tools.context import Call
@@ -170,7 +170,7 @@ class Tasks:
         self.service = service
         self._principal = principal
         self._publish = publish
-        self.records = TaskRecords(service.settings.state_dir)
+        self.records = TaskRecords(service.state)
         self._tasks: dict[str, Task] = {}
         """Those that run in this server, and those that ended here and whose record could not be written."""
 
@@ -270,6 +270,14 @@ class Tasks:
             self._tasks.pop(ended.task_id, None)
         task.record = ended
         self.publish(task)
+
+    def end_of(self, owner: str) -> None:
+        """Ends the tasks of an owner; those that wait for a turn end with it."""
+        for task in self._tasks.values():
+            if task.record.owner == owner and task.record.status not in ENDED and not task.cancelling:
+                task.cancelling = True
+                if task.record.session_id is None and task.run is not None:
+                    task.run.cancel()
 
     # -- requests ---------------------------------------------------------------------------------------------
 

@@ -11,11 +11,14 @@ from typing import Any
 from ..config import Settings
 from ..model.events import Event
 from ..questions.broker import Broker
+from ..state.leases import Leases
+from ..state.session_records import MovedIds, SessionRecords
+from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue
-from ..store.session_records import Aliases, Leases, SessionRecords
-from ..store.transcripts import Transcripts
+from ..store.transcripts import ProjectFolders, Transcripts
 from .launcher import Launcher
 from .mcp_bridge import McpServerHost
+from .neighbours import Neighbours
 from .policy_enforcer import PolicyEnforcer
 from .record_writer import RecordWriter, StartTask
 from .session_library import SessionLibrary
@@ -73,22 +76,27 @@ class Stores:
 
     leases: Leases
     transcripts: Transcripts
-    aliases: Aliases
+    moved_ids: MovedIds
     recorder: RecordWriter
     library: SessionLibrary
 
     @classmethod
     def below(
-        cls, config_dir: str, settings: Settings, start_task: StartTask, redact: Callable[[Any], Any]
+        cls,
+        config_dir: str,
+        settings: Settings,
+        start_task: StartTask,
+        redact: Callable[[Any], Any],
+        projects: ProjectFolders,
     ) -> "Stores":
-        state_dir = settings.state_dir
-        leases, records = Leases(state_dir, config_dir), SessionRecords(state_dir, config_dir)
+        database = database_in(settings.state_dir)
+        leases, records = Leases(database.directory, config_dir), SessionRecords(database, config_dir)
         return cls(
             leases,
-            Transcripts(config_dir),
-            Aliases(state_dir, config_dir),
+            Transcripts(projects),
+            MovedIds(database, config_dir),
             RecordWriter(records, start_task),
-            SessionLibrary(config_dir, state_dir, redact, records=records, leases=leases),
+            SessionLibrary(config_dir, settings.state_dir, redact, records=records, leases=leases, projects=projects),
         )
 
     @property
@@ -108,6 +116,7 @@ class SessionDeps:
     gate: PolicyEnforcer
     start_task: StartTask
     """Runs work that belongs to the service, never to a caller."""
+    neighbours: Neighbours
     hosted: Hosted
     """Around every use of the MCP servers that these sessions share."""
     redact: Callable[[Any], Any]
@@ -116,5 +125,7 @@ class SessionDeps:
     """Called with a session's id, its owner and the event, for every event of every session."""
     moved: Callable[[str, str], None]
     """Called with the old and the new id when a session goes on under another one."""
+    known: Callable[[str], bool]
+    """Whether a session with this id is in memory, whoever's it is."""
     directory: str | None = None
     """Where the client is, from which relative paths start; None: where this server is."""

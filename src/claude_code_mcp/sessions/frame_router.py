@@ -1,7 +1,12 @@
-"""What a process says, handed to the part of the session that it concerns: the log, the turn, questions, the bridge."""
+"""What a process says, handed to the part of the session that it concerns: the log, the turn, questions, the bridge.
 
-from collections.abc import Callable
-from typing import Protocol
+Nothing is believed here: every frame is first compared with what this side knows (`frame_claims.py`), and one that
+cannot be true ends the process.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
 from ..claude.frames import (
     ControlCancel,
@@ -14,11 +19,16 @@ from ..claude.frames import (
     Result,
     StreamEvent,
     System,
+    describe,
 )
+from ..errors import PermissionDenied
 from ..model.events import Output
+from ..model.mcp_servers import plain_name
+from ..model.options import SessionOptions
+from ..policy.rules import Decision
 from ..store.event_log import EventLog
-from ..store.transcripts import is_session_id
-from .policy_enforcer import PolicyEnforcer
+from .frame_claims import CallClaim, FalseClaim, FrameClaims
+from .policy_enforcer import PolicyEnforcer, tool_behind
 from .turn import SessionParts, TurnRunner
 
 
@@ -28,6 +38,8 @@ class FrameSession(Protocol):
     id: str
     cwd: str
     owner: str
+    options: SessionOptions
+    grants: tuple[Mapping[str, Any], ...]
     log: EventLog
 
 
@@ -53,25 +65,60 @@ class FrameRouter:
         self._enforcer = enforcer
         self._move_to = move_to
 
+    # -- what this side knows, for the claims --------------------------------------------------------------------
+
+    @property
+    def in_turn(self) -> bool:
+        return self._turns.current is not None
+
+    @property
+    def after_interruption(self) -> bool:
+        return self._turns.current is None and self._turns.last_interrupted
+
+    @property
+    def open_requests(self) -> int:
+        process = self._process.process
+        return process.open_requests if process is not None else 0
+
+    def why_taken(self, session_id: str) -> str | None:
+        live = self._process.live
+        return live.why_taken(session_id) if live is not None else "there is no process"
+
+    # -- frames ---------------------------------------------------------------------------------------------------
+
     def frame_received(self, frame: Frame) -> None:
         self._stall_timer.touch()
-        self._events.write(frame)
         if frame.__class__ is StreamEvent:  # by far the most frequent, and only for the log
+            self._events.write(frame)
             return
+        live = self._process.live
+        assert live is not None
+        try:
+            counts = live.claims.check(frame, self)
+        except FalseClaim as claim:
+            self._refute(claim, frame)
+            return
+        self._events.write(frame)
+        if isinstance(frame, Conversation):
+            self._costs.answer_received(frame)
+        if counts:
+            self._act_on(frame, live.claims)
+        elif isinstance(frame, Result):
+            self._turns.late_result(frame)
+
+    def _act_on(self, frame: Frame, claims: FrameClaims) -> None:
         match frame:
             case Conversation():
-                self._costs.answer_received(frame)
                 self._turns.answer_received(frame)
             case Result():
                 self._turns.result_received(frame)
             case System() if frame.subtype == "init":
                 # After `/clear` the process writes another conversation, and this is the frame that names it.
-                session_id = frame.raw.get("session_id")
-                if isinstance(session_id, str) and session_id != self._session.id and is_session_id(session_id):
-                    self._move_to(session_id)
+                if claims.session_id != self._session.id:
+                    self._move_to(claims.session_id)
                 self._turns.process_began_turn()
             case ControlRequest():
-                self._request_received(frame)
+                self._request_received(frame, claims)
             case ControlCancel():
                 self._questions.withdraw(frame.id)
             case Lifecycle():
@@ -79,23 +126,92 @@ class FrameRouter:
             case Other() if frame.raw.get("type") == "conversation_reset" and self._process.live is not None:
                 self._process.live.conversation_reset = True
 
-    def _request_received(self, frame: ControlRequest) -> None:
+    def _refute(self, claim: FalseClaim, frame: Frame) -> None:
+        """The frame has no effect but the end of the process, and is not in the log: it would be read as true there."""
+        self._turns.refute(f"{claim} ({describe(frame)})")
+
+    def _request_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
         live, process, turn = self._process.live, self._process.process, self._turns.current
         assert live is not None
         assert process is not None
         if frame.subtype == "hook_callback":
             process.answer(frame.id, self._enforcer.vet(self._session.owner, self._session.cwd, frame.request))
         elif frame.subtype == "mcp_message" and live.bridge is not None:
-            live.bridge.forward(process, frame)
+            self._mcp_message_received(frame, claims)
         elif frame.subtype != "can_use_tool":
             process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
         elif turn is not None and turn.ending_as is not None:
             process.refuse(frame.id, "the turn is being ended")
         else:
-            if turn is None:
-                self._turns.begin(None, question_only=True)
+            self._begin_asking()
             self._questions.open(frame)
             self._turns.wait_for_answers()
+
+    def _begin_asking(self) -> None:
+        """Without a turn a question is that of work in the background."""
+        if self._turns.current is None:
+            self._turns.begin(None, question_only=True)
+
+    # -- messages to the servers of the hub -----------------------------------------------------------------------
+
+    def _mcp_message_received(self, frame: ControlRequest, claims: FrameClaims) -> None:
+        """Passes a message on to its server, once it is permitted. What is known of a call is looked up right here:
+        frames behind this one may already speak of the next call."""
+        live, process = self._process.live, self._process.process
+        assert live is not None
+        assert live.bridge is not None
+        assert process is not None
+        name, message = str(frame.request.get("server_name")), frame.request.get("message")
+        method, params = _method_of(message)
+        if method != "tools/call":
+            live.bridge.forward(process, frame, partial(self._permit_reading, name, method, params))
+            return
+        tool = plain_name(name, str(params.get("name")))
+        try:
+            claim = claims.call_claimed(tool, params)
+        except FalseClaim as false:
+            self._refute(false, frame)
+            return
+        failed = partial(claims.call_failed, params) if claim is CallClaim.ALLOWED else None
+        live.bridge.forward(process, frame, partial(self._permit_call, tool, params, claim), failed)
+
+    async def _permit_reading(self, server: str, method: str, params: Raw) -> None:
+        """Raises PermissionDenied where the policy denies what the message would read."""
+        behind = tool_behind(server, method, params)
+        if behind is not None and self._enforcer.denies(self._session.owner, self._session.cwd, *behind):
+            await self._ask(*behind)  # which the policy answers, for everybody to see
+
+    async def _permit_call(self, tool: str, params: Raw, claim: CallClaim) -> None:
+        """Returns when a call may run; PermissionDenied if it may not. One that nobody was asked about, and that
+        neither the policy nor the session allows beforehand, is asked about now."""
+        session, arguments = self._session, _mapping(params.get("arguments"))
+        decision = self._enforcer.judge(session.owner, session.cwd, tool, arguments).decision
+        if decision is Decision.DENY or (decision is Decision.ASK and not self._was_allowed(tool, claim)):
+            await self._ask(tool, arguments)
+
+    def _was_allowed(self, tool: str, claim: CallClaim) -> bool:
+        """Whether a call that the rules would have asked needs no asking.
+
+        One that the conversation has announced may have been allowed in a way that is not known here: by a settings
+        file or a hook of the user, or in mode `auto` by a model. That is believed where it protects nothing, of a
+        session that could do as the user of this server itself, and where the mode leaves the decision to Claude Code.
+        """
+        session, live = self._session, self._process.live
+        if claim is CallClaim.ALLOWED:
+            return True
+        as_user = live is not None and live.runs_as_user
+        if claim is CallClaim.ANNOUNCED and (as_user or session.options.permission_mode == "auto"):
+            return True
+        return self._enforcer.allowed_beforehand(session.owner, session.cwd, session.options, session.grants, tool)
+
+    async def _ask(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Asks whether a call may run, the policy first; PermissionDenied if it may not."""
+        if self._turns.current is not None and self._turns.current.ending_as is not None:
+            raise PermissionDenied("The turn is being ended.")
+        self._begin_asking()
+        answered = self._questions.ask_about_call(tool, arguments)
+        self._turns.wait_for_answers()
+        await answered
 
     def progress_reported(self, line: str) -> None:
         self._stall_timer.touch()
@@ -109,3 +225,14 @@ class FrameRouter:
         filled = self._questions.elicit(server, form)
         self._turns.wait_for_answers()
         return await filled
+
+
+def _method_of(message: object) -> tuple[str, Raw]:
+    """The method of a JSON-RPC message and its parameters; no method for what is none."""
+    if not isinstance(message, dict):
+        return "", {}
+    return str(message.get("method") or ""), _mapping(message.get("params"))
+
+
+def _mapping(value: Any) -> Raw:
+    return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
 """Images that go with a message: from a `data:` URL, or from a file that the session itself might read.
 
-What an image is, its bytes say, not its name. The policy decides on the path before the file is opened, and once more
-on what was opened: a link that is changed in between leads nowhere else.
+What an image is, its bytes say, not its name. The policy decides on where the path really leads, and just that file is
+opened: a link that is put anywhere on the way in between leads nowhere else.
 """
 
 import base64
@@ -9,9 +9,13 @@ import binascii
 import os
 import stat
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
-from ..errors import InvalidArgument
+from ..beneath import open_at
+from ..errors import InvalidArgument, PermissionDenied
 from ..model.image import MEDIA_TYPES, Image, media_type
+from ..model.options import SessionOptions
+from .dependencies import SessionDeps
 
 _MOST_IMAGES = 20
 _LARGEST = 5 << 20
@@ -40,6 +44,24 @@ def read_images(sources: Sequence[str], allowed: Callable[[str], str]) -> tuple[
     return tuple(images)
 
 
+class ImageReader(Protocol):
+    """The session that the images are for."""
+
+    cwd: str
+    owner: str
+    options: SessionOptions
+    deps: SessionDeps
+
+
+def allowed_path(session: ImageReader, path: str) -> str:
+    """Where the path of an image really leads; PermissionDenied if the session could not read it. Reads the disk."""
+    resolved = session.deps.gate.readable("images", path, session.cwd, session.owner)
+    enclosure = session.deps.launcher.home.enclosure
+    if enclosure is not None and not enclosure.sees(resolved, session.options, session.cwd):
+        raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
+    return resolved
+
+
 def _decoded(field: str, url: str) -> bytes:
     head, comma, encoded = url.partition(",")
     if not comma or not head.endswith(";base64"):
@@ -54,13 +76,10 @@ def _decoded(field: str, url: str) -> bytes:
 
 def _read(field: str, path: str, allowed: Callable[[str], str]) -> bytes:
     try:
-        # A pipe or a device must not make us wait, nor a link lead on from what was allowed.
-        resolved = allowed(path)
-        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        descriptor = os.open(resolved, flags)
-        with open(descriptor, "rb") as file:
-            opened = os.fstat(descriptor)
-            if not stat.S_ISREG(opened.st_mode) or not os.path.samestat(opened, os.stat(allowed(path))):
+        # What was allowed is a path without links: one that is put into it since leads nowhere else.
+        with open(allowed(path), "rb", opener=open_at) as file:
+            opened = os.fstat(file.fileno())
+            if not stat.S_ISREG(opened.st_mode):
                 raise InvalidArgument(f"{field}: is no plain file.", field=field)
             if opened.st_size > _LARGEST:
                 raise _too_large(field)

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from .. import json_text
+from ..beneath import directory_at
 from ..claude.command_line import Command, ConversationStart, build_command, prepare_command
 from ..claude.executable import check_values, find_executable
 from ..claude.option_checks import check_agents, check_servers, refused_argument
 from ..claude.process import ClaudeProcess, ProcessListener
 from ..claude.start_inputs import start_inputs
 from ..claude.user_config import own_registrations, process_with
-from ..config import Settings
 from ..errors import InvalidArgument, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
-from ..private_files import opened_directory
 from ..processes.environment import build_environment
 from ..processes.leftovers import end_stale, is_stale, new_mark, scratch_path
-from ..store.session_records import LOCAL
+from ..processes.supervision import ChildOptions
+from ..state.session_records import LOCAL
 from ..store.transcripts import Transcripts
 from .homes import Home
 
@@ -108,7 +108,7 @@ class Launcher:
                 raise InvalidArgument(f"env: {name[:100]!r} is too long for an environment.", field="env")
         _check_root(options, {**self.environment, **options.env})
         if self.home.enclosure is not None:
-            self.home.enclosure.check(options, cwd)
+            await asyncio.to_thread(self.home.enclosure.check, options, cwd)
         await check_values(options, executable, self.environment)
 
     def end_stray(self, session_id: str) -> None:
@@ -148,15 +148,30 @@ class Launcher:
         argv = self._argv(options, command)
         if self.home.enclosure is None:
             return await ClaudeProcess.start(
-                listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
+                listener,
+                argv,
+                cwd=launch.cwd,
+                environment=environment,
+                mark=mark,
+                scratch=scratch,
+                options=ChildOptions(limits=self.home.limits),
             )
         scratch = scratch_path(mark)
-        async with self.home.enclosure.entered(argv, options, launch.cwd, command.files, scratch) as (argv, model):
+        entered = self.home.enclosure.entered(
+            argv, options, launch.cwd, command.files, scratch, environment, session_id=start.session_id
+        )
+        async with entered as (isolated, ways):
             process = await ClaudeProcess.start(
-                listener, argv, cwd=launch.cwd, environment=environment, mark=mark, scratch=scratch
+                listener,
+                isolated.argv,
+                cwd="/",  # the sandbox goes to its own directory by itself
+                environment=isolated.environment,
+                mark=mark,
+                scratch=scratch,
+                options=ChildOptions(isolated.descriptors, limits=self.home.limits, removal=isolated.removal),
             )
-        if model is not None:
-            process.exited.add_done_callback(lambda _: model.close())
+        process.traffic = ways.traffic
+        process.exited.add_done_callback(lambda _: ways.close())
         return process
 
     def _final_options(self, launch: Launch) -> SessionOptions:
@@ -280,7 +295,7 @@ def _new_file(path: str) -> str:
     """Makes a file for the debug log of one process, which Claude Code would append to whatever is there: the path, or
     where that exists `path.2` and so on. InvalidArgument if it cannot be made."""
     try:
-        with opened_directory(os.path.dirname(path)) as directory:
+        with directory_at(os.path.dirname(path)) as directory:
             for number in range(1, _MOST_DEBUG_FILES):
                 name = path if number == 1 else f"{path}.{number}"
                 with contextlib.suppress(FileExistsError):
@@ -360,23 +375,3 @@ def find_conversation_start(
             session_id, origin.session_id, origin.at_message, transcripts.api_ms(origin.session_id)
         )
     return ConversationStart(session_id)
-
-
-def own_directory() -> str:
-    """The working directory of this server; InvalidArgument if that directory is gone."""
-    try:
-        return os.getcwd()
-    except OSError:
-        raise InvalidArgument(
-            "cwd: the directory that this server was started in no longer exists. Name another one, or start the "
-            "server elsewhere.",
-            field="cwd",
-        ) from None
-
-
-def default_directory(settings: Settings, client: str | None = None) -> str:
-    """The working directory of sessions that name none; `client` is where the client is, if that is not here."""
-    configured = settings.default_cwd
-    if configured is not None and os.path.isabs(configured):
-        return os.path.abspath(configured)
-    return os.path.abspath(os.path.join(client or own_directory(), configured or ""))

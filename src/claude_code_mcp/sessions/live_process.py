@@ -10,9 +10,11 @@ arrive after `leave` are discarded, except for the costs in a result.
 import asyncio
 import contextlib
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
@@ -21,13 +23,17 @@ from ..claude.process import ClaudeProcess
 from ..errors import ClaudeCodeError, ProcessFailed
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
-from ..model.usage import Totals, Usage
+from ..model.prices import at_least
+from ..model.usage import Usage
 from ..processes.child import Exit
+from ..state.leases import Lease
+from ..state.session_records import LOCAL
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
+from .frame_claims import FrameClaims
 from .launcher import Launch
-from .mcp_bridge import McpBridge
+from .mcp_bridge import McpBridge, usable_servers
 from .slots import SlotHolder
 
 log = logging.getLogger(__name__)
@@ -53,12 +59,20 @@ class ProcessOwner(LaunchOwner, SlotHolder, Protocol):
     @property
     def spent_usd(self) -> float: ...
 
+    @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside that."""
+
 
 class LifecycleListener(Protocol):
     """Told what becomes of the process, from the event loop; of nothing but a late result once it was left."""
 
-    def process_started(self, pid: int, api_ms: int) -> None:
-        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`."""
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        """A process runs; it is not ready yet. Its count of the time with the API begins at `api_ms`; `carried` says
+        whether `traffic_counted` will be called."""
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """An answer of the model to this process, or to something that it started, has used so much."""
 
     def process_ready(self) -> None:
         """It takes messages from now on."""
@@ -99,7 +113,7 @@ def launch_of(owner: LaunchOwner, deps: SessionDeps, servers: Sequence[str]) -> 
         bridged={name: {"type": "sdk", "name": name} for name in servers} or None,
         rules=granted_rules(granted),
         hooks=deps.gate.hooks(owner.owner),
-        variables=deps.gate.variables(owner.owner),
+        variables=deps.gate.variables(owner.owner, deps.launcher.environment),
     )
 
 
@@ -127,7 +141,11 @@ class LiveProcess:
         self._frames = frames
         self._deps = deps
         self._find_start = find_start
-        self._leases = [deps.stores.leases.take(owner.id)] if leased else []
+        self._leases: list[Lease] = []
+        self._tokens: list[str] = []
+        """By which other servers know that this one has the sessions."""
+        if leased:
+            self._take_lease(owner.id)
         try:
             deps.launcher.check_alone(owner.id)
             deps.slots.take(owner)
@@ -146,7 +164,9 @@ class LiveProcess:
         """What it may spend in dollars; None if that is not limited."""
         self.spent_before = 0.0
         """What its session had spent when it was started."""
-        self._totals = Totals()
+        self._began_at = time.time()
+        self.claims = FrameClaims(owner.id)
+        """What its frames are compared with."""
         self._closing: asyncio.Task[None] | None = None
         self.bridge: McpBridge | None = None
         self._hosting = AsyncExitStack()
@@ -159,7 +179,7 @@ class LiveProcess:
             return None
         return McpBridge(
             host,
-            owner.options.hub_servers,
+            partial(usable_servers, host, owner.options.hub_servers, self._deps.gate, owner.owner),
             f"session:{owner.id}",
             owner.cwd,
             self._deps.start_task,
@@ -195,7 +215,7 @@ class LiveProcess:
     async def _spawn(self) -> tuple[ClaudeProcess, Launch]:
         deps, owner = self._deps, self._owner
         start, used = await asyncio.to_thread(self._look_at_disk)
-        self._totals = Totals(used)
+        self.claims.resumed_with(used)
         launch = launch_of(owner, deps, self.bridge.servers if self.bridge else ())
         self.budget, self.spent_before = launch.budget, owner.spent_usd
         spawning = asyncio.ensure_future(deps.launcher.start(self, launch, start))
@@ -206,8 +226,30 @@ class LiveProcess:
             # `_close` finds it in `self.process` and stops it.
             self.process = await spawning
             raise
-        self._lifecycle.process_started(self.process.pid, start.api_ms)
+        self._lifecycle.process_started(self.process.pid, start.api_ms, carried=self._follow_traffic(self.process))
         return self.process, launch
+
+    def _follow_traffic(self, process: ClaudeProcess) -> bool:
+        """From now on whoever has the process then is told of its traffic to the model; False if that is not known."""
+        if process.traffic is None:
+            return False
+        process.traffic.counted = self._traffic_counted
+        process.traffic.why_refused = self._why_model_is_refused
+        return True
+
+    def _traffic_counted(self, usage: Usage) -> None:
+        self._lifecycle.traffic_counted(usage)
+
+    def _why_model_is_refused(self) -> str | None:
+        """Claude Code keeps to its budget by itself; a command of the session that asks the model does not."""
+        if self._closing is not None:
+            return "The session is being closed."
+        left, process = self._owner.process_budget, self.process
+        if left is None or process is None or process.traffic is None:
+            return None
+        unfinished = sum(at_least(used, model).cost_usd for model, used in process.traffic.unfinished.models.items())
+        spent = self._owner.uncharged_usd + unfinished >= left
+        return "The budget of this session is spent." if spent else None
 
     def _look_at_disk(self) -> tuple[ConversationStart, Usage]:
         """How the conversation begins, and what was used in it so far; afterwards nobody else has it open (SessionBusy)
@@ -232,7 +274,7 @@ class LiveProcess:
         """A process that was ready and had no session gets one, as if it had been started for it: takes the lease
         (SessionBusy) and the slot of its owner so far, then, in a task, calls `register` in a thread, passes on the
         frames that came `earlier`, and reports that it has started and is ready."""
-        self._leases = [self._deps.stores.leases.take(owner.id)]
+        self._take_lease(owner.id)
         self._deps.slots.take(owner, instead_of=self._owner)
         self._owner, self._lifecycle, self._frames = owner, lifecycle, frames
         self.budget, self.spent_before = owner.process_budget, owner.spent_usd
@@ -250,7 +292,7 @@ class LiveProcess:
             self.process = None
             await self._start()
             return
-        self._lifecycle.process_started(process.pid, 0)
+        self._lifecycle.process_started(process.pid, 0, carried=process.traffic is not None)
         for frame in earlier:
             self._frames.frame_received(frame)
         self.ready = True
@@ -267,14 +309,14 @@ class LiveProcess:
     # -- what the process reports -----------------------------------------------------------------------------
 
     def frame_received(self, frame: Frame) -> None:
-        """Passes a frame on. After `leave` only results count, for what they cost."""
-        if isinstance(frame, Result):
-            frame.usage = self._totals.used_by(frame.raw)
-        elif not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
+        """Passes a frame on, to be judged by whoever has the process. After `leave` only results count, for what they
+        cost."""
+        if not self.ready and isinstance(frame, System) and frame.subtype.startswith("hook_"):
             self.ran_hooks = True
         if self._closing is None:
             self._frames.frame_received(frame)
         elif isinstance(frame, Result):
+            frame.usage = self.claims.late_usage(frame)
             self._lifecycle.late_result(frame)
 
     def process_ended(self, exit_: Exit) -> None:
@@ -289,7 +331,21 @@ class LiveProcess:
         """
         self.conversation_reset = False
         self.budget_outdated = self.budget is not None
-        self._leases.append(self._deps.stores.leases.take(session_id))
+        self._take_lease(session_id)
+
+    def why_taken(self, session_id: str) -> str | None:
+        """Why the session cannot go on under another id; None if nobody has it or ever had it. Reads the disk: this is
+        asked once in the life of a conversation, and must still be true when the session moves."""
+        deps, stores = self._deps, self._deps.stores
+        if deps.known(session_id) or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
+            return "it belongs to a session of this server"
+        old = stores.transcripts.began_before(session_id, self._began_at)
+        return "it has a conversation already" if old else None
+
+    @property
+    def runs_as_user(self) -> bool:
+        """Whether its commands can do whatever the user of this server can, who is also the one that it works for."""
+        return self._owner.owner == LOCAL and self._deps.launcher.home.enclosure is None
 
     # -- end --------------------------------------------------------------------------------------------------
 
@@ -314,9 +370,18 @@ class LiveProcess:
             await self._hosting.aclose()
             self._release_leases()
 
+    def _take_lease(self, session_id: str) -> None:
+        """SessionBusy if another process has it."""
+        self._leases.append(self._deps.stores.leases.take(session_id))
+        self._tokens.append(self._deps.neighbours.holding(session_id))
+
     def _release_leases(self) -> None:
         for lease in self._leases:
             lease.release()
+        # After the leases: who waits for the session finds it free when this is noticed.
+        for token in self._tokens:
+            self._deps.neighbours.released(token)
+        self._tokens.clear()
 
     @property
     def is_gone(self) -> bool:
@@ -344,6 +409,8 @@ class CurrentProcess:
         self.starting = asyncio.Lock()
         """Held while a process is being made, by a message or by a turn that has lost its process."""
         self._previous: LiveProcess | None = None
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when a process is left, before it is stopped."""
         self._log = log
         self._events = events
         self._make = make
@@ -357,6 +424,12 @@ class CurrentProcess:
     def pid(self) -> int | None:
         process = self.process
         return process.pid if process is not None else None
+
+    @property
+    def uses_model(self) -> bool:
+        """Whether the model is answering it, as far as this server carries that."""
+        process = self.process
+        return process is not None and process.traffic is not None and process.traffic.open_requests > 0
 
     @property
     def ready(self) -> bool:
@@ -380,6 +453,11 @@ class CurrentProcess:
         elif process is not None:
             process.refuse(request_id, "the question was withdrawn")
 
+    def use_answered(self, use_id: str | None, tool: str, tool_input: Mapping[str, Any] | None) -> None:
+        """A question about a tool use was answered: with the input that it may run with, None if it may not."""
+        if self.live is not None:
+            self.live.claims.use_answered(use_id, tool, tool_input)
+
     def leave(self) -> None:
         """Has the process closed, if there is one. The session can be resumed afterwards."""
         live, self.live = self.live, None
@@ -388,6 +466,7 @@ class CurrentProcess:
         live.leave()
         self._previous = live
         self._events.process_left()
+        self.on_left()
         if live.conversation_reset:
             # It ended between `/clear` and the frame that names the new conversation. The old one must not come back
             # with the next message, so the session goes on under an id of our own.

@@ -7,21 +7,23 @@ happens to the server: the CLI would wait forever otherwise.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
 from ..claude.process import ClaudeProcess
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed
 from ..model.mcp_servers import PREFIX, prefix_of, server_names
 from ..model.question import AskPerson
 from ..model.text import one_line
+from .policy_enforcer import PolicyEnforcer
 
 log = logging.getLogger(__name__)
 
 _NO_ANSWER = {"jsonrpc": "2.0", "result": {}, "id": 0}
 """What the CLI expects as the response to a JSON-RPC notification, which has none."""
+_DENIED = -32000
 _PROGRESS_INTERVAL = 0.5
 _PROGRESS_LENGTH = 200
 _PUSH_TIMEOUT = 10
@@ -71,18 +73,26 @@ class McpServerHost(Protocol):
         person."""
 
 
-async def expand_prompt(
-    host: McpServerHost, text: str, wanted: tuple[str, ...] | None, caller: str, directory: str
-) -> str:
+def usable_servers(
+    host: McpServerHost, wanted: tuple[str, ...] | None, enforcer: PolicyEnforcer, owner: str
+) -> dict[str, str]:
+    """From the name that Claude Code gets to the server: those that a session wants (None: all) and that may be used,
+    but for those that the owner's policy denies as a whole. What a session is not given it cannot call."""
+    named = server_names(host.offered(wanted))
+    return {name: server for name, server in named.items() if enforcer.may_use_server(owner, name, server)}
+
+
+async def expand_prompt(host: McpServerHost, text: str, servers: Mapping[str, str], caller: str, directory: str) -> str:
     """A message that names a prompt of a server, `/mcp__server__prompt arguments`, as the text of that prompt; any
-    other message unchanged. Claude Code has such commands for servers that it connects to itself, and for no others.
+    other message unchanged. `servers` are those of `usable_servers`. Claude Code has such commands for servers that it
+    connects to itself, and for no others.
 
     Raises ClaudeCodeError where the server cannot be had or refuses.
     """
     if not text.startswith(f"/{PREFIX}"):
         return text
     command, _, arguments = text[1:].partition(" ")
-    for name, server in server_names(host.offered(wanted)).items():
+    for name, server in servers.items():
         if command.startswith(prefix_of(name)):
             prompt = command.removeprefix(prefix_of(name))
             expanded = await host.expand_prompt(server, prompt, arguments.split(), caller=caller, directory=directory)
@@ -98,7 +108,7 @@ class McpBridge:
     def __init__(
         self,
         host: McpServerHost,
-        wanted: tuple[str, ...] | None,
+        usable: Callable[[], dict[str, str]],
         caller: str,
         directory: str,
         start_task: Callable[[Coroutine[Any, Any, None]], object],
@@ -106,8 +116,8 @@ class McpBridge:
         report_progress: Callable[[str], None],
         ask: Callable[[str, Raw], Awaitable[Raw]],
     ) -> None:
-        """`wanted` are the servers that the session asks for, None for all; `report_progress` takes readable lines for
-        the session's log, `ask` the name of a server and its form."""
+        """`usable` returns the servers that the session may have now, by the names they have there; `report_progress`
+        takes readable lines for the session's log, `ask` the name of a server and its form."""
         self._host = host
         self._caller = caller
         self._directory = directory
@@ -117,8 +127,8 @@ class McpBridge:
         self._ask = ask
         self._progress_at = 0.0
         self._endpoints: dict[str, McpEndpoint] = {}
-        self._wanted = wanted
-        self._servers = server_names(host.offered(wanted))
+        self._usable = usable
+        self._servers = usable()
         self._announced = self._servers
         """What the process knows; it is started with those of now."""
         self._process: ClaudeProcess | None = None
@@ -135,19 +145,37 @@ class McpBridge:
         """The entries for them in the CLI's MCP configuration."""
         return {name: {"type": "sdk", "name": name} for name in self.servers}
 
-    def forward(self, process: ClaudeProcess, frame: ControlRequest) -> None:
-        """Passes a message of the CLI to its server, in a task that answers the request."""
-        self._start_task(self._answer(process, frame))
+    def forward(
+        self,
+        process: ClaudeProcess,
+        frame: ControlRequest,
+        permit: Callable[[], Awaitable[None]],
+        failed: Callable[[], None] | None = None,
+    ) -> None:
+        """Passes a message of the CLI to its server, once `permit` has returned, in a task that answers the request.
+        PermissionDenied of `permit` is the answer then. `failed` is called if the server had no result for it."""
+        self._start_task(self._answer(process, frame, permit, failed or (lambda: None)))
 
-    async def _answer(self, process: ClaudeProcess, frame: ControlRequest) -> None:
+    async def _answer(
+        self,
+        process: ClaudeProcess,
+        frame: ControlRequest,
+        permit: Callable[[], Awaitable[None]],
+        failed: Callable[[], None],
+    ) -> None:
         name, message = str(frame.request.get("server_name")), frame.request.get("message")
         server = self._servers.get(name)
         if server is None or not isinstance(message, dict):
             process.refuse(frame.id, f"there is no MCP server {name!r} here")
             return
         try:
+            await permit()
             answer = await self._endpoint(process, name, server).answer(message)
+            if answer is None or "result" not in answer:
+                failed()
             process.answer(frame.id, {"mcp_response": answer or _NO_ANSWER})
+        except PermissionDenied as denial:
+            process.answer(frame.id, {"mcp_response": _error(message.get("id"), denial.message)})
         except ClaudeCodeError as error:
             process.refuse(frame.id, error.message)
         except Exception:  # whatever it is, the CLI must not wait for an answer that never comes
@@ -198,7 +226,7 @@ class McpBridge:
         known = {*self._servers.values()}
         # One that is disabled stays known, with no tools: the model goes on naming them, and may get them back.
         there = [name for name in self._servers.values() if name in self._host.servers]
-        offered = self._host.offered(self._wanted)
+        offered = self._usable().values()
         self._servers = server_names([*there, *(name for name in offered if name not in known)])
         for name in changed & {*self._endpoints}:
             self._endpoints.pop(name).retire()
@@ -230,6 +258,10 @@ async def _push(process: ClaudeProcess, server: str, message: Raw) -> None:
         await process.request("mcp_message", timeout=_PUSH_TIMEOUT, server_name=server, message=message)
     except ProcessFailed as error:
         log.debug("a message of %s did not reach its session: %s", server, error.message)
+
+
+def _error(id_: object, message: str) -> Raw:
+    return {"jsonrpc": "2.0", "id": id_, "error": {"code": _DENIED, "message": message}}
 
 
 def _number_text(value: object) -> str:

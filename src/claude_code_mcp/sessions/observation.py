@@ -111,13 +111,7 @@ class Bookkeeper:
         stores = (session.deps if session is not None else self._deps).stores
         records = stores.recorder.records
         try:
-            record = session.record() if session is not None else None
-            if record is not None:
-                records.write(record)
-            previous = records.read(old)
-            if previous is not None:  # its turn goes on under the new id, and was not cut short
-                records.write(previous.model_copy(update={"running_since": None}))
-            stores.aliases.point(old, new)
+            records.move(old, session.record() if session is not None else None, new)
         except (OSError, ClaudeCodeError) as error:
             log.error("that session %s goes on as %s could not be written down: %s", old, new, error)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..errors import InvalidArgument, UpstreamUnavailable
 from ..model.outcome import Outcome
 from ..redaction import Redactor
-from ..store.session_records import SessionRecord
+from ..state.session_records import SessionRecord
 from .dependencies import SessionDeps
 from .launcher import needs_confirmation
 from .messages import UserMessage
@@ -78,7 +78,7 @@ class MessageAcceptance:
         enforcer = self._deps.gate
         session.deps.gate.check_prompt(prompt, session.cwd, owner)
         self.learn_secrets(session)
-        working = [other.id for other in self._sessions.all() if other.owner == owner and other.busy]
+        working = [other.id for other in self._sessions.all() if other.owner == owner and other.at_work]
         with enforcer.room(session.id, owner, working), self._sessions.keeping(session) as kept:
             async with self._budgeted(kept, owner, len(working)):
                 yield kept

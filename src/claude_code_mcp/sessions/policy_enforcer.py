@@ -11,14 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..claude.command_line import granted_rules, with_grants
 from ..errors import ClaudeCodeError, LimitReached, PermissionDenied
+from ..model.mcp_servers import plain_name
 from ..model.options import SessionOptions
 from ..model.question import Answer, QuestionKind, kind_of
 from ..policy.admission import Admission, within
+from ..policy.harmless import git_variables
 from ..policy.policy import MODE_LADDER, Policy
-from ..policy.rules import Decision, ToolCall, Verdict, judge
+from ..policy.rules import Decision, Shell, ToolCall, Verdict, judge, names_tool, offers_server
 from ..processes.environment import expand_home
-from ..store.spending import Spending
+from ..state.spending import Spending
 
 BY = "policy"
 """The channel through which rules answer."""
@@ -94,10 +97,16 @@ class PolicyEnforcer:
         """PermissionDenied for a prompt with which Claude Code would do by itself what the policy does not allow."""
         self._admission(owner).check_prompt("prompt", prompt, cwd)
 
-    def variables(self, owner: str) -> dict[str, str]:
-        """Variables for the owner's processes. Where reading is limited, Claude Code must not read files that are
-        mentioned with `@` by itself, wherever the mention comes from: it then tells the model to use its tools."""
-        return dict(_NO_MENTIONS) if self._policy.profile(owner).limits_reading else {}
+    def variables(self, owner: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables for the owner's processes, which otherwise have this environment.
+
+        Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
+        mention comes from: it then tells the model to use its tools. Where commands are denied, git must run nothing
+        when it is asked about the state of a repository.
+        """
+        profile = self._policy.profile(owner)
+        mentions = _NO_MENTIONS if profile.limits_reading else {}
+        return {**mentions, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
 
     def turn_time(self, seconds: float | None, owner: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""
@@ -186,6 +195,10 @@ class PolicyEnforcer:
         # A rule can deny a question to the user, but has no answer to it.
         return Answer(allow=True) if kind_of(tool) is not QuestionKind.USER_QUESTION else None
 
+    def denies(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> bool:
+        """Whether no answer can allow a call."""
+        return self.judge(owner, cwd, tool, tool_input).decision is Decision.DENY
+
     def check_call(self, owner: str, cwd: str, tool: str, tool_input: Mapping[str, Any]) -> None:
         """PermissionDenied for a call that no answer can allow."""
         verdict = self.judge(owner, cwd, tool, tool_input)
@@ -214,7 +227,11 @@ class PolicyEnforcer:
         return {"PreToolUse": [{"matcher": None, "hookCallbackIds": [_HOOK_ID]}]}
 
     def vet(self, owner: str, cwd: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions."""
+        """The reply to the hook: deny, ask a person, or (empty) leave it to Claude Code's own permissions.
+
+        Those know what the caller and answers "for this session" have allowed. A doubt is asked about all the same, and
+        Claude Code then offers no allowance for the session.
+        """
         hook_input = request.get("input")
         call = hook_input if isinstance(hook_input, Mapping) else {}
         tool_input = call.get("tool_input")
@@ -223,11 +240,34 @@ class PolicyEnforcer:
         )
         if verdict.decision is Decision.DENY:
             return _hook_reply("deny", _refusal(verdict))
-        if verdict.decision is Decision.ASK and not verdict.clear:
-            return _hook_reply("ask", "It cannot be told that nothing denied is in it.")
+        if verdict.decision is Decision.ASK and verdict.doubt:
+            return _hook_reply("ask", f"The policy of this server denies some commands, and {verdict.doubt}.")
         return {}
 
     # -- the hub ----------------------------------------------------------------------------------------------
+
+    def may_use_server(self, owner: str, *names: str) -> bool:
+        """Whether the owner's sessions may use anything of an MCP server, under each of the names that it has."""
+        profile = self._policy.profile(owner)
+        return all(offers_server(name, profile.deny, profile.tools) for name in names)
+
+    def allowed_beforehand(
+        self,
+        owner: str,
+        cwd: str,
+        options: SessionOptions,
+        grants: Sequence[Mapping[str, Any]],
+        tool: str,
+    ) -> bool:
+        """Whether a session may call an MCP tool with nobody asked where the rules would have somebody asked: because
+        its options say so, because a person has granted it, or because it bypasses permissions."""
+        granted = self.suggestions(owner, cwd, list(grants))
+        options, rules = with_grants(options, granted), granted_rules(granted)
+        if any(names_tool(rule, tool) for rule in (*options.disallowed_tools, *rules.get("deny", ()))):
+            return False
+        if options.dangerously_skip_permissions or options.permission_mode == "bypassPermissions":
+            return True
+        return any(names_tool(rule, tool) for rule in (*options.allowed_tools, *rules.get("allow", ())))
 
     def check_steering(self, owner: str) -> None:
         """PermissionDenied for a caller who may use the shared MCP servers, but not change them for everybody."""
@@ -262,6 +302,25 @@ class PolicyEnforcer:
 
     def _exists(self, path: str) -> bool:
         return os.path.lexists(os.path.expanduser(expand_home(path, self._environment)))
+
+
+_COMPLETED = {"ref/prompt": "prompts/get", "ref/resource": "resources/read"}
+
+
+def tool_behind(server: str, method: str, params: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
+    """The tool, with its input, that stands for a message to an MCP server in rules: what it reads may be read by that
+    tool too. None for messages that read nothing of the server's but what it is."""
+    ref = params.get("ref")
+    if method == "completion/complete" and isinstance(ref, Mapping):
+        return tool_behind(server, _COMPLETED.get(str(ref.get("type")), "resources/read"), ref)
+    match method:
+        case "resources/read" | "resources/subscribe" | "completion/complete":
+            return "ReadMcpResourceTool", {"server": server, "uri": str(params.get("uri"))}
+        case "resources/list" | "resources/templates/list":
+            return "ListMcpResourcesTool", {"server": server}
+        case "prompts/get":
+            return plain_name(server, str(params.get("name"))), {}
+    return None
 
 
 _REASONS = {

@@ -1,4 +1,4 @@
-"""Keeps the records of sessions up to date on disk, without ever blocking the event loop.
+"""Keeps the records of sessions up to date in the database, without ever blocking the event loop.
 
 A session that has changed is marked; one task per session takes its record as it is *now* and writes that. So writes
 of one session never overtake each other, and many changes in a row cost one write. A caller that waits for `saved` is
@@ -12,15 +12,15 @@ import json
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol
 
 from ..errors import ProcessFailed
 from ..model.outcome import Outcome
-from ..store.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
+from ..state.session_records import LONGEST_RESULT, SessionRecord, SessionRecords
 
 log = logging.getLogger(__name__)
 
-ArgumentT = TypeVar("ArgumentT")
 _LONGEST_PROMPT = 1000
 _UNTIL_DURABLE = 1.0
 """Seconds after a turn in which the next one may begin, and is not to be slowed down."""
@@ -87,7 +87,7 @@ class RecordWriter:
             return False
         if record is None:
             return False
-        if not await self._try(session.id, self.records.write_at_once, record):
+        if not await self._try(session.id, partial(self.records.write, record, durable=False)):
             return False
         self._not_durable.add(session.id)
         return record.running_since is None
@@ -100,12 +100,12 @@ class RecordWriter:
             await self._make_durable(session_id)
 
     async def _make_durable(self, session_id: str) -> None:
-        if session_id in self._not_durable and await self._try(session_id, self.records.make_durable, session_id):
+        if session_id in self._not_durable and await self._try(session_id, self.records.make_durable):
             self._not_durable.discard(session_id)
 
-    async def _try(self, session_id: str, step: Callable[[ArgumentT], None], argument: ArgumentT) -> bool:
+    async def _try(self, session_id: str, step: Callable[[], None]) -> bool:
         try:
-            await asyncio.to_thread(step, argument)
+            await asyncio.to_thread(step)
         except (OSError, ValueError, TypeError) as error:  # a disk that refuses, or something that is not JSON
             self._failed(session_id, error)
             return False
@@ -116,6 +116,11 @@ class RecordWriter:
         reason = error.strerror if isinstance(error, OSError) else None
         self._failures[session_id] = reason or type(error).__name__
         log.error("the record of session %s cannot be written: %s", session_id, self._failures[session_id])
+
+    def failure(self, session_id: str) -> str | None:
+        """What to tell people if the last write of a session's record failed; None if it did not."""
+        reason = self._failures.get(session_id)
+        return f"This cannot be recorded ({reason}): after a restart it will not be known." if reason else None
 
     async def saved(self, session_id: str) -> bool:
         """Waits until all changes up to now are written; returns whether the last write succeeded. Cancelling it

@@ -7,25 +7,28 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from ..claude.option_checks import check_definitions
-from ..errors import Cancelled, InvalidArgument, SessionBusy, SessionNotFound
+from ..errors import Cancelled, InvalidArgument, RecordUnreadable, SessionBusy, SessionNotFound
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
+from ..model.session_ids import is_session_id
 from ..model.states import State
+from ..model.text import clip_line
 from ..model.worktree import Worktree
+from ..state.session_records import LOCAL, Summary
 from ..store.catalogue import CatalogueEntries, Entry
-from ..store.session_records import LOCAL, Summary
-from ..store.transcripts import is_session_id
+from ..store.transcript_summary import LONGEST_TITLE
 from .dependencies import SessionDeps, Stores
-from .launcher import Origin, check_debug_file, default_directory, own_directory
+from .launcher import Origin, check_debug_file
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .spares import Spares
+from .working_directory import default_directory, own_directory
 from .worktrees import make, remove_unused
 
 log = logging.getLogger(__name__)
@@ -159,17 +162,55 @@ class Sessions:
         record is damaged, since its limits are not known then.
         """
         known = self.known(session_id)
-        if known is not None:
+        if known is not None and not await self._is_outdated(known):
             return known
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
-        session_id = await asyncio.to_thread(deps.stores.aliases.resolve, session_id)
+        session_id = await asyncio.to_thread(deps.stores.moved_ids.resolve, session_id)
         await deps.stores.recorder.saved(session_id)
         found = await asyncio.to_thread(read_session, session_id, deps.stores, deps.directory)
         if found is None:
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
         # Another call may have brought it into memory while the disk was read.
         return self.known(session_id) or self._from_disk(found, owner, deps, options)
+
+    async def _is_outdated(self, session: Session) -> bool:
+        """Whether another server has gone on with a session that this one has parked; then it is forgotten here, to be
+        read anew. OSError is no reason to forget anything."""
+        if not self._is_unused(session):
+            return False
+        await session.saved()
+        try:
+            record = await asyncio.to_thread(session.deps.stores.recorder.records.read, session.id)
+        except RecordUnreadable:
+            return False
+        if record is None or record.revision <= session.revision:
+            return False
+        # Another call may have begun to use it while the database was read.
+        if self._known.get(session.id) is not session or not self._is_unused(session):
+            return False
+        self._forget(session)
+        return True
+
+    def _is_unused(self, session: Session) -> bool:
+        return session.dormant and not session.busy and not self._senders[session.id]
+
+    def forget_outdated(self, summaries: Mapping[str, Summary]) -> None:
+        """Forgets the sessions that other servers have gone on with, so that they are listed as they are now."""
+        for session in [*self._known.values()]:
+            summary = summaries.get(session.id)
+            if summary is not None and summary.revision > session.revision and self._is_unused(session):
+                self._forget(session)
+
+    def give_way(self, session_id: str) -> bool:
+        """Another server wants a session: parks its process, if that does nothing. Whether it is free, or will be."""
+        session = self.known(session_id)
+        if session is None or not session.live:
+            return True
+        if not session.evictable or self._senders[session.id]:
+            return False
+        session.evict()
+        return True
 
     def _from_disk(self, found: OnDisk, owner: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
         record = found.record
@@ -262,6 +303,8 @@ class Sessions:
         for stores in self._all_stores():
             if stores.transcripts.available:  # one that is not there just now is no reason to forget anything
                 _clean_up_stores(stores)
+        with contextlib.suppress(OSError):
+            self._deps.gate.spending.clean_up()
 
     def _forget(self, session: Session) -> None:
         """Drops a session from memory. One whose process is still being closed stays: a resume must wait for that."""
@@ -326,7 +369,7 @@ async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
 
 def _clean_up_stores(stores: Stores) -> None:
     with contextlib.suppress(OSError):
-        for kept in (stores.recorder.records, stores.aliases):
+        for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 
 
@@ -360,7 +403,9 @@ class SessionListing:
     ) -> CatalogueEntries:
         """Pinned ones first, then the newest; a session in memory that has no transcript yet is on the first page.
         With `active`, only those in memory."""
-        only = None if owner == LOCAL else frozenset(await self._summaries(owner, stores))
+        summaries = await self._summaries(owner, stores)
+        self._sessions.forget_outdated(summaries)
+        only = None if owner == LOCAL else frozenset(summaries)
         if active:
             in_memory = frozenset(session.id for session in self.in_memory(owner))
             only = in_memory if only is None else only & in_memory
@@ -425,4 +470,5 @@ def _matches(session: Session, project: str | None, text: str | None) -> bool:
 
 def _entry(session: Session) -> Entry:
     """A session that has no transcript yet."""
-    return Entry(session.id, session.cwd, None, session.first_prompt, session.used_at, None, 0)
+    prompt = clip_line(session.first_prompt, LONGEST_TITLE) if session.first_prompt else None
+    return Entry(session.id, session.cwd, None, prompt, session.used_at, None, 0)

@@ -19,9 +19,7 @@ from ..errors import (
     Cancelled,
     ClaudeCodeError,
     LimitReached,
-    PermissionDenied,
     ProcessFailed,
-    RecordUnreadable,
     SessionBusy,
     SessionNotFound,
 )
@@ -32,8 +30,8 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.question import Question
 from ..model.states import BUSY, State
 from ..model.usage import Usage
+from ..state.session_records import SessionRecord
 from ..store.event_log import EventLog, EventReader
-from ..store.session_records import SessionRecord
 from .dependencies import SessionDeps
 from .event_writer import EventWriter
 from .frame_router import FrameRouter
@@ -87,7 +85,7 @@ class Session:
         self._origin = origin
         self._spare: Spare | None = None
         """A process that is ready for its first message, until that comes."""
-        self._revision = 0
+        self.revision = 0  # of the record that it was read from or has written last
         self._released = False
         self._state = StateTracker(self.log)
         self._stall_timer = StallTimer(
@@ -101,7 +99,9 @@ class Session:
         goes on."""
         self._messages = MessageQueue()
         self._process = CurrentProcess(self.log, self._events, self._new_process, self._move_to)
-        self._questions = SessionQuestions(self, deps.broker, deps.gate, self._process.reply)
+        self._questions = SessionQuestions(
+            self, deps.broker, deps.gate, self._process.reply, self._process.use_answered
+        )
         parts = SessionParts(
             self._state, self._stall_timer, self._events, self._costs, self._messages, self._questions, self._process
         )
@@ -217,6 +217,16 @@ class Session:
         self._costs.spent_usd = amount
 
     @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside that."""
+        return self._costs.uncharged_usd
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it counts among the sessions that work: a turn runs, or something of it uses the model without."""
+        return self.busy or self._process.uses_model
+
+    @property
     def budget_left(self) -> float | None:
         """What is left of the session's budget in dollars, None if it has none."""
         limit = self.options.max_budget_usd
@@ -245,17 +255,12 @@ class Session:
         await self.saved()
         return in_time
 
-    def image_path(self, path: str) -> str:
-        """Where the path of an image really leads; PermissionDenied if the session could not read it. Blocks on the
-        disk."""
-        resolved = self.deps.gate.readable("images", path, self.cwd, self.owner)
-        enclosure = self.deps.launcher.home.enclosure
-        if enclosure is not None and not enclosure.sees(resolved, self.options, self.cwd):
-            raise PermissionDenied("images: a path lies outside of what the session's sandbox sees.", field="images")
-        return resolved
+    @property
+    def not_recorded(self) -> str | None:
+        return self.deps.stores.recorder.failure(self.id)
 
     async def saved(self) -> None:
-        """Waits until the record on disk is up to date; a caller may then tell others what the session came to."""
+        """Waits until its record is up to date; a caller may then tell others what the session came to."""
         await self.deps.stores.recorder.saved(self.id)
 
     # -- messages ---------------------------------------------------------------------------------------------
@@ -286,6 +291,8 @@ class Session:
             if self._process.live is None:
                 await self.deps.launcher.check(self.options, self.cwd)
                 await self._turns.clear_way()
+                # What the last turn in another server came to is read after that server has let go of its process.
+                await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
                 await self._catch_up()
                 await self._check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
@@ -533,11 +540,11 @@ class Session:
         """What the session is like now, for its file; None if it is to leave no trace."""
         if not self.options.persist:
             return None
-        self._revision += 1
+        self.revision += 1
         outcome, cut = recordable_outcome(self.outcome)
         origin = self._origin
         return SessionRecord(
-            revision=self._revision,
+            revision=self.revision,
             session_id=self.id,
             owner=self.recorded_owner,
             created_at=self.created_at,
@@ -576,19 +583,17 @@ class Session:
             self._origin = Origin(*record.origin) if record.origin is not None else None
 
     def _adopt(self, record: SessionRecord) -> None:
-        self._revision = record.revision
+        self.revision = record.revision
         self._costs.usage = record.usage
         self._costs.spent_usd = record.spent_usd
         self._costs.model_turns = record.model_turns
         self.grants = record.grants
 
     async def _catch_up(self) -> None:
-        """Another server may have gone on with the session while this one had it parked: its record is newer then."""
-        record = None
-        await self.deps.stores.recorder.saved(self.id)
-        with contextlib.suppress(RecordUnreadable):  # then what is in memory is the only truth left
-            record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
-        if record is not None and record.revision > self._revision:
+        """Takes over what another server has recorded of it meanwhile; RecordUnreadable if that cannot be known."""
+        await self.saved()
+        record = await asyncio.to_thread(self.deps.stores.recorder.records.read, self.id)
+        if record is not None and record.revision > self.revision:
             self._adopt(record)
             if record.cancelled:
                 self._state.move(State.CANCELLED)

@@ -1,4 +1,8 @@
-"""What a session has cost: tokens and dollars over all of its processes, and the time with the API per turn."""
+"""What a session has cost: tokens and dollars over all of its processes, and the time with the API per turn.
+
+A cost is a claim of the CLI. Where this server carries the traffic to the model, it is compared with what was counted
+there (`traffic_ledger.py`); elsewhere with what the answers of the model say that they used.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -6,15 +10,10 @@ from typing import Any
 
 from ..claude.frames import Conversation, Result
 from ..model.outcome import Outcome, read_outcome
-from ..model.usage import ModelUsage, Usage, read_number
+from ..model.prices import at_most
+from ..model.usage import UNNAMED, ModelUsage, Usage, read_number
+from .traffic_ledger import TrafficLedger
 
-_PRICES = {
-    "input_tokens": 15.0,
-    "output_tokens": 75.0,
-    "cache_read_input_tokens": 1.5,
-    "cache_creation_input_tokens": 18.75,
-}
-"""Dollars per million tokens, at the highest list price, for turns whose cost was never reported."""
 _BYTES_PER_TOKEN = 3
 
 
@@ -30,6 +29,13 @@ class SessionCosts:
         """The CLI's time with the API at the last result."""
         self._answers: dict[str, tuple[str, Mapping[str, Any], int]] = {}
         """Model, usage and size in bytes of every answer of the model since the last result, by message id."""
+        self._uncovered = ModelUsage()
+        """The tokens of answers before it that results have not claimed so far."""
+        self._ledger: TrafficLedger | None = None
+
+    def process_started(self, *, carried: bool) -> None:
+        """Another process begins; `carried` says whether its traffic to the model is counted here."""
+        self._ledger = TrafficLedger() if carried else None
 
     def start_api_time(self, api_ms: int) -> None:
         """Where the CLI's count begins: a resumed process counts on from its transcript, a new conversation at 0."""
@@ -37,7 +43,12 @@ class SessionCosts:
 
     def read_result(self, frame: Result, *, wants_structure: bool, interrupted: bool) -> Outcome:
         """The outcome in a result. The CLI reports the time with the API as a total; the outcome has this turn's."""
-        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=frame.usage)
+        usage = frame.usage if self._ledger is None else self._ledger.charge(frame.usage, final=True)
+        outcome = read_outcome(frame.raw, wants_structure=wants_structure, interrupted=interrupted, usage=usage)
+        # A result that claims fewer tokens than the answers before it used, as one of a turn beside a subagent may,
+        # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
+        announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
+        self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
         self._answers.clear()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
@@ -54,30 +65,47 @@ class SessionCosts:
             self._answers[message_id] = str(message.get("model")), usage, size + frame.size
 
     def lost_usage(self) -> Usage:
-        """What was used since the last result, by a process that died before it reported its cost.
+        """What was used and in no result, by a process that died or was ended before it reported its cost.
 
         The output is estimated from its size, and the highest list price is assumed: a turn that ends its own process
         must not be cheaper than one that does not.
         """
-        lost = Usage()
+        lost = Usage() if self._ledger is None else self._ledger.charge(Usage(), final=True)
+        if self._ledger is not None:  # it has counted the answers too
+            self._answers.clear()
+            self._uncovered = ModelUsage()
+        if self._uncovered != ModelUsage():
+            lost += Usage({UNNAMED: at_most(self._uncovered)})
         for model, usage, size in self._answers.values():
-            lost += Usage({model: _estimate(usage, size)})
+            lost += Usage({model: at_most(_tokens(usage, size))})
         self._answers.clear()
+        self._uncovered = ModelUsage()
         return lost
+
+    def count(self, usage: Usage) -> None:
+        """What the API says that an answer has used, whoever asked."""
+        if self._ledger is not None:
+            self._ledger.count(usage)
+
+    def unclaimed_usage(self, *, final: bool) -> Usage:
+        """What was counted and is to be charged though no result has claimed it; `final` if none will."""
+        return Usage() if self._ledger is None else self._ledger.charge(Usage(), final=final)
+
+    @property
+    def uncharged_usd(self) -> float:
+        """The least that was spent beside what is charged."""
+        return 0.0 if self._ledger is None else self._ledger.due_usd
 
     def add(self, usage: Usage) -> None:
         self.usage += usage
         self.spent_usd += usage.cost_usd
 
 
-def _estimate(usage: Mapping[str, Any], size: int) -> ModelUsage:
-    tokens = {name: int(read_number(usage, name)) for name in _PRICES}
-    tokens["output_tokens"] = max(tokens["output_tokens"], size // _BYTES_PER_TOKEN)
-    cost = sum(count * _PRICES[name] for name, count in tokens.items()) / 1e6
+def _tokens(usage: Mapping[str, Any], size: int = 0) -> ModelUsage:
+    """What an answer says that it used; with its size in bytes, at least the output that it has."""
     return ModelUsage(
-        tokens["input_tokens"],
-        tokens["output_tokens"],
-        tokens["cache_read_input_tokens"],
-        tokens["cache_creation_input_tokens"],
-        cost,
+        int(read_number(usage, "input_tokens")),
+        max(int(read_number(usage, "output_tokens")), size // _BYTES_PER_TOKEN),
+        int(read_number(usage, "cache_read_input_tokens")),
+        int(read_number(usage, "cache_creation_input_tokens")),
     )

@@ -19,6 +19,10 @@ from ..errors import InvalidArgument, SessionBusy, SessionNotFound
 from ..model.text import iso
 from ..model.worktree import Worktree
 from ..private_files import TEMPORARY, open_private, private_directory, replace_file
+from ..state.leases import Leases
+from ..state.session_marks import Mark
+from ..state.session_records import LOCAL, MovedIds, SessionRecords
+from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
@@ -26,11 +30,10 @@ from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, sp
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
 from ..store.session_care import SessionFiles
-from ..store.session_marks import Mark
-from ..store.session_records import LOCAL, Aliases, Leases, SessionRecords
 from ..store.transcript_html import page
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
+from ..store.transcripts import ProjectFolders
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -84,16 +87,20 @@ class SessionLibrary:
         *,
         records: SessionRecords | None = None,
         leases: Leases | None = None,
+        projects: ProjectFolders | None = None,
     ) -> None:
-        """`redact` takes secrets out of texts and data; records and leases are those of the server, if there is one."""
-        self.catalogue = Catalogue(config_dir, state_dir)
+        """`redact` takes secrets out of texts and data; records, leases and the folders of projects are those of the
+        server, if there is one."""
+        projects = projects or ProjectFolders.below(config_dir, linked=True)
+        self.catalogue = Catalogue(config_dir, state_dir, projects)
         self._config_dir = config_dir
         self._state_dir = state_dir
         self._redact = redact
-        self._records = records or SessionRecords(state_dir, config_dir)
+        database = database_in(state_dir)
+        self._records = records or SessionRecords(database, config_dir)
         self._leases = leases or Leases(state_dir, config_dir)
-        self._aliases = Aliases(state_dir, config_dir)
-        self._files = SessionFiles(config_dir)
+        self._moved_ids = MovedIds(database, config_dir)
+        self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
         self._counting = asyncio.Lock()
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
@@ -322,7 +329,7 @@ class SessionLibrary:
         records = self._records.summaries()
         known = self.catalogue.all_summaries()
         former: defaultdict[str, list[str]] = defaultdict(list)
-        for old, new in self._aliases.all().items():
+        for old, new in self._moved_ids.all().items():
             former[new].append(old)
         for session_id, (file, summary) in known.items():
             record = records.get(session_id)

@@ -13,13 +13,13 @@ from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
 from ..model.usage import Usage
 from ..model.worktree import Worktree
-from ..store.session_records import SessionRecord
+from ..state.session_records import SessionRecord
 from ..store.transcript_lines import in_folder
 from ..store.transcript_reader import Recent, read_recent
 from ..store.transcripts import Transcript, Transcripts, read_lines
 from .dependencies import Stores
 from .event_writer import ReadableLines
-from .launcher import own_directory
+from .working_directory import own_directory
 
 
 @dataclass(frozen=True, slots=True)

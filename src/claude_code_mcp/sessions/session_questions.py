@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ..claude.frames import ControlRequest, Raw
+from ..errors import InvalidArgument, PermissionDenied
 from ..model.events import QuestionOpened, QuestionSettled
 from ..model.question import Answer, Closure, Question, QuestionKind, Resolution
 from ..questions.broker import Broker
@@ -45,12 +46,15 @@ class SessionQuestions:
         broker: Broker,
         enforcer: PolicyEnforcer,
         reply: Callable[[str, Raw | None], None],
+        use_answered: Callable[[str | None, str, Mapping[str, Any] | None], None],
     ) -> None:
-        """`reply` takes the id of the request and the response for the CLI, None if there is no answer."""
+        """`reply` takes the id of the request and the response for the CLI, None if there is no answer; `use_answered`
+        before that the tool use, the tool and the input that it may run with, None if it may not."""
         self._session = session
         self._broker = broker
         self._enforcer = enforcer
         self._reply = reply
+        self._use_answered = use_answered
         self.on_settled: Callable[[], None] = lambda: None
         """Called after a question was settled and the CLI has its reply."""
         self._question_ids: dict[str, str] = {}
@@ -107,6 +111,30 @@ class SessionQuestions:
         session.log.append(QuestionOpened(question))
         return filled
 
+    def ask_about_call(self, tool: str, arguments: Mapping[str, Any]) -> "asyncio.Future[None]":
+        """Asks whether a call to a server of the hub may run that Claude Code has not asked about; the future ends with
+        PermissionDenied if it may not. A rule of the policy may answer at once. The input cannot be changed: the call
+        is on its way."""
+        allowed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        session = self._session
+
+        def check(question: Question, answer: Answer, body: Raw) -> None:
+            if answer.updated_input is not None and answer.updated_input != question.tool_input:
+                raise InvalidArgument("updated_input: this call cannot be changed any more.", field="updated_input")
+
+        def settle(question: Question, resolution: Resolution, body: Raw | None) -> None:
+            session.log.append(QuestionSettled(question, resolution))
+            if not allowed.done():
+                _finish(allowed, resolution)
+            self.on_settled()
+
+        question = self._broker.open(session.id, tool, arguments, settle, cwd=session.cwd, check=check)
+        session.log.append(QuestionOpened(question))
+        answer = self._enforcer.answer(session.owner, session.cwd, tool, arguments)
+        if answer is not None:
+            self._broker.answer(session.id, question.id, answer, BY)
+        return allowed
+
     def withdraw(self, request_id: str) -> None:
         """The CLI no longer wants an answer to this request."""
         self._broker.withdraw(self._question_ids.pop(request_id, ""), "Claude Code no longer needs an answer")
@@ -138,8 +166,21 @@ class SessionQuestions:
         denied = body is not None and body.get("behavior") == "deny"
         if denied and question.kind is QuestionKind.PERMISSION:
             session.readable_lines.mark_denied(question.tool_use_id)
+        if body is not None:
+            updated = body.get("updatedInput")
+            granted = None if denied else updated if isinstance(updated, Mapping) else question.tool_input
+            self._use_answered(question.tool_use_id, question.tool_name, granted)
         self._reply(request_id, body)
         self.on_settled()
+
+
+def _finish(allowed: "asyncio.Future[None]", resolution: Resolution) -> None:
+    answer = resolution.answer
+    if answer is not None and answer.allow:
+        allowed.set_result(None)
+    else:
+        reason = answer.message if answer is not None else resolution.detail
+        allowed.set_exception(PermissionDenied(reason or "The call was denied."))
 
 
 def _form_result(server: str, form: Raw, question: Question, resolution: Resolution, body: Raw | None) -> Raw:

@@ -14,8 +14,8 @@ from typing import Any
 from ..errors import InvalidArgument, PermissionDenied
 from ..model.origin import ClientOrigin
 from ..model.worktree import Worktree
+from ..state.session_records import LOCAL
 from ..store.checkpoints import Checkpoint, read_checkpoints
-from ..store.session_records import LOCAL
 from .registry import Sessions
 from .session import Session
 from .stored_sessions import StoredSessions

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from ..config import Settings
 from ..errors import LimitReached
 from ..processes import memory
 from ..processes.memory import Machine
@@ -68,6 +69,13 @@ class Slots:
         self._measured: dict[int, int] = {}
         self._occupied = asyncio.Event()
         self._admitting = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Slots":
+        """As the settings say, on a machine with as much memory as this one."""
+        found = memory.machine()
+        limit = settings.memory_limit_bytes(found.total if found is not None else None)
+        return cls(settings.max_sessions, settings.spawn_limit, limit, settings.memory_wait_ms / 1000)
 
     @property
     def live(self) -> int:

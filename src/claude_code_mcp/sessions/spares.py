@@ -13,18 +13,21 @@ import contextlib
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from ..claude.command_line import ConversationStart
 from ..claude.frames import ControlRequest, Frame, Raw, Result, System
 from ..claude.user_config import Registration, take_registration
 from ..claude_home import config_directory
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, PermissionDenied, ProcessFailed, SessionBusy
 from ..model.options import SessionOptions
+from ..model.usage import Usage
 from ..processes.child import Exit
 from .dependencies import SessionDeps
 from .launcher import Launch
 from .live_process import FrameReceiver, LifecycleListener, LiveProcess, ProcessOwner, launch_of
+from .mcp_bridge import usable_servers
 from .record_writer import StartTask
 
 log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ _WARM_UPS = 3
 """How often a spare is made to put a request to the model together, which is not sent: it gets faster at that."""
 _MOST_FRAMES = 1000
 _MOST_UNSUITED = 100
+_GREETING = ("", "initialize", "notifications/initialized", "ping", "logging/setLevel")
 
 
 class SparedSession(Protocol):
@@ -56,8 +60,9 @@ class SparedSession(Protocol):
 async def launch_like(session: SparedSession) -> Launch:
     """What a process of the session would be started with now."""
     async with session.deps.hosted() as host:
-        servers = host.offered(session.options.hub_servers) if host is not None else ()
-    return launch_of(session, session.deps, servers)
+        wanted = session.options.hub_servers
+        servers = usable_servers(host, wanted, session.deps.gate, session.owner) if host is not None else {}
+    return launch_of(session, session.deps, tuple(servers))
 
 
 class Spare:
@@ -66,6 +71,7 @@ class Spare:
     used_at = 0.0
     """It makes room before any session does."""
     spent_usd = 0.0
+    uncharged_usd = 0.0
 
     def __init__(self, like: SparedSession) -> None:
         self.id = str(uuid.uuid4())
@@ -145,7 +151,9 @@ class Spare:
 
     # -- the listener of its process --------------------------------------------------------------------------
 
-    def process_started(self, pid: int, api_ms: int) -> None: ...
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None: ...
+
+    def traffic_counted(self, usage: Usage) -> None: ...
 
     def process_ready(self) -> None:
         self.deps.start_task(self._warm_up())
@@ -159,7 +167,11 @@ class Spare:
             for _ in range(_WARM_UPS):
                 await live.process.request("get_context_usage", timeout=self.deps.settings.start_timeout)
         directory = config_directory({**self.deps.launcher.environment, **self.options.env})
-        self._registration = await asyncio.to_thread(take_registration, self.id, directory)
+        try:
+            self._registration = await asyncio.to_thread(take_registration, self.id, directory)
+        except SessionBusy as error:  # it may still be listed, under an id that no session has
+            self.start_failed(error)
+            return
         if self.ran_hooks:
             self.drop()
         elif not self._warm.done():
@@ -184,7 +196,7 @@ class Spare:
                 self._frames.append(frame)
         elif process is not None and self._live is not None:
             if frame.subtype == "mcp_message" and self._live.bridge is not None:
-                self._live.bridge.forward(process, frame)
+                self._live.bridge.forward(process, frame, partial(_permit_greeting, frame))
             else:
                 process.refuse(frame.id, f"{frame.subtype} is not supported by this host")
 
@@ -192,6 +204,15 @@ class Spare:
 
     async def form_requested(self, server: str, form: Raw) -> Raw:
         return {"action": "cancel"}
+
+
+async def _permit_greeting(frame: ControlRequest) -> None:
+    """PermissionDenied for everything but what Claude Code asks of a server before its first message: a process that
+    has no session calls nothing."""
+    message = frame.request.get("message")
+    method = str(message.get("method") or "") if isinstance(message, dict) else ""
+    if not method.endswith("/list") and method not in _GREETING:
+        raise PermissionDenied("Nobody has begun a session here.")
 
 
 class Spares:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
 from ..model.events import StateChanged
@@ -49,14 +48,14 @@ class StallTimer:
         self._limit = limit
         self._expects_output = expects_output
         self._report = report
-        self._last_output = time.monotonic()
+        self._last_output = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.stalled = False
         """Whether the limit has passed since the last output."""
 
     def touch(self) -> None:
         """There was output."""
-        self._last_output = time.monotonic()
+        self._last_output = asyncio.get_running_loop().time()
         self.stalled = False
 
     def start(self) -> None:
@@ -75,7 +74,7 @@ class StallTimer:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._check)
 
     def _check(self) -> None:
-        silence = time.monotonic() - self._last_output
+        silence = asyncio.get_running_loop().time() - self._last_output
         if silence >= self._limit and not self.stalled and self._expects_output():
             self.stalled = True
             self._report(silence)

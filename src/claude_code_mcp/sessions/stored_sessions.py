@@ -13,14 +13,14 @@ from typing import Any
 from ..errors import InvalidArgument
 from ..model.events import AuditEvent, AuditKind
 from ..model.origin import ClientOrigin
+from ..model.session_ids import is_session_id
+from ..state.session_marks import Mark
+from ..state.session_records import LOCAL
 from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.conversation_pages import Extent
 from ..store.cost_report import Grouping
-from ..store.session_marks import Mark
-from ..store.session_records import LOCAL
 from ..store.transcript_text import Detail
-from ..store.transcripts import is_session_id
 from .dependencies import Stores
 from .observation import ObserverList
 from .registry import Sessions
@@ -183,7 +183,7 @@ class StoredSessions:
         if not is_session_id(session_id):
             raise InvalidArgument(f"{session_id!r} is not a session id.", field="session_id")
         stores = self._workplaces.of(origin, owner).stores
-        own_id = await asyncio.to_thread(stores.aliases.resolve, session_id)
+        own_id = await asyncio.to_thread(stores.moved_ids.resolve, session_id)
         if not await asyncio.to_thread(stores.recorder.records.owned_by, owner, own_id):
             raise self._observers.foreign_session(session_id, owner)
         return own_id, stores

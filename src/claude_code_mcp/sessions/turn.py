@@ -19,6 +19,7 @@ from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, Turn
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
 from ..model.states import State
+from ..model.usage import Usage
 from ..processes.child import Exit
 from ..store.event_log import EventLog
 from .dependencies import SessionDeps
@@ -36,6 +37,10 @@ _NOT_SAVED = (
     "can be written again."
 )
 _NEVER_STARTED = "Ended before it had started."
+_REFUTED = (
+    "Claude Code's output cannot be true: {}. A command of the session may have written it. The process was ended; the "
+    "next message begins another one."
+)
 _LONGEST_CHECK = 10.0
 """Seconds after which an answer that cannot be looked for on disk counts as not saved."""
 
@@ -99,6 +104,8 @@ class TurnRunner:
         self.count = 0
         self.any_sent = False
         """Whether any process has been given a message."""
+        self.last_interrupted = False
+        """Whether the last turn was ended by this side."""
         self._session = session
         self._deps = deps
         self._state = parts.state
@@ -109,6 +116,7 @@ class TurnRunner:
         self._questions = parts.questions
         self._questions.on_settled = self.question_settled
         self._process = parts.process
+        self._process.on_left = self.process_left
         self._crash = Outcome(OutcomeCode.CRASHED)
         """The outcome of messages that turn out to have been read by a process which crashed."""
 
@@ -145,13 +153,15 @@ class TurnRunner:
 
     def _hand_over(self) -> None:
         """Gives the process the messages that it is to have now."""
-        process = self._process.process
+        live, process = self._process.live, self._process.process
+        assert live is not None
         assert process is not None
         if self.current is None:
             return
         self.any_sent = True
         ready = self._messages.take_unsent(self.current.message_id, question_only=self.current.question_only)
         for message in ready:
+            live.claims.message_sent(message.id, message.text)
             try:
                 process.send(message.text, message.id, images=message.images, later=message.later)
             except ProcessFailed as error:
@@ -235,6 +245,7 @@ class TurnRunner:
         turn, self.current = self.current, None
         if turn is None:
             return
+        self.last_interrupted = turn.ending_as is not None
         if turn.timer is not None:
             turn.timer.cancel()
         self._stall_timer.stop()
@@ -284,6 +295,15 @@ class TurnRunner:
         behind = [message for message in self._messages.open if not message.started and message.id != turn.message_id]
         self._drop(behind, turn)
         self.end(replace(outcome, code=turn.ending_as))
+
+    def refute(self, reason: str) -> None:
+        """The process has written what cannot be true: it is let go of, and all that it was given ends with that."""
+        usage = self._costs.lost_usage()
+        outcome = Outcome(OutcomeCode.PROTOCOL_VIOLATION, detail=_REFUTED.format(reason), usage=usage)
+        self._session.log.append(ProcessChanged("refuted", self._process.pid, reason))
+        turn = self.current or self.begin(None)  # without one nobody would be told, and nothing recorded
+        turn.ending_as = None  # an interruption that was under way is not what ended it
+        self.give_up(outcome)
 
     def late_result(self, frame: Result) -> None:
         """Counts what a turn cost that was given up before it ended, or that nobody asked for."""
@@ -386,9 +406,26 @@ class TurnRunner:
 
     # -- the process ------------------------------------------------------------------------------------------
 
-    def process_started(self, pid: int, api_ms: int) -> None:
+    def process_started(self, pid: int, api_ms: int, *, carried: bool) -> None:
+        self._costs.process_started(carried=carried)
         self._costs.start_api_time(api_ms)
         self._session.log.append(ProcessChanged("started", pid))
+
+    def traffic_counted(self, usage: Usage) -> None:
+        """Without a turn it is charged at once: no result need ever come."""
+        self._costs.count(usage)
+        if self.current is None:
+            self._charge_unclaimed(final=False)
+
+    def process_left(self) -> None:
+        """What the process has used and not claimed until now is charged; a late claim is not charged again."""
+        self._charge_unclaimed(final=True)
+
+    def _charge_unclaimed(self, *, final: bool) -> None:
+        usage = self._costs.unclaimed_usage(final=final)
+        if usage.cost_usd > 0:
+            self._costs.add(usage)
+            self._session.log.append(Spent(usage))
 
     def process_ready(self) -> None:
         if self._state.state is State.STARTING:

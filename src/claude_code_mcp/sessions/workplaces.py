@@ -20,10 +20,12 @@ from ..config import Settings, client_settings
 from ..model.origin import ClientOrigin
 from ..processes.environment import for_nested_servers, significant
 from ..redaction import Redactor
+from ..store.transcripts import ProjectFolders
 from .dependencies import SessionDeps, Stores
 from .homes import Home, Homes
-from .launcher import Launcher, default_directory
+from .launcher import Launcher
 from .mcp_bridge import McpServerHost
+from .working_directory import default_directory
 
 HostOf = Callable[[ClientOrigin], AbstractAsyncContextManager[McpServerHost | None]]
 """The MCP servers that the sessions of a client share with those of clients that have the same ones."""
@@ -95,7 +97,7 @@ class Workplaces:
             own,
             settings=settings,
             launcher=launcher,
-            stores=self._stores_below(launcher.config_dir),
+            stores=self._stores_below(launcher.config_dir, own=launcher.home.own),
             gate=gate.guarding(launcher.config_dir, str(settings.state_dir)),
             hosted=hosted,
             directory=client,
@@ -103,11 +105,14 @@ class Workplaces:
         self._redactor.learn(launcher.home.secrets, owner=made)
         return made
 
-    def _stores_below(self, config_dir: str) -> Stores:
+    def _stores_below(self, config_dir: str, *, own: bool) -> Stores:
         """One set for each directory, whatever it is called: two would not know of each other's writes."""
         real = _real(config_dir)
         if real not in self._stores:
-            self._stores[real] = Stores.below(config_dir, self._own.settings, self._own.start_task, self._own.redact)
+            linked = self._own.stores.transcripts.projects.linked
+            projects = ProjectFolders.below(config_dir, own=own, linked=linked)
+            parts = self._own.settings, self._own.start_task, self._own.redact
+            self._stores[real] = Stores.below(config_dir, *parts, projects)
         return self._stores[real]
 
 

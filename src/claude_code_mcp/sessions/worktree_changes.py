@@ -81,8 +81,9 @@ class WorktreeChanges:
         return Unsaved(len(states) - ignored + hidden, ignored, commits, await self._repositories())
 
     async def _states(self, *, ignored: bool = False) -> list[tuple[str, str]]:
-        """Of every file that differs from the last commit, its state and its name."""
-        how = ["--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none"]
+        """Of every file that differs from the last commit, its state and its name. What is changed inside of a
+        submodule is not looked at, for which git would run by the submodule's own configuration."""
+        how = ["--porcelain", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=dirty"]
         output = await self._in_worktree("status", *how, *(["--ignored=matching"] if ignored else []))
         return [(line[:2], line[3:]) for line in output.split("\0") if line]
 
@@ -169,6 +170,7 @@ class WorktreeChanges:
         self._check_there()
         worktree, tip = self._worktree, await self._checked_tip()
         target = await self._checked_target()
+        await self._check_filters()
         work = await self._work_to_merge(tip, message)
         merged = await self._merged(target, work)
         if merged == target:
@@ -180,6 +182,17 @@ class WorktreeChanges:
         if work != tip:
             await self._move_branch(tip, work)
         return f"{worktree.branch} is merged into {worktree.into} in {worktree.repository}, now at {merged[:12]}."
+
+    async def _check_filters(self) -> None:
+        """Files that go through a filter of the repository's own would be committed and checked out without it."""
+        worktree = self._worktree
+        filters = await self._git.own_filters(worktree.path, worktree.git_dir)
+        filters = filters or await self._git.own_filters(worktree.repository)
+        if filters:
+            raise _refused(
+                f"the repository's own configuration has filters for its files ({', '.join(filters)}), which are not "
+                f"run here; merge {worktree.branch} yourself"
+            )
 
     async def _move_branch(self, tip: str, work: str) -> None:
         """Moves the branch on to what was merged, and the index with it; no file changes. A branch that somebody has

@@ -16,6 +16,7 @@ from ..model.worktree import Worktree
 from .git import Git
 from .homes import Home
 from .policy_enforcer import PolicyEnforcer
+from .repository import Repository, find_repository, foreign_settings
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +37,15 @@ async def make(home: Home, gate: PolicyEnforcer, owner: str, cwd: str, session_i
     InvalidArgument where there can be none, with git's own reason if it has one; PermissionDenied where the policy does
     not let the caller write there.
     """
-    found = await _find(home, cwd)
-    for path in (found.repository, found.common_dir, found.main):
-        if not gate.may_work_in(path, owner) or not gate.may_change(path, owner):
-            raise PermissionDenied(f"worktree: you may not change the repository at {path}.", field="worktree")
+    found = await _find(home, gate, owner, cwd)
     worktree = _planned(found, f"mcp-{session_id.replace('-', '')[:12]}")
-    git = Git(home, (found.main, found.common_dir, found.repository))
+    git = Git(home, found.places)
+    filters = await git.own_filters(found.repository)
+    if filters:
+        raise _invalid(
+            f"the repository's own configuration has filters for its files ({', '.join(filters)}), which are not run "
+            "here; configure them with `git config --global` instead, or work without a worktree"
+        )
     await _have_ignored(git, found.main, worktree.path[len(found.main) + 1 :].replace(os.sep, "/"))
     how = ("worktree", "add", "--no-track", "-b", worktree.branch, worktree.path, worktree.base)
     try:
@@ -97,12 +101,12 @@ async def remove_unused(home: Home, worktree: Worktree) -> None:
 class _Found:
     """The repository of a directory."""
 
-    def __init__(self, repository: str, common_dir: str, git_dir: str, cwd: str) -> None:
-        self.repository = os.path.realpath(repository)
-        self.common_dir = os.path.realpath(common_dir)
-        self.below = os.path.relpath(os.path.realpath(cwd), self.repository)
+    def __init__(self, repository: Repository, cwd: str) -> None:
+        self.repository = repository.top
+        self.common_dir = repository.common_dir
+        self.below = os.path.relpath(cwd, self.repository)
         """Where the directory lies in the checkout."""
-        linked = os.path.realpath(git_dir) != self.common_dir
+        linked = repository.git_dir != self.common_dir
         main = os.path.dirname(self.common_dir)
         usual = linked and os.path.basename(self.common_dir) == ".git" and os.path.isdir(main)
         # Never inside of another worktree there: that one could be removed.
@@ -110,26 +114,61 @@ class _Found:
         self.head = ""
         self.branch: str | None = None
 
+    @property
+    def places(self) -> tuple[str, str, str]:
+        return self.main, self.common_dir, self.repository
 
-async def _find(home: Home, cwd: str) -> _Found:
-    """Outside of a sandbox: it is not known yet what of the repository the sandbox must show. Git only reads, and must
-    not fetch an object that is missing: how that is done is a command in the repository's own configuration."""
-    git = Git(Home.of_user(home.environment), (), fetches=False)
-    asked = ("--show-toplevel", "--git-common-dir", "--absolute-git-dir")
-    reply = await git.run("rev-parse", *asked, cwd=cwd)
-    if reply.code:
-        raise _invalid(f"{cwd} is not in a checkout of a git repository ({reply.reason})")
-    lines = reply.output.rstrip("\n").split("\n")
-    if len(lines) != len(asked):
-        raise _invalid("the path of the repository has a line break")
-    found = _Found(lines[0], os.path.join(cwd, lines[1]), lines[2], cwd)
+
+async def _find(home: Home, gate: PolicyEnforcer, owner: str, cwd: str) -> _Found:
+    """The repository of a directory, which the caller may change. Whoever may not work everywhere is told the same of a
+    repository elsewhere and of none at all: the answer must not say what there is outside."""
+    everywhere = home.enclosure is None and gate.may_work_in(os.sep, owner)
+
+    def permitted(path: str) -> bool:
+        return gate.may_work_in(path, owner) and gate.may_change(path, owner)
+
+    def look() -> tuple[Repository, _Found] | None:
+        real = os.path.realpath(cwd)
+        repository = find_repository(real, (lambda _: True) if everywhere else permitted)
+        return None if repository is None else (repository, _Found(repository, real))
+
+    looked = await asyncio.to_thread(look)
+    if looked is None and everywhere:
+        raise _invalid(f"{cwd} is not in a checkout of a git repository")
+    refused = [] if looked is None else [path for path in looked[1].places if not permitted(path)]
+    if looked is not None and refused and everywhere:
+        raise PermissionDenied(f"worktree: you may not change the repository at {refused[0]}.", field="worktree")
+    if looked is None or refused:
+        reason = f"{cwd} is not in a checkout of a git repository that you may change as a whole"
+        raise PermissionDenied(f"worktree: {reason}.", field="worktree")
+    repository, found = looked
+    git = Git(home, found.places)
+    if home.enclosure is None and not everywhere:
+        await _check_configuration(git, repository)
+    await _read_head(git, found, cwd)
+    return found
+
+
+async def _check_configuration(git: Git, repository: Repository) -> None:
+    for name in ("config", "config.worktree"):
+        file = os.path.join(repository.common_dir if name == "config" else repository.git_dir, name)
+        if await asyncio.to_thread(os.path.lexists, file):
+            listed = await git.run("config", "--file", file, "--no-includes", "--list", "-z", cwd=repository.top)
+            leading = sorted(set(foreign_settings(listed.output, repository)))
+            if listed.code or leading:
+                raise _invalid(f"the repository's own configuration leads elsewhere ({', '.join(leading) or file})")
+
+
+async def _read_head(git: Git, found: _Found, cwd: str) -> None:
+    usable = await git.run("rev-parse", "--git-dir", cwd=cwd)
+    if usable.code:
+        raise _invalid(f"git cannot use the repository at {found.repository} ({usable.reason})")
     head = await git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", cwd=cwd)
     if head.code:
         raise _invalid(f"the repository at {found.repository} has no commit yet")
     found.head = head.output.strip()
     branch = await git.run("symbolic-ref", "--quiet", "--short", "HEAD", cwd=cwd)
     found.branch = branch.output.strip() or None
-    return found
 
 
 async def _have_ignored(git: Git, main: str, path: str) -> None:

@@ -15,7 +15,6 @@ import select
 import sys
 import time
 
-from .. import __version__
 from ..greeting import loop, manifest
 from ..greeting.protocol import GreetedInput, Greeting
 from ..processes.environment import depth
@@ -265,8 +264,8 @@ class _Front:
             raise _NoServer(welcome.refused)
         if welcome.protocol != hello.PROTOCOL:
             raise _NoServer(f"it is version {welcome.version}, which speaks another protocol")
-        if hello.is_newer(__version__, welcome.version):
-            self._to_server += hello.HANDOVER + b" " + __version__.encode() + b"\n"
+        if hello.is_newer(hello.BUILD, welcome.version):
+            self._to_server += hello.HANDOVER + b" " + hello.BUILD.encode() + b"\n"
         self._online, self._lazy, self._since = True, False, time.monotonic()
         if self._greeting is not None:
             lines, rest = self._relay.greeted(self._greeting.handover())
@@ -284,7 +283,7 @@ class _Front:
         if command == hello.STOPPING:
             self._lazy = True
         elif command == hello.RESTARTING or (
-            command == hello.HANDOVER and hello.is_newer(version.decode(errors="replace"), __version__)
+            command == hello.HANDOVER and hello.is_newer(version.decode(errors="replace"), hello.BUILD)
         ):
             self._may_start_at = time.monotonic() + _OTHERS_FIRST
 

@@ -31,6 +31,24 @@ LONGEST = 8 << 20
 HANDOVER, STOPPING, RESTARTING = b"!handover", b"!stopping", b"!restarting"
 
 
+def _own_build() -> str:
+    """The version with the time at which its files were last changed, which tells two builds of one version apart: an
+    installation writes all of them anew."""
+    newest = 0.0
+    try:
+        with os.scandir(os.path.dirname(os.path.dirname(__file__))) as files:
+            for file in files:
+                if file.name.endswith(".py"):
+                    newest = max(newest, file.stat().st_mtime)
+    except OSError:
+        pass
+    return f"{__version__}+{int(newest)}"
+
+
+BUILD = _own_build()
+"""What this process runs: read when it starts, so that a later installation differs from it."""
+
+
 class Hello:
     """What a client says first. The environment goes nowhere but into the memory of the server."""
 
@@ -42,7 +60,7 @@ class Hello:
         fingerprint: str,
         arguments: "Sequence[str]" = (),
         identity: str = "",
-        version: str = __version__,
+        version: str = BUILD,
         protocol: int = PROTOCOL,
         pid: int = 0,
         manifest: str | None = None,
@@ -93,7 +111,7 @@ def read_hello(line: bytes) -> Hello:
 class Welcome:
     """What the server says first: who it is, or why it does not serve this client."""
 
-    def __init__(self, pid: int, refused: str = "", version: str = __version__, protocol: int = PROTOCOL) -> None:
+    def __init__(self, pid: int, refused: str = "", version: str = BUILD, protocol: int = PROTOCOL) -> None:
         self.pid = pid
         self.refused = refused
         self.version = version
@@ -113,12 +131,17 @@ def read_welcome(line: bytes) -> Welcome:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether a version comes after another; what is no number counts as 0."""
+    """Whether a version comes after another, or is a later build of the same; what is no number counts as 0."""
     return _numbers(version) > _numbers(than)
 
 
-def _numbers(version: str) -> list[int]:
-    return [int(part) if part.isascii() and part.isdigit() and len(part) < 10 else 0 for part in version.split(".")]
+def _numbers(version: str) -> tuple[list[int], int]:
+    release, _, build = version.partition("+")
+    return [_number(part) for part in release.split(".")], _number(build)
+
+
+def _number(part: str) -> int:
+    return int(part) if part.isascii() and part.isdigit() and len(part) < 12 else 0
 
 
 def _object(line: bytes, name: str) -> "dict[str, Any]":

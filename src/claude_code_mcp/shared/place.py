@@ -110,14 +110,40 @@ def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> 
     """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its
     settings. The directory exists and is private afterwards; NoPlace if that is not possible."""
     directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
-    return Place(directory, f"{crc32(print_.encode(errors='surrogateescape')):08x}"), print_
+    name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
+    for earlier in _earlier_directories(environment):
+        if is_held(
+            Place(earlier, name)
+        ):  # a server of an earlier version runs there: a second one would split the user
+            return Place(earlier, name), print_
+    return Place(directory, name), print_
 
 
 def places(environment: "Mapping[str, str]") -> list[Place]:
     """Every place of this user in which a server has ever been started."""
-    directory = runtime_directory(environment)
-    names = sorted(name.removesuffix(".lock") for name in os.listdir(directory) if name.endswith(".lock"))
-    return [Place(directory, name) for name in names]
+    return [
+        Place(directory, name.removesuffix(".lock"))
+        for directory in (runtime_directory(environment), *_earlier_directories(environment))
+        for name in sorted(os.listdir(directory))
+        if name.endswith(".lock")
+    ]
+
+
+def is_held(place: Place) -> bool:
+    """Whether a server runs at this place."""
+    try:
+        descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def fingerprint(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> str:
@@ -180,16 +206,36 @@ def runtime_directory(environment: "Mapping[str, str]") -> str:
     named = environment.get(RUNTIME_DIR)
     if named:
         return _private(os.path.abspath(os.path.expanduser(named)))
-    runtime, problem = environment.get("XDG_RUNTIME_DIR", ""), None
-    if os.path.isabs(runtime):
+    problems = []
+    for directory in (os.path.join(_state_directory(environment), "run"), *_runtime_candidates(environment)):
         try:
-            return _private(os.path.join(runtime, "claude-code-mcp"))
+            return _private(directory)
         except NoPlace as error:
-            problem = error
-    try:
-        return _private(os.path.join(_state_directory(environment), "run"))
-    except NoPlace as error:
-        raise NoPlace(f"{problem}; {error}" if problem else str(error)) from None
+            problems.append(str(error))
+    raise NoPlace("; ".join(problems))
+
+
+def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
+    """Where a server may be that does not run in the state directory: an earlier version preferred these. Many clients
+    hand on few variables, without the one that names this directory, so it is also looked for where it usually is."""
+    named = environment.get("XDG_RUNTIME_DIR", "")
+    usual = f"/run/user/{os.geteuid()}"
+    found = [directory for directory in (named, usual) if os.path.isabs(directory) and os.path.isdir(directory)]
+    return [os.path.join(directory, "claude-code-mcp") for directory in dict.fromkeys(found)]
+
+
+def _earlier_directories(environment: "Mapping[str, str]") -> list[str]:
+    """Those of the candidates that exist and are ours alone, without the one that is used."""
+    if environment.get(RUNTIME_DIR):
+        return []
+    used, found = runtime_directory(environment), []
+    for directory in _runtime_candidates(environment):
+        try:
+            if directory != used and os.path.isdir(directory):
+                found.append(_private(directory))
+        except NoPlace:
+            continue
+    return found
 
 
 def _state_directory(environment: "Mapping[str, str]") -> str:

@@ -19,15 +19,17 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..model.session_ids import is_session_id
 from ..model.text import clip_line
+from ..state.leases import directory_name
+from ..state.session_marks import MarkedSessions, Marks
+from ..state.state_directory import database_in
 from .file_changes import File, FileTable, look_at
 from .index import FileIndex
-from .session_marks import MarkedSessions, Marks
-from .session_records import shared_name
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
 from .transcript_reader import first_mention, grown_lines, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
-from .transcripts import EXTENSION, is_session_id, is_transcript, locate
+from .transcripts import EXTENSION, ProjectFolders, is_transcript
 
 _EXTENSION = len(EXTENSION)
 _NAME = 36 + _EXTENSION
@@ -84,14 +86,15 @@ class HistoryEntry:
 class Catalogue:
     """The sessions below one configuration directory of the CLI."""
 
-    def __init__(self, config_dir: str, state_dir: Path | None = None) -> None:
-        """The index and the marks are below `state_dir`; without one, nothing is kept from one run to the next."""
-        self._projects = os.path.join(config_dir, "projects")
-        self._history_path = os.path.join(config_dir, "history.jsonl")
-        name = f"{shared_name(config_dir)}.sqlite3"
+    def __init__(self, config_dir: str, state_dir: Path | None = None, projects: ProjectFolders | None = None) -> None:
+        """The index and the marks are below `state_dir`; without one, nothing is kept from one run to the next.
+        Without `projects`, they are those of the user that runs this program."""
+        self._projects = projects or ProjectFolders.below(config_dir, linked=True)
+        self._history_path = os.path.join(os.path.realpath(config_dir), "history.jsonl")
+        name = f"{directory_name(config_dir)}.sqlite3"
         self.index = FileIndex(state_dir / "index" / name if state_dir is not None else None)
-        self.marks = Marks(state_dir, config_dir)
-        self._table = FileTable(self._projects, is_transcript, below=True)
+        self.marks = Marks(database_in(state_dir) if state_dir is not None else None)
+        self._table = FileTable(self._projects.path, is_transcript, below=True, linked=self._projects.linked)
         self._summaries: OrderedDict[str, tuple[File, TranscriptSummary]] = OrderedDict()
         self._lock = threading.Lock()
         self._indexing = threading.Lock()
@@ -112,7 +115,7 @@ class Catalogue:
 
     def path_of(self, session_id: str) -> str | None:
         """Where its transcript lies; None if it has none."""
-        return locate(self._projects, session_id)
+        return self._projects.locate(session_id)
 
     def ids(self) -> list[str]:
         """Every session that has a transcript, in no particular order."""

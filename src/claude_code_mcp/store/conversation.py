@@ -9,17 +9,20 @@ read, raise nothing for what is in it, and block on the disk.
 """
 
 import os
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from .transcript_lines import LONGEST_LINE, clean, interrupted_by, lines_from, open_nonblocking, parse, typed, unwrapped
+from ..beneath import DirectoryItem, entries_at, open_at
+from .transcript_lines import LONGEST_LINE, clean, interrupted_by, lines_from, parse, typed, unwrapped
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
 _INTERRUPTED_NOTE = "Interrupted by the person."
 _SUBAGENTS = "subagents"
 _AGENT_PREFIX, _AGENT_SUFFIX = "agent-", ".jsonl"
+_DEEPEST, _MOST_FOLDERS = 5, 1000
+"""How far the transcripts of subagents are looked for below their directory."""
 
 
 class LineRange(NamedTuple):
@@ -205,7 +208,7 @@ def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
 
 def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, Any]]:
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             for place in places:
                 file.seek(place.start)
                 line = parse(file.read(min(place.end - place.start, LONGEST_LINE)))
@@ -348,13 +351,24 @@ def is_agent_id(text: str) -> bool:
 
 
 def subagents(path: str) -> dict[str, str]:
-    """The transcripts of a session's subagents, by their ids, below the one at `path`; oldest first."""
-    below = Path(path).with_suffix("") / _SUBAGENTS
+    """The transcripts of a session's subagents, by their ids, below the one at `path`; oldest first. Links are passed
+    over, whatever they are in place of: what they lead to is another's."""
     found: list[tuple[float, str, str]] = []
-    for folder, _, names in os.walk(below):
-        for name in names:
-            agent = name.removeprefix(_AGENT_PREFIX).removesuffix(_AGENT_SUFFIX)
-            if name.startswith(_AGENT_PREFIX) and name.endswith(_AGENT_SUFFIX) and is_agent_id(agent):
-                file = os.path.join(folder, name)
-                found.append((os.path.getmtime(file), agent, file))
+    folders = [(os.path.join(os.path.splitext(path)[0], _SUBAGENTS), 0)]
+    for folder, depth in folders:  # it grows while it is walked
+        for entry in _entries_of(folder):
+            inside, mode = os.path.join(folder, entry.name), entry.status.st_mode
+            if stat.S_ISDIR(mode) and depth < _DEEPEST and len(folders) < _MOST_FOLDERS:
+                folders.append((inside, depth + 1))
+            agent = entry.name.removeprefix(_AGENT_PREFIX).removesuffix(_AGENT_SUFFIX)
+            named = entry.name.startswith(_AGENT_PREFIX) and entry.name.endswith(_AGENT_SUFFIX)
+            if stat.S_ISREG(mode) and named and is_agent_id(agent):
+                found.append((entry.status.st_mtime, agent, inside))
     return {agent: file for _, agent, file in sorted(found)}
+
+
+def _entries_of(folder: str) -> list[DirectoryItem]:
+    try:
+        return entries_at(folder)
+    except (OSError, ValueError):
+        return []

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from ..beneath import entries_at, folders_at, stat_at
+
 _EVENT = struct.Struct("iIII")
 _BUFFER = 1 << 16
 _MOST_READS = 64
@@ -36,23 +38,43 @@ class File(NamedTuple):
 
 
 def look_at(path: str) -> File | None:
-    """None for what is missing or no regular file."""
+    """None for what is missing, no regular file, or behind a link anywhere on the way to it."""
     try:
-        status = os.stat(path)
+        status = stat_at(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    return File(path, status.st_mtime_ns, status.st_size)
+    return _file(path, status)
 
 
-def scandir(path: str) -> list[os.DirEntry[str]]:
-    """What is in a directory; nothing if it cannot be read."""
+def _file(path: str, status: os.stat_result) -> File | None:
+    return File(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+
+
+def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
+    """The files in a directory with a name that is wanted, links left out; nothing if it cannot be read."""
     try:
-        with os.scandir(path) as found:
-            return [*found]
+        entries = entries_at(directory, wanted)
     except (OSError, ValueError):
         return []
+    return [
+        File(f"{directory}{os.sep}{name}", status.st_mtime_ns, status.st_size)
+        for name, status in entries
+        if stat.S_ISREG(status.st_mode)
+    ]
+
+
+def list_folders(directory: str, *, linked: bool = False) -> list[str]:
+    """The paths of the directories in a directory; nothing if it cannot be read. With `linked`, links to directories
+    too, as where they lead to."""
+    try:
+        names, links = folders_at(directory)
+    except (OSError, ValueError):
+        return []
+    folders = [os.path.join(directory, name) for name in names]
+    if linked and links:
+        leads = dict.fromkeys(os.path.realpath(os.path.join(directory, link)) for link in links)
+        folders += [folder for folder in leads if folder not in {*folders} and os.path.isdir(folder)]
+    return folders
 
 
 class DirectoryWatch:
@@ -128,18 +150,19 @@ def _notes(notes: bytes) -> Iterator[tuple[int, int, str]]:
 
 
 class FileTable:
-    """The files with a wanted name in a directory or, with `below`, in the directories right below it."""
+    """The files with a wanted name in a directory or, with `below`, in the directories right below it. Links are left
+    out; with `linked`, directories below it may be links."""
 
-    def __init__(self, root: str, wanted: Callable[[str], bool], *, below: bool = False) -> None:
+    def __init__(self, root: str, wanted: Callable[[str], bool], *, below: bool = False, linked: bool = False) -> None:
+        """`root` is resolved: there is no link on the way to it."""
         self._root = root
         self._wanted = wanted
         self._below = below
+        self._linked = linked
         self._lock = threading.Lock()
         self._files: dict[str, File] = {}
         self._snapshot: dict[str, File] = {}
         self._snapshot_version = 0
-        self._links: set[str] = set()
-        """Changes behind a link are not noted in its directory, so these are looked at every time."""
         self._watch: DirectoryWatch | None = None
         self._scanned_at = -_RESCAN_AFTER
         self.version = 0
@@ -162,10 +185,9 @@ class FileTable:
         is simpler than to follow it."""
         if self._below and any(directory == self._root for directory, _ in changed):
             return False
-        paths = {os.path.join(directory, name) for directory, name in changed if self._wanted(name)}
-        self._links.update(filter(os.path.islink, paths))
-        for path in paths | self._links:
-            self._update(path)
+        for directory, name in changed:
+            if self._wanted(name):
+                self._update(os.path.join(directory, name))
         return True
 
     def _update(self, path: str) -> None:
@@ -185,14 +207,12 @@ class FileTable:
         self._watch = None
         with contextlib.suppress(OSError):
             self._watch = DirectoryWatch()
-        before, self._files, self._links = self._files, {}, set()
+        before, self._files = self._files, {}
         watched = self._watch_directory(self._root)
-        folders = [entry.path for entry in scandir(self._root)] if self._below else [self._root]
+        folders = list_folders(self._root, linked=self._linked) if self._below else [self._root]
         for folder in folders:
             watched = (folder == self._root or self._watch_directory(folder)) and watched
-            for file in map(look_at, self._paths_in(folder)):
-                if file is not None:
-                    self._files[file.path] = file
+            self._files.update({file.path: file for file in list_files(folder, self._wanted)})
         if not watched and self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -209,10 +229,3 @@ class FileTable:
         except OSError as error:
             return error.errno == errno.ENOTDIR or (error.errno == errno.ENOENT and path != self._root)
         return True
-
-    def _paths_in(self, folder: str) -> Iterator[str]:
-        for entry in scandir(folder):
-            if self._wanted(entry.name):
-                if entry.is_symlink():
-                    self._links.add(entry.path)
-                yield entry.path

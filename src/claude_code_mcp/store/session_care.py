@@ -2,24 +2,25 @@
 
 A title and a tag are lines at the end of the transcript, as Claude Code writes them itself, so that its own list of
 sessions shows them; a process that has the session open takes them over. Nothing else in a transcript is ever changed.
-Who calls makes sure that nobody runs a session that is removed. All functions block on the disk and raise OSError
-where it refuses.
+Who calls makes sure that nobody runs a session that is removed. No link that a session may have made is followed. All
+functions block on the disk and raise OSError where it refuses.
 """
 
 import contextlib
+import itertools
 import json
 import os
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
+import uuid
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..beneath import entries_at, make_directory_at, open_at, remove_at, replace_at
 from ..errors import SessionNotFound
+from ..model.session_ids import is_session_id
 from ..model.text import clip_line
-from ..private_files import TEMPORARY, open_private, private_directory, replace_file
-from .file_changes import scandir
+from ..private_files import TEMPORARY
 from .transcript_lines import clean, lines_from, parse
-from .transcripts import EXTENSION, is_session_id, locate
+from .transcripts import EXTENSION, ProjectFolders
 
 LONGEST_TITLE = 200
 _TITLE_FILE = "custom-title.json"
@@ -32,9 +33,9 @@ _OTHER_PLACES = ("file-history", "session-env", "todos", "tasks")
 class SessionFiles:
     """The files of the sessions below one configuration directory of the CLI."""
 
-    def __init__(self, config_dir: str) -> None:
-        self._config_dir = config_dir
-        self._projects = os.path.join(config_dir, "projects")
+    def __init__(self, config_dir: str, projects: ProjectFolders) -> None:
+        self._config_dir = os.path.realpath(config_dir)
+        self._projects = projects
 
     def set_title(self, session_id: str, title: str) -> str:
         """Names a session and returns the name as it is shown: on one line, and not too long. An empty one takes the
@@ -42,14 +43,15 @@ class SessionFiles:
         path = self._transcript(session_id)
         title = clip_line(clean(title), LONGEST_TITLE)
         _append(path, {"type": "custom-title", "customTitle": title, "sessionId": session_id})
-        beside = Path(path).with_suffix("") / _TITLE_FILE
-        if beside.parent.is_symlink():
-            return title  # made by a session, and leads to what is not the session's
-        if title:
-            private_directory(beside.parent)
-            replace_file(beside, json.dumps({"customTitle": title}, ensure_ascii=False).encode())
-        else:
-            beside.unlink(missing_ok=True)
+        beside = path.removesuffix(EXTENSION)
+        # Something else in its place was made by a session, and may lead to what is not the session's.
+        with contextlib.suppress(OSError):
+            if title:
+                make_directory_at(beside)
+                content = json.dumps({"customTitle": title}, ensure_ascii=False).encode()
+                _write(os.path.join(beside, _TITLE_FILE), [content])
+            else:
+                remove_at(os.path.join(beside, _TITLE_FILE))
         return title
 
     def set_tag(self, session_id: str, tag: str) -> str:
@@ -62,31 +64,23 @@ class SessionFiles:
         """Another session with the same conversation so far. It is whole or it is not there."""
         source = self._transcript(session_id)
         target = os.path.join(os.path.dirname(source), new_id + EXTENSION)
-        unfinished = f"{target}{TEMPORARY}"
-        try:
-            with open(open_private(Path(unfinished), os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-                file.writelines(_copied_lines(source, new_id))
-                file.write(_line({"type": "custom-title", "customTitle": title, "sessionId": new_id}))
-            os.replace(unfinished, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(unfinished)
-            raise
+        own_title = _line({"type": "custom-title", "customTitle": title, "sessionId": new_id})
+        _write(target, itertools.chain(_copied_lines(source, new_id), [own_title]))
 
     def remove(self, session_id: str) -> None:
         """Removes all transcripts of a session, its subagents' too, and what the CLI keeps of it elsewhere."""
         if not is_session_id(session_id):
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id)
-        for folder in scandir(self._projects):
-            _remove(os.path.join(folder.path, session_id))
-            _remove(os.path.join(folder.path, session_id + EXTENSION))
-        for place in _OTHER_PLACES:
-            for entry in scandir(os.path.join(self._config_dir, place)):
-                if entry.name.startswith(session_id):
-                    _remove(entry.path)
+        for folder in self._projects.all():
+            remove_at(os.path.join(folder, session_id))
+            remove_at(os.path.join(folder, session_id + EXTENSION))
+        for place in (os.path.join(self._config_dir, name) for name in _OTHER_PLACES):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # a link is none
+                for entry in entries_at(place, lambda name: name.startswith(session_id)):
+                    remove_at(os.path.join(place, entry.name))
 
     def _transcript(self, session_id: str) -> str:
-        path = locate(self._projects, session_id)
+        path = self._projects.locate(session_id)
         if path is None:
             raise SessionNotFound(f"Session {session_id} has no transcript.", session_id=session_id)
         return path
@@ -94,8 +88,7 @@ class SessionFiles:
 
 def _append(path: str, line: dict[str, str]) -> None:
     """In one write, behind a line break if the last line was never finished."""
-    flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags)
+    descriptor = open_at(path, os.O_RDWR | os.O_APPEND)
     try:
         size = os.fstat(descriptor).st_size
         os.lseek(descriptor, max(0, size - 1), os.SEEK_SET)
@@ -124,9 +117,14 @@ def _copied(line: dict[str, Any], new_id: str) -> dict[str, Any]:
     return copied
 
 
-def _remove(path: str) -> None:
-    """A file, a link as such, or a directory with all that is in it; harmless where there is nothing."""
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        os.unlink(path)
+def _write(path: str, content: Iterable[bytes]) -> None:
+    """Makes a file with this content, for us alone, or replaces one; it is whole or it is not there."""
+    unfinished = f"{path}.{uuid.uuid4().hex}{TEMPORARY}"
+    try:
+        with open(open_at(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.writelines(content)
+        replace_at(unfinished, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove_at(unfinished)
+        raise

@@ -1,7 +1,8 @@
 """Files of JSON lines that others write, Claude Code's transcripts above all: how they are read, and what was typed.
 
 They may be unfinished, damaged or huge: what cannot be opened or parsed counts as empty, and nothing raises for what is
-in a file. Prompts are shown as the person typed them (`typed`, `unwrapped`), without what the CLI wraps around them.
+in a file. No link on the way to one is followed (`beneath.py`). Prompts are shown as the person typed them (`typed`,
+`unwrapped`), without what the CLI wraps around them.
 Everything takes time linear in what is read, whatever is in it. Functions that take a path block on the disk.
 """
 
@@ -11,6 +12,8 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from ..beneath import open_at
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -42,7 +45,7 @@ def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
     None if it cannot be read or is not a regular file. It is opened without blocking: a pipe would wait for its writer.
     """
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
@@ -53,12 +56,6 @@ def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
             return first, file.read(tail)
     except (OSError, ValueError):
         return None
-
-
-def open_nonblocking(path: str, flags: int) -> int:
-    """For `open`: a pipe in the place of a file would wait for its writer, and a link would lead to what its maker may
-    not read but this server may."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0))
 
 
 def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
@@ -90,7 +87,7 @@ def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     Holds one line at a time in memory. Ends early if the file cannot be read.
     """
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return
             file.seek(offset)

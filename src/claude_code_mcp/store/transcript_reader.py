@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..beneath import open_at
 from ..model.text import clip_line
-from .transcript_lines import clean, last_lines, lines_from, open_nonblocking, parse, typed
+from .transcript_lines import clean, last_lines, lines_from, parse, typed
 from .transcript_text import arguments
 
 _READABLE_BYTES = 1 << 24
@@ -33,7 +34,7 @@ def readable_lines(path: str) -> Iterator[str]:
 
 def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
     """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then."""
-    with open(path, "rb", opener=open_nonblocking) as file:
+    with open(path, "rb", opener=open_at) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
     whole = written[: written.rfind(b"\n") + 1]

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from ..beneath import open_at
 from ..model.text import clip_line
 from ..model.usage import ModelUsage, Totals, read_number, read_usage
-from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, open_nonblocking, parse, typed
+from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, parse, typed
 
 LONGEST_TITLE = 200
 """Characters of a title or first prompt."""
@@ -259,7 +260,7 @@ def _checksum(path: str, offset: int) -> int:
     """Of the last bytes before an offset."""
     start = max(0, offset - _CHECKED)
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             file.seek(start)
             return zlib.crc32(file.read(offset - start))
     except (OSError, ValueError):

@@ -3,26 +3,32 @@
 `projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
 directory. They are read and never written, but for the end of a line that was cut off. All functions block on the disk:
 call them from a thread.
+
+Sessions write there themselves, so no link is followed below the root: see `ProjectFolders` for what that is.
 """
 
 import contextlib
+import itertools
 import os
-import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from ..beneath import open_at, remove_at
+from ..model.session_ids import is_session_id
 from ..model.usage import Usage, read_number, read_usage
-from .file_changes import look_at, scandir
-from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_nonblocking, parse
+from .file_changes import list_folders, look_at
+from .transcript_lines import LONGEST_LINE, folder_of, in_folder, parse
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
+_FIRST_LINES = 1000
+"""Among these is one with a time: a transcript begins with a few that say how the session is set up."""
 _LAST_LINES = 16 << 10
 """More than a process writes behind its last answer, as a rule."""
-_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +43,6 @@ class Transcript:
     """As the CLI wrote it at its last clean exit."""
 
 
-def is_session_id(text: str) -> bool:
-    """Whether this has the form of a session id. Nothing else may be made part of a path."""
-    return _SESSION_ID.fullmatch(text) is not None
-
-
 EXTENSION = ".jsonl"
 
 
@@ -50,26 +51,59 @@ def is_transcript(name: str) -> bool:
     return name.endswith(EXTENSION) and is_session_id(name[: -len(EXTENSION)])
 
 
-def locate(projects: str, session_id: str) -> str | None:
-    """Where the transcript of a session lies; None if there is none. A session that was moved to another directory may
-    have left one behind: the newest counts."""
-    if not is_session_id(session_id):
-        return None
-    paths = (os.path.join(folder.path, session_id + EXTENSION) for folder in scandir(projects))
-    found = [file for path in paths if (file := look_at(path)) is not None]
-    return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path if found else None
+@dataclass(frozen=True, slots=True)
+class ProjectFolders:
+    """The directory with the folders of all projects, below one configuration directory of the CLI."""
+
+    path: str
+    """Resolved as far as it may be: no link is followed from here on."""
+    linked: bool = False
+    """Whether its folders themselves may be links."""
+
+    @classmethod
+    def below(cls, config_dir: str, *, own: bool = False, linked: bool = False) -> "ProjectFolders":
+        """Where the operator's links end and a session's could begin.
+
+        Of the directory of a principal alone (`own`) sessions can write everything but its own name, so nothing in it
+        is followed. In that of the server's user, `projects` may be a link, which is the user's own: a sandbox shows
+        it as it is and cannot move it. A folder in it is a session's to make; only where all sessions run as the user
+        and without a sandbox (`linked`) may it be a link, as people make them for a project that has moved: there a
+        session could read what it leads to by itself.
+        """
+        if own:
+            return cls(os.path.join(os.path.realpath(config_dir), "projects"))
+        return cls(os.path.realpath(os.path.join(config_dir, "projects")), linked)
+
+    def all(self) -> list[str]:
+        """The paths of all folders."""
+        return list_folders(self.path, linked=self.linked)
+
+    def folder(self, name: str) -> str:
+        """The path of one folder, whether or not there is one."""
+        path = os.path.join(self.path, name)
+        return os.path.realpath(path) if self.linked else path
+
+    def locate(self, session_id: str) -> str | None:
+        """Where the transcript of a session lies; None if there is none. A session that was moved to another directory
+        may have left one behind: the newest counts."""
+        if not is_session_id(session_id):
+            return None
+        paths = (os.path.join(folder, session_id + EXTENSION) for folder in self.all())
+        # A look that follows links is ten times as fast, and finds nothing in nearly every folder.
+        found = [file for path in paths if os.path.lexists(path) and (file := look_at(path)) is not None]
+        return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path if found else None
 
 
 class Transcripts:
     """The transcripts below one configuration directory of the CLI."""
 
-    def __init__(self, config_dir: str) -> None:
-        self._projects = Path(config_dir) / "projects"
+    def __init__(self, projects: ProjectFolders) -> None:
+        self.projects = projects
 
     @property
     def available(self) -> bool:
         """Whether the directory for transcripts exists."""
-        return self._projects.is_dir()
+        return os.path.isdir(self.projects.path)
 
     def path_of(self, session_id: str, cwd: str | None = None) -> Path | None:
         """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search."""
@@ -77,12 +111,12 @@ class Transcripts:
             expected = self._expected_path(session_id, cwd)
             if look_at(str(expected)) is not None:
                 return expected
-        found = locate(str(self._projects), session_id)
+        found = self.projects.locate(session_id)
         return Path(found) if found is not None else None
 
     def _expected_path(self, session_id: str, cwd: str) -> Path:
         """Where Claude Code writes it: a process is where links lead to."""
-        return self._projects / folder_of(os.path.realpath(cwd)) / (session_id + EXTENSION)
+        return Path(self.projects.folder(folder_of(os.path.realpath(cwd)))) / (session_id + EXTENSION)
 
     def resumable(self, session_id: str, cwd: str | None = None) -> bool:
         """Whether the CLI can resume it: a transcript with a message in it. Reads no further than that."""
@@ -100,6 +134,15 @@ class Transcripts:
         if path is None or not _has_message(path):
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
+
+    def began_before(self, session_id: str, moment: float) -> bool:
+        """Whether there is a conversation with this id that was begun before a moment (Unix seconds): it was not
+        written to since, or its first line with a time is older."""
+        path = self.path_of(session_id)
+        file = look_at(str(path)) if path is not None else None
+        if path is None or file is None:
+            return False
+        return file.mtime_ns / 1e9 < moment or _first_time(path, moment) < moment
 
     def is_written(self, session_id: str, cwd: str, message_id: str, size: int) -> bool:
         """Whether one look at the end of its transcript shows a message that the process has just reported, and that is
@@ -127,10 +170,10 @@ class Transcripts:
 
     def flaw(self, cwd: str, size: int = _LAST_BYTES) -> str | None:
         """Why no transcript of this size can be written for a directory; None if one can."""
-        folder = self._projects / folder_of(cwd)
-        trial = (folder if folder.is_dir() else self._projects) / f".trial-{uuid.uuid4().hex}"
+        folder = self.projects.folder(folder_of(cwd))
+        trial = os.path.join(folder if os.path.isdir(folder) else self.projects.path, f".trial-{uuid.uuid4().hex}")
         try:
-            with trial.open("xb") as file:
+            with open(trial, "xb", opener=open_at) as file:
                 file.write(bytes(size))
                 file.flush()
                 os.fsync(file.fileno())
@@ -140,7 +183,7 @@ class Transcripts:
             return error.strerror or str(error)
         finally:
             with contextlib.suppress(OSError):
-                trial.unlink(missing_ok=True)
+                remove_at(trial)
         return None
 
     def end_last_line(self, session_id: str) -> None:
@@ -149,7 +192,7 @@ class Transcripts:
         path = self.path_of(session_id)
         if path is None:
             return
-        with open(path, "r+b", opener=open_nonblocking) as file:
+        with open(path, "r+b", opener=open_at) as file:
             if file.seek(0, os.SEEK_END) == 0:
                 return
             file.seek(-1, os.SEEK_END)
@@ -166,7 +209,7 @@ def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
     """The line of a message, with the line break if it has one; None if the last bytes do not have all of it."""
     own = f'"uuid":"{message_id}"'.encode()  # not `parentUuid`, which lines behind it have
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             begin = max(0, file.seek(0, os.SEEK_END) - last_bytes)
             file.seek(begin)
             content = file.read(last_bytes)
@@ -184,7 +227,7 @@ def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read, and at a
     line that is too long to be one."""
     try:
-        with open(path, "rb", opener=open_nonblocking) as file:
+        with open(path, "rb", opener=open_at) as file:
             while (line := file.readline(LONGEST_LINE)) and len(line) < LONGEST_LINE:
                 parsed = parse(line) if containing in line else None
                 if parsed is not None:
@@ -195,6 +238,14 @@ def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
 
 def _has_message(path: Path) -> bool:
     return any(line.get("type") in ("user", "assistant") for line in read_lines(path))
+
+
+def _first_time(path: Path, otherwise: float) -> float:
+    """When the first line of a transcript was written that says so; one that has just been begun may have none."""
+    for line in itertools.islice(read_lines(path), _FIRST_LINES):
+        with contextlib.suppress(ValueError, OverflowError):
+            return datetime.fromisoformat(str(line.get("timestamp"))).timestamp()
+    return otherwise
 
 
 def _cwd(path: Path) -> str | None:

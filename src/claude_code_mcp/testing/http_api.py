@@ -107,16 +107,18 @@ def _phrase(status: int) -> str:
 
 
 class Piece(NamedTuple):
-    """Bytes to write at once, and the seconds to wait after them."""
+    """Bytes to write at once, the seconds to wait after them, and whether the file of the answer is waited for."""
 
     data: bytes
-    pause: float
+    pause: float = 0.0
+    waits: bool = False
 
 
 class _Event(NamedTuple):
     name: str
     data: bytes
     pause: float = 0.0
+    waits: bool = False
 
 
 def message_of(answer: ModelAnswer, requested_model: str) -> dict[str, Any]:
@@ -154,11 +156,11 @@ def _pieces(events: Iterable[_Event]) -> Iterator[Piece]:
     for event in events:
         parts.append(event.data)
         size += len(event.data)
-        if event.pause or size >= _PIECE_BYTES:
-            yield Piece(b"".join(parts), event.pause)
+        if event.pause or event.waits or size >= _PIECE_BYTES:
+            yield Piece(b"".join(parts), event.pause, event.waits)
             parts, size = [], 0
     if parts:
-        yield Piece(b"".join(parts), 0)
+        yield Piece(b"".join(parts))
 
 
 def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> Iterator[_Event]:
@@ -166,21 +168,33 @@ def _events(answer: ModelAnswer, requested_model: str, fault: Fault | None) -> I
     start = {**_head(answer, requested_model), "content": [], "stop_reason": None}
     yield _event("message_start", message={**start, "usage": {**usage, "output_tokens": 1}})
     for index, block in enumerate(answer.blocks):
-        yield from _block_events(index, block, 2 if fault else 1)
+        waits = answer.until is not None and index == len(answer.blocks) - 1
+        yield from _block_events(index, block, 2 if fault else 1, waits=waits)
     delta = {"stop_reason": _stop_reason(answer), "stop_sequence": None}
     yield _event("message_delta", delta=delta, usage=usage)
     yield _event("message_stop")
 
 
-def _block_events(index: int, block: Block, least_chunks: int) -> Iterator[_Event]:
+def _block_events(index: int, block: Block, least_chunks: int, *, waits: bool) -> Iterator[_Event]:
     content = _with_id(block.content)
-    yield _event("content_block_start", index=index, content_block={**content, **_EMPTY_BLOCKS[content["type"]]})
+    start = _event("content_block_start", index=index, content_block={**content, **_EMPTY_BLOCKS[content["type"]]})
     kind, field = _DELTAS[content["type"]]
     parts = _split(_streamed_text(content), max(block.chunks, least_chunks))
-    yield from _deltas(index, kind, field, parts, block.interval)
+    deltas = _deltas(index, kind, field, parts, block.interval)
+    if waits:
+        yield from _waiting_before_last([start, *deltas])
+    else:
+        yield start
+        yield from deltas
     if "signature" in content:
         yield from _deltas(index, "signature_delta", "signature", [content["signature"]], 0)
     yield _event("content_block_stop", index=index)
+
+
+def _waiting_before_last(events: Sequence[_Event]) -> Iterator[_Event]:
+    yield from events[:-2]
+    yield events[-2]._replace(waits=True)
+    yield events[-1]
 
 
 def _deltas(index: int, kind: str, field: str, parts: Iterable[str], pause: float) -> Iterator[_Event]:

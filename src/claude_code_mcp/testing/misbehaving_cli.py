@@ -122,6 +122,8 @@ class MisbehavingCli:
             self._handle_frame(json.loads(line))
         self._crash_if("eof")
         if self._has("ignore_eof"):
+            sys.stderr.write("stdin has ended, and is ignored\n")
+            sys.stderr.flush()
             _sleep(_FOREVER)
         return 0
 
@@ -358,8 +360,10 @@ def _sleep(seconds: float) -> None:
 
 
 def _option_value(arguments: list[str], *names: str) -> str | None:
-    following = itertools.pairwise(arguments)
-    return next((value for name, value in following if name in names), None)
+    """The value of the first of these options, written as `--name value` or `--name=value`."""
+    joined = (argument.partition("=") for argument in arguments)
+    pairs = [*itertools.pairwise(arguments), *((name, value) for name, equals, value in joined if equals)]
+    return next((value for wanted in names for name, value in pairs if name == wanted), None)
 
 
 def main(arguments: list[str]) -> int:

@@ -32,6 +32,8 @@ class Modifiers(TypedDict, total=False):
     """Seconds between deltas."""
     repeat: int
     """How often the text is repeated."""
+    until: str
+    """A file that must be there before the last delta comes: whoever makes it decides when the answer ends."""
     stop_reason: str
     """Instead of `end_turn` or `tool_use`."""
     usage: Mapping[str, Any]
@@ -147,7 +149,9 @@ FaultKind = Literal["error", "cut", "stall"]
 _BLOCK_KEYS = frozenset({"text", "thinking", "signature", "tool", "input", "id", "structured"})
 _PACE_KEYS = frozenset({"chunks", "interval", "repeat"})
 _FAULT_KEYS = frozenset({"error", "cut", "stall", "hang", "times", "error_type", "message", "retry_after"})
-_STEP_KEYS = _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "stop_reason", "usage", "model"}
+_STEP_KEYS = (
+    _BLOCK_KEYS | _PACE_KEYS | _FAULT_KEYS | {"blocks", "plan", "delay", "until", "stop_reason", "usage", "model"}
+)
 _ERROR_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -195,6 +199,7 @@ class ModelAnswer:
     step: int | None = None
     fault: Fault | None = None
     delay: float = 0.0
+    until: str | None = None
     stop_reason: str | None = None
     usage: Json = field(default_factory=dict)
     model: str | None = None
@@ -236,6 +241,7 @@ def answer_of(step: Json, index: int, key: str) -> ModelAnswer:
         step=index,
         fault=_fault(step),
         delay=_number(step, "delay", 0),
+        until=_typed(step, "until", str),
         stop_reason=_typed(step, "stop_reason", str),
         usage=_typed(step, "usage", dict) or {},
         model=_typed(step, "model", str),

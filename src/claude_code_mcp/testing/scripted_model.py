@@ -6,6 +6,7 @@ requests, and how often each step that fails a limited number of times has faile
 
 import asyncio
 import json
+import os
 import socket
 import threading
 from collections import Counter, deque
@@ -30,6 +31,8 @@ BAD_KEY = "sk-bad"
 """The API key that is refused with 401; any other is accepted."""
 
 _FAILURES_KEPT = 10_000
+_LOOK_INTERVAL = 0.02
+"""Seconds between two looks for a file that an answer waits for."""
 
 
 class ScriptedModel:
@@ -136,7 +139,7 @@ class ScriptedModel:
         if fault and refused:
             await _write_error(writer, fault)
         else:
-            await _write_answer(writer, answer, body, fault)
+            await _write_answer(reader, writer, answer, body, fault)
         if fault and fault.kind == "stall":
             await reader.read()  # until the client gives up
         return fault is None or refused
@@ -243,16 +246,31 @@ async def _write_error(writer: asyncio.StreamWriter, fault: Fault) -> None:
 
 
 async def _write_answer(
-    writer: asyncio.StreamWriter, answer: ModelAnswer, body: dict[str, Any], fault: Fault | None
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answer: ModelAnswer,
+    body: dict[str, Any],
+    fault: Fault | None,
 ) -> None:
     model = str(body.get("model", "scripted"))
     if body.get("stream"):
-        await _write_stream(writer, answer, model, fault)
+        await _write_stream(reader, writer, answer, model, fault)
     elif fault is None:
+        await _wait_for_file(answer.until, reader)
         await write_json(writer, 200, message_of(answer, model))
 
 
-async def _write_stream(writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None) -> None:
+async def _wait_for_file(path: str | None, reader: asyncio.StreamReader) -> None:
+    """Returns when the file is there; ConnectionError if the client leaves before."""
+    while path is not None and not os.path.exists(path):  # noqa: ASYNC240 - anybody may make it, anywhere
+        if reader.at_eof():
+            raise ConnectionResetError
+        await asyncio.sleep(_LOOK_INTERVAL)
+
+
+async def _write_stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: ModelAnswer, model: str, fault: Fault | None
+) -> None:
     """A piece is due when the pauses before it are over, however late the last one was: the rate holds."""
     head, loop = stream_head(), asyncio.get_running_loop()
     due = loop.time()
@@ -263,6 +281,9 @@ async def _write_stream(writer: asyncio.StreamWriter, answer: ModelAnswer, model
         if piece.pause:
             due += piece.pause
             await asyncio.sleep(max(0.0, due - loop.time()))
+        if piece.waits:
+            await _wait_for_file(answer.until, reader)
+            due = loop.time()
     if fault is None:
         writer.write(chunk(b""))
         await writer.drain()

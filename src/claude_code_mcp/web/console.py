@@ -14,6 +14,8 @@ from starlette.routing import BaseRoute, Route
 
 from ..model.events import AuditEvent, AuditKind
 from ..service import Service
+from ..state.sign_ins import Identity, SignIns
+from ..state.state_directory import database_in
 from .accounts import Accounts
 from .answers import RequestRefused, guarded, refusal
 from .feeds import Feeds
@@ -25,7 +27,6 @@ from .push.push_routes import PushRoutes
 from .question_routes import QuestionRoutes
 from .session_routes import SessionRoutes
 from .sign_in_routes import SignInRoutes
-from .sign_ins import Identity, SignIns, web_directory
 from .stream import Streams
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
@@ -55,7 +56,7 @@ class Console:
         self.url = f"{public}/"
         self._service = service
         self._page = PageFiles()
-        self._sign_ins = SignIns(web_directory(settings))
+        self._sign_ins = SignIns(database_in(settings.state_dir))
         origins = frozenset({*settings.http_allowed_origins, public})
         self._guard = Guard(
             self._sign_ins, accounts, host_allowed=host_allowed, origins=origins, port=port, refused=self._refused

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..state.sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 from .accounts import Accounts
 from .answers import RequestRefused
-from .sign_ins import SIGN_IN_SECONDS, Identity, NewSignIn, SignIn, SignIns
 
 CSRF_HEADER = "x-csrf-token"
 _FAILURES = 10
@@ -113,43 +113,36 @@ class Guard:
         token = _bearer(request)
         if token is not None:
             self._limit.check(_address(request))
-            identity = await asyncio.to_thread(self._accounts.by_token, token)
+            identity = await self._accounts.by_token(token)
             if identity is not None:
                 return WebCaller(identity, None)
             self._note_failure(request)
-            raise await self._signed_out()
+            raise self._signed_out()
         found = await self._signed_in(request)
         if found is None:
-            raise await self._signed_out()
+            raise self._signed_out()
         return WebCaller(found.identity, found)
 
     async def _signed_in(self, request: Request) -> SignIn | None:
         """The sign-in that the browser has."""
         cookie, csrf = self.cookie_of(request), request.headers.get(CSRF_HEADER, "")
-        return await asyncio.to_thread(self._find, cookie, csrf) if cookie and csrf else None
-
-    def _find(self, cookie: str, csrf: str) -> SignIn | None:
-        if len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
+        if not cookie or not csrf or len(cookie) > _LONGEST_SECRET or len(csrf) > _LONGEST_SECRET:
             return None
-        found = self._sign_ins.find(cookie, csrf)
-        if found is not None and not self._accounts.stands(found.identity):
-            self._sign_ins.end(found.id, found.identity.principal)
+        found = await asyncio.to_thread(self._sign_ins.find, cookie, csrf)
+        if found is not None and not await self._accounts.stands(found.identity):
+            await asyncio.to_thread(self._sign_ins.end, found.id, found.identity.principal)
             return None
         return found
 
     async def still_signed_in(self, caller: WebCaller) -> bool:
         """Whether a caller from before still may ask."""
-        return await asyncio.to_thread(self._still, caller)
+        if caller.sign_in is not None and not await asyncio.to_thread(self._sign_ins.stands, caller.sign_in.id):
+            return False
+        return await self._accounts.stands(caller.identity)
 
-    def _still(self, caller: WebCaller) -> bool:
-        there = caller.sign_in is None or self._sign_ins.stands(caller.sign_in.id)
-        return there and self._accounts.stands(caller.identity)
-
-    async def _signed_out(self) -> RequestRefused:
-        takes_tokens, is_open = await asyncio.to_thread(lambda: (self._accounts.takes_tokens, self._accounts.is_open))
-        return RequestRefused(
-            401, "SIGNED_OUT", "You are not signed in.", more={"signIn": {"token": takes_tokens, "open": is_open}}
-        )
+    def _signed_out(self) -> RequestRefused:
+        sign_in = {"token": self._accounts.takes_tokens, "open": self._accounts.is_open}
+        return RequestRefused(401, "SIGNED_OUT", "You are not signed in.", more={"signIn": sign_in})
 
     async def refuse_ticket_of_another(self, request: Request, ticket: str) -> None:
         """RequestRefused for the ticket of one person in the browser of another, which is not used up by this: with a
@@ -169,24 +162,18 @@ class Guard:
         """A new sign-in by a ticket, a token, or nothing where anybody may. RequestRefused if that is not good."""
         address = _address(request)
         self._limit.check(address)
-        made = await asyncio.to_thread(self._begin, ticket, token, device)
-        if made is None:
+        identity = await self._identity(ticket, token)
+        if identity is None or not await self._accounts.stands(identity):
             self._note_failure(request)
             raise RequestRefused(
                 401, "SIGN_IN_FAILED", "The ticket or the token is not valid; a ticket works once, for a while."
             )
-        return made
+        return await asyncio.to_thread(self._sign_ins.begin, identity, device)
 
-    def _begin(self, ticket: str | None, token: str | None, device: str) -> NewSignIn | None:
+    async def _identity(self, ticket: str | None, token: str | None) -> Identity | None:
         if ticket is not None:
-            identity = self._sign_ins.use_ticket(ticket)
-        elif token is not None:
-            identity = self._accounts.by_token(token)
-        else:
-            identity = self._accounts.anybody()
-        if identity is None or not self._accounts.stands(identity):
-            return None
-        return self._sign_ins.begin(identity, device)
+            return await asyncio.to_thread(self._sign_ins.use_ticket, ticket)
+        return self._accounts.anybody() if token is None else await self._accounts.by_token(token)
 
     def _note_failure(self, request: Request) -> None:
         self._limit.failed(_address(request))

@@ -23,7 +23,6 @@ from ..service import Service
 from .accounts import Accounts
 from .console import Console
 from .push.delivery import Push
-from .sign_ins import web_directory
 
 if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub
@@ -41,7 +40,7 @@ class Consoles:
         self._service = service
         self._find_hub = find_hub
         self._made: list[Console] = []
-        self.push = Push(service, web_directory(service.settings))
+        self.push = Push(service, service.settings.state_dir / "web")
         service.observe(self.push)
 
     def console(self, address: Address, accounts: Accounts) -> Console:
@@ -57,6 +56,7 @@ class Consoles:
             host_allowed=host_check(self._service.settings, address),
         )
         self._made.append(made)
+        self.push.knows = accounts.has
         self.push.serve_at(made.url)
         return made
 
@@ -87,8 +87,8 @@ class ConsolePort:
         self._consoles = consoles
         self._service = service
         settings = service.settings
-        self._accounts = Accounts(dict, None, by_socket=True, by_token=False)
-        self._file = web_directory(settings) / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        self._accounts = Accounts(None, by_socket=True)
+        self._file = settings.state_dir / "web" / f"port-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
         self._opening = asyncio.Lock()
         self._server: HttpServer | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from ..errors import InvalidArgument, SessionNotFound
 from ..model.events import TurnStarted
+from ..model.session_ids import is_session_id
 from ..server.tools.base import Arguments, Images, Name, Text, dump, name_as_written
 from ..server.tools.library import MARKS
 from ..server.tools.sessions import CreateSession, session_options
@@ -15,7 +16,6 @@ from ..server.tools.status import interruption, status_of
 from ..service import Service
 from ..sessions.session import Session
 from ..store.conversation_pages import LONGEST_PREVIEW, Extent
-from ..store.transcripts import is_session_id
 from .answers import answer, arguments_of, flag_of, number_of, text_of
 from .event_frames import item_fields
 from .feeds import session_in_memory

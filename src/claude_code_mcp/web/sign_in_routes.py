@@ -13,11 +13,11 @@ from ..model.events import AuditEvent, AuditKind
 from ..model.text import iso, one_line, visible
 from ..server.tools.base import Arguments
 from ..service import Service
+from ..state.sign_ins import SignIns
 from .answers import answer, arguments_of
 from .guard import Guard, WebCaller
 from .qr_code import qr_rows
 from .session_routes import Nothing
-from .sign_ins import SignIns
 from .stream import Streams
 
 _LONGEST_DEVICE = 60

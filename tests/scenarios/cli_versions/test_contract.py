@@ -30,7 +30,8 @@ OLDEST = ".".join(map(str, MINIMUM_VERSION))
 
 
 def on(*quick: str) -> pytest.MarkDecorator:
-    """Every version, of which `make test` has these: what the newest does, the other tests show too."""
+    """Every version, of which `make test` has these: what the newest does, the other tests show too. On the oldest it
+    has one conversation, over all the ways a process begins; `make soak` has the rest."""
     cases = [pytest.param(version, marks=() if version in quick else pytest.mark.soak) for version in chosen_versions()]
     return pytest.mark.parametrize("executable", cases, indirect=True, scope="module")
 
@@ -81,7 +82,7 @@ async def test_turns_and_their_costs_over_several_processes(service: Service, sa
     assert session.usage.cost_usd == pytest.approx(sum(one.usage.cost_usd for one in outcomes))
 
 
-@on(OLDEST)
+@on()
 async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandbox) -> None:
     choice = ask_user(asking("Which colour?", "red", "blue"))
     steps: list[Step] = [
@@ -104,7 +105,7 @@ async def test_questions_are_asked_and_answered(service: Service, sandbox: Sandb
     assert not (sandbox.project / "denied").exists()
 
 
-@on(OLDEST)
+@on()
 async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: Sandbox) -> None:
     target = str(sandbox.project / "swept")
     steps: list[Step] = [plan("# Tidy up\n1. sweep"), tool("Write", file_path=target, content="clean"), "swept"]
@@ -118,7 +119,7 @@ async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: San
     assert (sandbox.project / "swept").read_text() == "clean"
 
 
-@on(OLDEST)
+@on()
 async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": {"input_tokens": UNIT, "output_tokens": 10}})
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
@@ -131,7 +132,7 @@ async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service:
     assert (await say(service, session, script("go", "on"))).result == "on"
 
 
-@on(OLDEST)
+@on()
 async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox) -> None:
     given = options(sandbox, model="claude-haiku-4-5", max_budget_usd=0.016)
     limited, first = await run(service, spend(1), given)
@@ -143,7 +144,7 @@ async def test_a_budget_counts_what_was_spent(service: Service, sandbox: Sandbox
         await service.send(limited.id, spend(1))
 
 
-@on(OLDEST, BUNDLED)
+@on(BUNDLED)
 def test_the_range_is_what_is_tested(executable: str, environment: dict[str, str]) -> None:
     told = subprocess.run([executable, "--version"], capture_output=True, text=True, env=environment, check=True)
     version = read_version(told.stdout)

@@ -21,8 +21,9 @@ from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.server.connection import Reply, check
+from tests.support.waiting import HANG_SECONDS
 
-LONG = 45.0
+LONG = HANG_SECONDS
 LEGACY, MODERN = "legacy", "2026-07-28"
 
 

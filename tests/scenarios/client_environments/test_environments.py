@@ -25,15 +25,17 @@ def told(model: ScriptedModelThread, session: str) -> str:
     return "\n".join(result.text for request in requests for result in request.tool_results)
 
 
+TOKENS = {"ann": "correct-horse-battery", "bob": "staple-of-another-kind"}
 SHOW = tool("Bash", command='echo "$PWD $HOME $WHO $CLAUDE_CODE_MCP_DEPTH $CLAUDE_CODE_MCP_TOKEN"; command -v greet')
 
 
 async def test_two_clients_have_their_own_key_home_path_and_directory(
-    server: Server, make_place: MakePlace, model: ScriptedModelThread
+    server: Server, make_place: MakePlace, model: ScriptedModelThread, tmp_path: Path
 ) -> None:
-    sessions = {}
-    for name in ("ann", "bob"):
-        place = make_place(name)
+    """And the secrets of every client are in nothing that any client is told, or that is written to disk."""
+    places, callers, sessions = {}, {}, {}
+    for name, token in TOKENS.items():
+        place = places[name] = make_place(name)
         programs = place.sandbox.root / "bin"
         programs.mkdir()
         greet = programs / "greet"
@@ -41,16 +43,30 @@ async def test_two_clients_have_their_own_key_home_path_and_directory(
         greet.chmod(0o755)
         path = f"{programs}{os.pathsep}{place.environment['PATH']}"
         own = {"CLAUDE_CODE_MCP_TOKEN": "a secret of the front", "CLAUDE_CODE_MCP_DEPTH": "3"}
-        origin = place.origin(name, PATH=path, WHO=f"I am {name}", **own)
-        caller = await server.connect(origin)
-        sessions[name] = place, await caller.done(script("look", SHOW, "done"), allowedTools=["Bash"])
+        secrets = {"MY_DEPLOY_TOKEN": token, "MY_OTHER_TOKEN": f"never-said-by-{name}"}
+        callers[name] = await server.connect(place.origin(name, PATH=path, WHO=f"I am {name}", **secrets, **own))
+    for name, caller in callers.items():
+        steps = (SHOW, tool("Bash", command="echo $MY_DEPLOY_TOKEN"), f"It is {' and '.join(TOKENS.values())}")
+        sessions[name] = places[name], await caller.done(script("look", *steps), allowedTools=["Bash"])
     for name, (place, ended) in sessions.items():
-        assert ended.data["result"] == "done"
+        assert ended.data["result"] == "It is [redacted] and [redacted]"
         assert set(keys_of(model, ended.session)) == {f"sk-key-of-{name}"}
         seen = told(model, ended.session)
         assert f"{place.sandbox.project} {place.sandbox.home} I am {name} 4 \n" in seen
         assert str(place.sandbox.root / "bin" / "greet") in seen
+        assert TOKENS[name] in seen, "the session itself has it"
         assert list(place.sandbox.home.glob(f".claude/projects/*/{ended.session}.jsonl"))
+        for caller in callers.values():
+            looked = await caller.look(ended.session, outputLines=100)
+            assert "It is " in looked.text
+            assert not [token for token in TOKENS.values() if token in looked.text + json.dumps(looked.data)]
+    written = contents_below(tmp_path / "state")
+    assert {ended.session for _, ended in sessions.values()} <= {file.stem for file in written}
+    origins = [caller.origin for caller in callers.values() if caller.origin is not None]
+    keys = [environment_key(origin.environment) for origin in origins]
+    needles = [needle.encode() for needle in ("never-said-by", "sk-key-of", *keys)]
+    assert not [file for file, content in written.items() if any(needle in content for needle in needles)]
+    assert not [origin for origin in origins if "sk-key-of" in repr(origin)]
 
 
 async def test_each_client_runs_the_claude_code_that_it_names(
@@ -148,61 +164,21 @@ async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
     assert set(keys_of(model, asking.session)) == {"sk-key-of-ann"}
 
 
-async def test_a_session_stays_with_its_home_when_a_client_of_another_sends_to_it(
-    server: Server, make_place: MakePlace, model: ScriptedModelThread
-) -> None:
-    ann, bob = make_place("ann"), make_place("bob")
-    session = (await (await server.connect(ann.origin())).done(script("go", "first"))).session
-    server.service.session(session).evict()
-    other = await server.connect(bob.origin())
-    assert (await other.send(session, script("go", "second"), waitSeconds=40)).data["result"] == "second"
-    assert set(keys_of(model, session)) == {"sk-key-of-ann"}
-    assert not list(bob.sandbox.home.glob(f".claude/projects/*/{session}.jsonl"))
-
-
-async def test_the_secrets_of_every_client_are_taken_out_of_what_every_client_is_told(
-    server: Server, make_place: MakePlace
-) -> None:
-    ann = make_place("ann").origin(MY_DEPLOY_TOKEN="correct-horse-battery")
-    bob = make_place("bob").origin(MY_DEPLOY_TOKEN="staple-of-another-kind")
-    one, two = await server.connect(ann), await server.connect(bob)
-    echo = tool("Bash", command="echo $MY_DEPLOY_TOKEN")
-    session = (await one.done(script("go", echo, "It is correct-horse-battery"), allowedTools=["Bash"])).session
-    for caller in (one, two):
-        seen = await caller.look(session, outputLines=100)
-        assert "It is " in seen.text
-        assert "correct-horse" not in seen.text + json.dumps(seen.data)
-    other = await two.done(script("go", "staple-of-another-kind and correct-horse-battery"))
-    assert "staple" not in other.text
-    assert "correct-horse" not in other.text
-
-
-async def test_nothing_of_a_clients_environment_is_written_to_disk(
-    server: Server, make_place: MakePlace, tmp_path: Path
-) -> None:
-    place = make_place("ann")
-    origin = place.origin(MY_DEPLOY_TOKEN="correct-horse-battery")
-    caller = await server.connect(origin)
-    session = (await caller.done(script("go", "done"))).session
-    written = contents_below(tmp_path / "state")
-    assert any(session in file.name for file in written)
-    needles = (b"correct-horse", b"sk-key-of-ann", environment_key(origin.environment).encode())
-    assert not [file for file, content in written.items() if any(needle in content for needle in needles)]
-    assert "sk-key-of-ann" not in repr(origin)
-
-
-async def test_callers_without_an_origin_get_the_environment_of_the_server(
+async def test_a_session_stays_with_its_home_whoever_sends_to_it(
     start_server: StartServer, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
-    ann = make_place("ann")
+    """A client of another home, and one that has no environment and gets that of the server for its own sessions."""
+    ann, bob = make_place("ann"), make_place("bob")
     server = await start_server(default_cwd=str(ann.sandbox.project))
     here = await server.connect(None)
-    session = (await here.create("hello")).session
-    assert server.service.session(session).deps.launcher.environment["ANTHROPIC_API_KEY"] == "sk-key-of-the-server"
+    own = (await here.create("hello")).session
+    assert server.service.session(own).deps.launcher.environment["ANTHROPIC_API_KEY"] == "sk-key-of-the-server"
     made = (await (await server.connect(ann.origin())).done(script("go", "first"))).session
-    server.service.session(made).evict()
-    assert (await here.send(made, script("go", "second"), waitSeconds=40)).data["result"] == "second"
-    assert set(keys_of(model, made)) == {"sk-key-of-ann"}, "who has no environment does not change that of a session"
+    for sender in (await server.connect(bob.origin()), here):
+        server.service.session(made).evict()
+        assert (await sender.send(made, script("go", "second"), waitSeconds=40)).data["result"] == "second"
+    assert set(keys_of(model, made)) == {"sk-key-of-ann"}
+    assert not list(bob.sandbox.home.glob(f".claude/projects/*/{made}.jsonl"))
 
 
 def test_what_describes_one_window_does_not_make_environments_differ() -> None:

@@ -1,6 +1,7 @@
 """Questions on a server with several clients: who is asked, who may answer, and what the others are told."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -48,11 +49,14 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
     assert (place.sandbox.project / "new").exists()
 
 
-async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(server: Server, make_place: MakePlace) -> None:
+async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
+    server: Server, make_place: MakePlace, tmp_path: Path
+) -> None:
     place = make_place("ann")
     one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
     mute = await server.connect(place.origin("mute"), name="a script")
-    prompt = script("go", write(place, "new"), text("done", delay=1))
+    gate = tmp_path / "go"
+    prompt = script("go", write(place, "new"), text("done", until=str(gate)))
     calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
     dialogs = [await one.dialog()]
     waiting = await mute.look(server.service.sessions()[0].id)
@@ -61,6 +65,7 @@ async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(server:
     await mute.call("claude_respond", sessionId=waiting.session, inputId=waiting.question["inputId"], decision="allow")
     for dialog in dialogs:
         await asyncio.wait_for(dialog.withdrawn.wait(), LONG)
+    gate.touch()
     for call in calls:
         assert (await call).data["result"] == "done"
     assert any("was allowed by claude_respond (a script)" in line for line in one.progress)
@@ -100,7 +105,7 @@ async def test_to_dismiss_a_question_in_one_client_leaves_it_to_the_others(
     assert (await watching).data["result"] == "done"
 
 
-@pytest.mark.parametrize("mode", [LEGACY, MODERN])
+@pytest.mark.parametrize("mode", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
 async def test_a_client_that_comes_back_finds_its_session_and_its_question(
     server: Server, make_place: MakePlace, mode: str
 ) -> None:

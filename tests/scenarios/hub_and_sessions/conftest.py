@@ -1,9 +1,10 @@
 """A hub wired to a service and to clients, as the composition root does it, on a private HOME."""
 
 import asyncio
+import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,13 @@ from claude_code_mcp.policy.policy import Policy, parse_policy
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.state.database import Database
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
+from tests.conftest import RUN
+from tests.support.waiting import HANG_SECONDS, until_true
 
-LONG = 45.0
+LONG = HANG_SECONDS
 LEGACY, MODERN = "legacy", "2026-07-28"
 A_SERVER = str(Path(__file__).parents[2] / "hub" / "a_server.py")
 A_CHANNEL = str(Path(__file__).parent / "a_channel.py")
@@ -64,11 +68,7 @@ class Notes:
         pass
 
 
-async def until(true: Callable[[], Any], patience: float = LONG) -> None:
-    """Waits for something that nobody tells of."""
-    async with asyncio.timeout(patience):
-        while not true():  # noqa: ASYNC110 - another process does it
-            await asyncio.sleep(0.02)
+until = until_true
 
 
 @dataclass
@@ -89,9 +89,13 @@ class Rig:
         turn = await self.service.create(script("Go", *steps), given)
         return turn.session, turn.outcome()
 
+    async def begin(self, session: Session, *steps: Any) -> "Awaitable[Outcome]":
+        """The next turn of a session, which has begun."""
+        return (await self.service.send(session.id, script("Go on", *steps))).outcome()
+
     async def say(self, session: Session, *steps: Any) -> Outcome:
-        turn = await self.service.send(session.id, script("Go on", *steps))
-        return await asyncio.wait_for(turn.outcome(), LONG)
+        """The next turn of a session, to its end."""
+        return await asyncio.wait_for(await self.begin(session, *steps), LONG)
 
     async def first(self, *steps: Any, **options: Any) -> tuple[Session, str]:
         """The same, with what it said in the end."""
@@ -104,20 +108,13 @@ class Rig:
         (question,) = session.questions
         self.service.respond(session.id, question.id, Answer(**{"allow": True, **answer}))
 
-    def results(self, session: Session) -> list[str]:
-        """What the model was told by tools in its last request."""
-        requests = [one for one in self.model.requests if one.session_id == session.id]
-        return [result.text for result in requests[-1].tool_results]
-
 
 StartRig = Callable[..., Any]
 
 
-@pytest.fixture
-async def start_rig(
-    sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread
-) -> AsyncIterator[StartRig]:
-    """Starts a rig: `servers` is what a file has under `mcpServers`, or all that was read; the rest are settings."""
+@asynccontextmanager
+async def rigs(sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread) -> AsyncIterator[StartRig]:
+    """Starts rigs: `servers` is what a file has under `mcpServers`, or all that was read; the rest are settings."""
     async with AsyncExitStack() as stack:
 
         async def start(
@@ -132,7 +129,7 @@ async def start_rig(
             relay = ChannelRelay(given.channels, given.permission_channels)
             means = HubDeps(
                 around,
-                sandbox.root / "hub",
+                Database(sandbox.root / "hub"),
                 FileVault(sandbox.root / "vault"),
                 sandbox.home / ".claude",
                 child_environment=marked_environment,
@@ -148,6 +145,31 @@ async def start_rig(
             return Rig(service, hub, relay, sandbox, model, notes, stack)
 
         yield start
+
+
+@pytest.fixture
+async def start_rig(
+    sandbox: Sandbox, environment: dict[str, str], model: ScriptedModelThread
+) -> AsyncIterator[StartRig]:
+    """Starts rigs in the home of the test."""
+    async with rigs(sandbox, environment, model) as start:
+        yield start
+
+
+ON_SHARED_LOOP = pytest.mark.asyncio(loop_scope="module")
+"""For tests of a rig that all of their module use."""
+
+
+@asynccontextmanager
+async def shared_rig(
+    place: Path, model: ScriptedModelThread, servers: dict[str, Any], **settings: Any
+) -> AsyncIterator[Rig]:
+    """A rig in a home of its own, for the fixture of a module."""
+    sandbox = Sandbox(place, model.url)
+    async with rigs(sandbox, sandbox.environment(**{RUN: os.environ[RUN]}), model) as start:
+        rig = await start(servers, **settings)
+        assert isinstance(rig, Rig)
+        yield rig
 
 
 @dataclass

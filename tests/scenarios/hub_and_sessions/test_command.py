@@ -16,10 +16,11 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.shared.support import shared_place
+from tests.support import warm_commands
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import A_SERVER, LEGACY, MODERN, Caller
 
-COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
 _COUNTED = (
     "import os, runpy, sys; open(sys.argv[1], 'a').write(f'{os.getpid()}\\n'); "
     "runpy.run_path(sys.argv[2], run_name='__main__')"
@@ -40,7 +41,7 @@ async def served(
     environment: Mapping[str, str], cwd: Path, mode: str = LEGACY, **settings: str
 ) -> AsyncIterator[Caller]:
     own = {f"CLAUDE_CODE_MCP_{name}": value for name, value in settings.items()}
-    server = StdioServerParameters(command=COMMAND, env={**environment, **own}, cwd=str(cwd))
+    server = StdioServerParameters(command=warm_commands.program(), env={**environment, **own}, cwd=str(cwd))
     async with Client(stdio_client(server), mode=mode) as client:
         yield Caller(client)
 
@@ -96,7 +97,7 @@ async def test_the_first_server_is_there_without_a_restart(
             line = ["mcp", "add", "x", "--", entry["command"], *entry["args"]]
             added = await asyncio.to_thread(place.command, *line, CLAUDE_CODE_MCP_HUB_FILE=str(file))
             assert added.returncode == 0, added.stderr
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANG_SECONDS):
                 while not await has_tool(caller, session):  # noqa: ASYNC110 - nobody says when the session was told
                     await asyncio.sleep(0.1)
             if not shared:
@@ -112,7 +113,10 @@ async def has_tool(caller: Caller, session: str) -> bool:
     return "No such tool" not in str(report["recentOutput"])
 
 
-@pytest.mark.parametrize(("hub", "expected"), [("all", 1), ("off", 2)])
+@pytest.mark.parametrize(
+    ("hub", "expected"),
+    [("all", 1), pytest.param("off", 2, marks=pytest.mark.soak)],  # test_hub_factory.py shows that "off" finds none
+)
 async def test_a_server_of_claude_code_itself_is_started_once_for_all_sessions(
     sandbox: Sandbox, environment: dict[str, str], note: Path, hub: str, expected: int
 ) -> None:

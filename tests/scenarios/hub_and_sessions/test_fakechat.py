@@ -15,7 +15,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from claude_code_mcp.testing.script import script, tool
-from tests.hub.remote import free_port
+from tests.support.ports import free_port
 
 from .conftest import Rig, StartRig, until
 from .test_channel_relay import prompts

@@ -2,6 +2,7 @@
 
 import mcp_types as types
 import pytest
+from mcp import MCPError
 
 from .conftest import LEGACY, MODERN, Caller, Person, Rig, StartCaller, StartRig, decide, program, rules
 
@@ -65,7 +66,7 @@ async def test_a_name_that_there_is_not_is_refused_and_hub_tools_stay_unlisted(
     code, message = await caller.refused("claude_mcp_call", name="mcp__x__nothing")
     assert code == "INVALID_ARGUMENT"
     assert "claude_mcp_search" in message
-    with pytest.raises(Exception, match="Unknown tool"):
+    with pytest.raises(MCPError, match="Unknown tool"):
         await caller.call("mcp__x__echo")
 
 

@@ -4,19 +4,23 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.events import Output
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import QuestionKind
+from claude_code_mcp.sessions.session import Session
+from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import tool
 
-from .conftest import A_SERVER, LONG, Rig, StartRig, pids, program, rules, until
+from .conftest import A_SERVER, LONG, ON_SHARED_LOOP, Rig, StartRig, pids, program, rules, shared_rig, until
 
 
 def offered(rig: Rig, session_id: str) -> set[str]:
@@ -25,17 +29,35 @@ def offered(rig: Rig, session_id: str) -> set[str]:
     return {name for name in requests[-1].tools if name.startswith("mcp__")}
 
 
-async def test_several_sessions_share_one_process_and_see_it_under_its_own_name(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    told = await asyncio.gather(*(rig.first(tool("mcp__x__pid"), "${tool_result}") for _ in range(3)))
-    assert len(pids([result for _, result in told])) == 1
-    for session, _ in told:
-        assert "mcp__x__echo" in offered(rig, session.id)
+# -- one living session, turn by turn ------------------------------------------------------------------------------
 
 
-async def test_permission_is_asked_for_as_for_any_tool(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, ending = await rig.create(tool("mcp__x__echo", word="hello"), "${tool_result}", allowed_tools=())
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def rig(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -> AsyncIterator[Rig]:
+    async with shared_rig(tmp_path_factory.mktemp("bridge"), model, {"x": program()}) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def session(rig: Rig) -> Session:
+    """A session that must ask before it uses `echo` and `wait` of the server, and nothing else of it."""
+    free = ("pid", "progress", "change", "new10", "ask")
+    started, _ = await rig.first("hello", allowed_tools=tuple(f"mcp__x__{name}" for name in free))
+    return started
+
+
+@ON_SHARED_LOOP
+async def test_several_sessions_share_one_process_and_see_it_under_its_own_name(rig: Rig, session: Session) -> None:
+    mine = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
+    other, told = await rig.first(tool("mcp__x__pid"), "${tool_result}")
+    assert len(pids([mine.result, told])) == 1
+    for each in (session, other):
+        assert "mcp__x__echo" in offered(rig, each.id)
+
+
+@ON_SHARED_LOOP
+async def test_permission_is_asked_for_as_for_any_tool(rig: Rig, session: Session) -> None:
+    ending = await rig.begin(session, tool("mcp__x__echo", word="hello"), "${tool_result}")
     await session.wait(LONG)
     (question,) = session.questions
     assert question.tool_name == "mcp__x__echo"
@@ -44,78 +66,43 @@ async def test_permission_is_asked_for_as_for_any_tool(start_rig: StartRig) -> N
     assert (await ending).result == '{"word": "hello"}'
 
 
-async def test_a_denied_question_never_reaches_the_server(start_rig: StartRig, tmp_path: Path) -> None:
-    rig: Rig = await start_rig({"x": program()})
+@ON_SHARED_LOOP
+async def test_a_denied_question_never_reaches_the_server(rig: Rig, session: Session, tmp_path: Path) -> None:
     note = tmp_path / "note"
-    session, ending = await rig.create(tool("mcp__x__wait", note=str(note)), "done", allowed_tools=())
+    ending = await rig.begin(session, tool("mcp__x__wait", note=str(note)), "done")
     await session.wait(LONG)
     rig.allow(session, allow=False)
     assert (await ending).result == "done"
     assert not note.exists()
 
 
-async def test_the_policy_decides_without_asking(start_rig: StartRig) -> None:
-    policy = rules('allow = ["mcp__x__echo"]\ndeny = ["mcp__x__pid"]')
-    rig: Rig = await start_rig({"x": program()}, policy)
-    _, echoed = await rig.first(tool("mcp__x__echo", word="hi"), "${tool_result}", allowed_tools=())
-    assert echoed == '{"word": "hi"}'
-    session, refused = await rig.first(tool("mcp__x__pid"), "${tool_result}")
-    assert "No such tool available" in refused
-    assert "mcp__x__pid" not in offered(rig, session.id)
-
-
-async def test_progress_of_a_server_reaches_those_who_watch_the_session(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, _ = await rig.first(tool("mcp__x__progress"), "${tool_result}")
+@ON_SHARED_LOOP
+async def test_progress_of_a_server_reaches_those_who_watch_the_session(rig: Rig, session: Session) -> None:
+    await rig.say(session, tool("mcp__x__progress"), "${tool_result}")
     lines = [event.line for event in session.log.after(0) if isinstance(event, Output)]
     assert "[progress] x: 1 of 3 step 1" in lines
 
 
-async def test_a_changed_list_of_tools_reaches_a_living_session(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, _ = await rig.first(tool("mcp__x__change"), "changed")
+@ON_SHARED_LOOP
+async def test_a_changed_list_of_tools_reaches_a_living_session(rig: Rig, session: Session) -> None:
     pid = session.pid
+    await rig.say(session, tool("mcp__x__change"), "changed")
     outcome = await rig.say(session, tool("mcp__x__new10"), "${tool_result}")
     assert outcome.result == "new10"
     assert "mcp__x__new10" in offered(rig, session.id)
     assert session.pid == pid
 
 
-async def test_a_session_gets_only_the_servers_it_asks_for(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program(), "y": program()})
-    session, _ = await rig.first("hello", hub_servers=("y",))
-    assert {name.split("__")[1] for name in offered(rig, session.id)} == {"y"}
-    none, _ = await rig.first("hello", hub_servers=())
-    assert offered(rig, none.id) == set()
-    with pytest.raises(InvalidArgument, match="no server 'z'"):
-        await rig.create("hello", hub_servers=("z",))
-
-
-@pytest.mark.parametrize("fault", ["hang", "mute", "brief"])
-async def test_a_broken_server_keeps_no_session_from_working(start_rig: StartRig, fault: str) -> None:
-    rig: Rig = await start_rig({"x": program(), "bad": program(A_SERVER, fault)})
-    _, told = await rig.first(tool("mcp__x__echo", a=1), "${tool_result}")
-    assert told == '{"a": 1}'
-
-
-async def test_a_server_that_does_not_exist_keeps_no_session_from_working(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program(), "bad": {"command": "/nowhere/at/all"}})
-    session, told = await rig.first(tool("mcp__x__echo", a=1), "${tool_result}")
-    assert told == '{"a": 1}'
-    assert {name.split("__")[1] for name in offered(rig, session.id)} == {"x"}
-
-
-async def test_a_killed_server_is_back_for_the_next_call(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, first = await rig.first(tool("mcp__x__pid"), "${tool_result}")
-    pid = int(first.split()[0])
+@ON_SHARED_LOOP
+async def test_a_killed_server_is_back_for_the_next_call(rig: Rig, session: Session) -> None:
+    pid = int((await rig.say(session, tool("mcp__x__pid"), "${tool_result}")).result.split()[0])
     os.kill(pid, signal.SIGKILL)
     await until(lambda: not psutil.pid_exists(pid))
     outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
-    assert outcome.result is not None
     assert int(outcome.result.split()[0]) != pid
 
 
+@ON_SHARED_LOOP
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -125,10 +112,9 @@ async def test_a_killed_server_is_back_for_the_next_call(start_rig: StartRig) ->
     ids=["answered", "denied"],
 )
 async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
-    start_rig: StartRig, answer: dict[str, Any], expected: dict[str, Any]
+    rig: Rig, session: Session, answer: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, ending = await rig.create(tool("mcp__x__ask"), "${tool_result}")
+    ending = await rig.begin(session, tool("mcp__x__ask"), "${tool_result}")
     await session.wait(LONG)
     (question,) = session.questions
     assert question.kind is QuestionKind.USER_QUESTION
@@ -137,36 +123,67 @@ async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
     assert json.loads((await ending).result) == expected
 
 
-async def test_a_form_that_nobody_fills_in_goes_with_the_turn(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, ending = await rig.create(tool("mcp__x__ask"), "${tool_result}")
+@ON_SHARED_LOOP
+async def test_a_form_that_nobody_fills_in_goes_with_the_turn(rig: Rig, session: Session) -> None:
+    ending = await rig.begin(session, tool("mcp__x__ask"), "${tool_result}")
     await session.wait(LONG)
     await session.interrupt()
     assert (await ending).code is OutcomeCode.INTERRUPTED
     assert session.questions == []
 
 
-async def test_a_parked_session_finds_the_servers_again(start_rig: StartRig) -> None:
-    rig: Rig = await start_rig({"x": program()})
-    session, first = await rig.first(tool("mcp__x__pid"), "${tool_result}")
+@ON_SHARED_LOOP
+async def test_a_server_that_is_disabled_in_mid_session_answers_again_once_it_is_enabled(
+    rig: Rig, session: Session
+) -> None:
+    """Claude Code hears that the tool is gone, or the call comes before that and is refused by the hub."""
+    rig.hub.disable("x")
+    outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
+    assert any(words in outcome.result for words in ("No such tool available", "disabled by hand"))
+    rig.hub.enable("x")
+    async with asyncio.timeout(LONG):
+        while not outcome.result.split()[0].isdecimal():
+            outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
+
+
+@ON_SHARED_LOOP
+async def test_a_parked_session_finds_the_servers_again(rig: Rig, session: Session) -> None:
+    first = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
     session.evict()
     await until(lambda: session.dormant)
     outcome = await rig.say(session, tool("mcp__x__pid"), "${tool_result}")
-    assert outcome.result is not None
-    assert pids([first, outcome.result]) == {first.split()[0]}
+    assert pids([first.result, outcome.result]) == {first.result.split()[0]}
 
 
-async def test_a_server_that_is_disabled_in_mid_session_answers_again_once_it_is_enabled(start_rig: StartRig) -> None:
-    """Claude Code hears that the tool is gone, or the call comes before that and is refused by the hub."""
-    rig: Rig = await start_rig({"x": program()})
-    session, _ = await rig.first("hello")
-    rig.hub.disable("x")
-    outcome = await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")
-    assert any(words in (outcome.result or "") for words in ("No such tool available", "disabled by hand"))
-    rig.hub.enable("x")
-    async with asyncio.timeout(LONG):
-        while outcome.result != '{"a": 1}':
-            outcome = await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")
+@ON_SHARED_LOOP
+async def test_a_session_that_asks_for_no_server_gets_none(rig: Rig) -> None:
+    none, _ = await rig.first("hello", hub_servers=())
+    assert offered(rig, none.id) == set()
+    with pytest.raises(InvalidArgument, match="no server 'z'"):
+        await rig.create("hello", hub_servers=("z",))
+
+
+# -- sessions that begin otherwise ---------------------------------------------------------------------------------
+
+
+async def test_the_policy_decides_without_asking(start_rig: StartRig) -> None:
+    policy = rules('allow = ["mcp__x__echo"]\ndeny = ["mcp__x__pid"]')
+    rig: Rig = await start_rig({"x": program()}, policy)
+    calls = tool("mcp__x__echo", word="hi"), tool("mcp__x__pid")
+    session, _ = await rig.first(*calls, "done", allowed_tools=("mcp__x__pid",))
+    requests = [request for request in rig.model.requests if request.session_id == session.id]
+    echoed, refused = [result.text for request in requests for result in request.tool_results]
+    assert echoed == '{"word": "hi"}'
+    assert "No such tool available" in refused
+    assert "mcp__x__pid" not in offered(rig, session.id)
+
+
+async def test_broken_servers_keep_no_session_from_working(start_rig: StartRig) -> None:
+    broken = {fault: program(A_SERVER, fault) for fault in ("hang", "mute", "brief")}
+    rig: Rig = await start_rig({"x": program(), **broken, "missing": {"command": "/nowhere/at/all"}})
+    session, told = await rig.first(tool("mcp__x__echo", a=1), "${tool_result}")
+    assert told == '{"a": 1}'
+    assert {"x"} <= {name.split("__")[1] for name in offered(rig, session.id)} <= {"x", "brief"}
 
 
 async def test_a_session_that_begins_in_a_spare_process_has_the_servers_too(start_rig: StartRig) -> None:

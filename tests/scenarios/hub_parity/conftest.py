@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.model.question import Answer
+from claude_code_mcp.model.question import Answer, Question
 from tests.hub.conftest import packages
 from tests.scenarios.hub_and_sessions.conftest import LONG, Rig, StartRig, start_rig
 
@@ -58,8 +58,16 @@ class Seen:
     """What a person was asked."""
 
 
+Answers = Callable[[Question], list[Any]]
+"""What a person answers to a question."""
+
+
+def _nothing(_: Question) -> list[Any]:
+    return []
+
+
 Both = Callable[..., Awaitable[tuple[Seen, Seen]]]
-"""Runs the steps, then sends the further messages, in both sessions; `answers` are given to each question. With
+"""Runs the steps, then sends the further messages, in both sessions; `answers` has the answers to a question. With
 `running`, the hub is connected to its servers before; `extra` are variables, `sessions` how many there are one after
 the other, of which the results are put together."""
 
@@ -70,7 +78,7 @@ async def both(start_rig: StartRig) -> Both:
         servers: Mapping[str, Any],
         *steps: Any,
         messages: tuple[str, ...] = (),
-        answers: tuple[Any, ...] = (),
+        answers: Answers = _nothing,
         running: bool = False,
         extra: dict[str, str] | None = None,
         sessions: int = 1,
@@ -91,7 +99,7 @@ async def both(start_rig: StartRig) -> Both:
 
 
 async def seen_in(
-    rig: Rig, steps: tuple[Any, ...], messages: tuple[str, ...] = (), answers: tuple[Any, ...] = (), **options: Any
+    rig: Rig, steps: tuple[Any, ...], messages: tuple[str, ...] = (), answers: Answers = _nothing, **options: Any
 ) -> Seen:
     """What a session shows that takes these steps."""
     session, outcome = await rig.create(*steps, "done", allowed_tools=ALLOWED, **options)
@@ -102,7 +110,7 @@ async def seen_in(
             await asyncio.wait([waiting], timeout=0.1)
             for question in session.questions:
                 seen.asked.append(str(question.tool_input))
-                rig.service.respond(session.id, question.id, Answer(allow=True, answers=list(answers)))
+                rig.service.respond(session.id, question.id, Answer(allow=True, answers=answers(question)))
     seen.said = waiting.result().result or ""
     for message in messages:
         seen.said = (await asyncio.wait_for((await rig.service.send(session.id, message)).outcome(), LONG)).result or ""

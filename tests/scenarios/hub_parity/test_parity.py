@@ -12,10 +12,10 @@ from tests.hub.test_foreign_servers import node
 from .conftest import Both, Seen, full
 from .parity import told
 
-pytestmark = pytest.mark.timeout(120)
 
-
-async def test_tools_results_roots_and_resources(both: Both) -> None:
+async def test_tools_results_resources_prompts_and_questions(both: Both) -> None:
+    """One session each way for all that the usual run shows."""
+    choices = ["Ada", "Lovelace", ["Red, dark", "Blue"], "Large", "Yes", "3"]
     seen = await both(
         {"x": full()},
         tool("mcp__x__echo", word="hi"),
@@ -24,6 +24,12 @@ async def test_tools_results_roots_and_resources(both: Both) -> None:
         tool("mcp__x__roots"),
         tool("ListMcpResourcesTool"),
         tool("ReadMcpResourceTool", server="x", uri="full://note"),
+        # The first of what is asked: once anything was answered, the server has no reason to refuse.
+        tool("mcp__x__address_first"),
+        tool("mcp__x__address"),
+        tool("mcp__x__form"),
+        messages=("/mcp__x__greet Ada",),
+        answers=lambda asked: choices if len(asked.choices) == len(choices) else ["Yes"],
     )
     told(seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0])
     told(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
@@ -31,6 +37,16 @@ async def test_tools_results_roots_and_resources(both: Both) -> None:
     told(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
     told(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
     told(seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none")
+    filled = {"first": "Ada", "second": "Lovelace", "colours": ["r", "b"], "size": "l", "sure": True, "count": 3}
+    told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8))
+    told(seen, "a server wants an address to be opened", lambda one: _answer(one, {"action": "accept"}, 7))
+    told(seen, "a server refuses until an address was opened (-32042)", _called_again)
+    told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
+
+
+def _called_again(one: Seen) -> str:
+    addresses = [question for question in one.asked if "https://" in question]
+    return "asked, and called again" if one.results[6] == "signed in" and len(addresses) == 2 else "refused"
 
 
 def _saved(result: str, size: int) -> str:
@@ -44,11 +60,6 @@ def _directory(one: Seen, result: str) -> str:
     return "the session's directory" if [root["uri"] for root in roots] == [Path(one.cwd).as_uri()] else result
 
 
-async def test_a_prompt_is_a_command(both: Both) -> None:
-    seen = await both({"x": full()}, messages=("/mcp__x__greet Ada",))
-    told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
-
-
 @pytest.mark.soak
 async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     seen = await both({"a b": full(), "a.b": full()})
@@ -59,22 +70,7 @@ async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     )
 
 
-async def test_questions_of_servers(both: Both) -> None:
-    choices = ("Ada", "Lovelace", ["Red, dark", "Blue"], "Large", "Yes", "3")
-    seen = await both({"x": full()}, tool("mcp__x__form"), answers=choices)
-    filled = {"first": "Ada", "second": "Lovelace", "colours": ["r", "b"], "size": "l", "sure": True, "count": 3}
-    told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}))
-    # In this order: with an address opened before, the server would have no reason to refuse.
-    seen = await both({"x": full()}, tool("mcp__x__address_first"), tool("mcp__x__address"), answers=("Yes",))
-    told(seen, "a server wants an address to be opened", lambda one: _answer(one, {"action": "accept"}, -1))
-    told(
-        seen,
-        "a server refuses until an address was opened (-32042)",
-        lambda one: "asked, and called again" if one.results[0] == "signed in" and len(one.asked) == 2 else "refused",
-    )
-
-
-def _answer(one: Seen, expected: object, place: int = 0) -> str:
+def _answer(one: Seen, expected: object, place: int) -> str:
     given = json.loads(one.results[place])
     if given == {"action": "cancel"} and not one.asked:
         return "cancelled, nobody is asked"
@@ -91,6 +87,7 @@ def _works(one: Seen) -> str:
     return "works" if "mcp__x__echo" in one.tools and one.results == ['{"word": "hi"}'] else "is not there"
 
 
+@pytest.mark.soak  # that a hub starts it there: tests/hub/test_server_pool.py
 async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) -> None:
     servers = {"files": node(packages, "server-filesystem", ".")}
     seen = await both(servers, tool("mcp__files__list_allowed_directories"))

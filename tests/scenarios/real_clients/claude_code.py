@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from claude_code_mcp.testing.script import script, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .serving import Served
 
@@ -67,7 +68,7 @@ class Conversation:
 
     def close(self) -> None:
         """Ends the conversation, which the CLI must do well."""
-        self._process.communicate(timeout=30)
+        self._process.communicate(timeout=HANG_SECONDS)
         assert self._process.returncode == 0
 
 

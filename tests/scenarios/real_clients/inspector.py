@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import HANG_SECONDS
+
 from .packages import Packages
 from .serving import Served
 
 _PROGRAM = ("@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
-_SECONDS = 80
+_SECONDS = HANG_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

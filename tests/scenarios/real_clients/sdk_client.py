@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.support.waiting import HANG_SECONDS
+
 from .packages import Packages
 from .serving import Served
 
@@ -39,7 +41,7 @@ class SdkClient:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise CallFailed(f"the client ended with {self._process.wait(30)}")
+            raise CallFailed(f"the client ended with {self._process.wait(HANG_SECONDS)}")
         reply = json.loads(line)
         if "failed" in reply:
             raise CallFailed(f"{reply['failed']} ({reply['code']})")
@@ -88,7 +90,7 @@ def sdk_client(
     try:
         yield SdkClient(process)
         SdkClient(process).tell(do="close")
-        process.communicate(timeout=30)
+        process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == 0
     finally:
         if process.poll() is None:

@@ -1,6 +1,5 @@
 """Our server as other programs meet it: a command to start, or an address to connect to."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -11,9 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
+
 COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
-_START_SECONDS = 60
-_STOP_SECONDS = 30
+_START_SECONDS = HANG_SECONDS
+_STOP_SECONDS = HANG_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,6 @@ class Served:
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     command: tuple[str, ...] = (COMMAND,)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -76,6 +71,6 @@ def _await_health(process: subprocess.Popen[bytes], url: str, log: Path) -> None
         try:
             with urllib.request.urlopen(url, timeout=5):
                 return
-        except (urllib.error.URLError, ConnectionError):
+        except OSError:  # nobody listens yet, or nobody answers in time
             time.sleep(0.05)
     raise RuntimeError(f"the server did not come up: {log.read_text()[-2000:]}")

@@ -10,12 +10,13 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .claude_code import SERVER, conversation, options
 from .serving import Served
 from .test_typescript_sdk import write_a_note
 
-_GONE_SECONDS = 20
+_GONE_SECONDS = HANG_SECONDS
 ON_STDIO = pytest.mark.parametrize("served", ["stdio", pytest.param("http", marks=pytest.mark.soak)], indirect=True)
 ON_HTTP = pytest.mark.parametrize("served", [pytest.param("stdio", marks=pytest.mark.soak), "http"], indirect=True)
 
@@ -41,6 +42,7 @@ def home_of(process: psutil.Process) -> str | None:
         return None
 
 
+@pytest.mark.soak  # in a conversation: test_its_host_answers_the_form
 @ON_STDIO
 def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environment: dict[str, str]) -> None:
     inner = script("Count.", tool("Bash", command="echo $((6*7)) > answer"), text("The inner session has it."))
@@ -62,7 +64,7 @@ def test_one_call_delegates_a_task(claude: list[str], sandbox: Sandbox, environm
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
-        timeout=80,
+        timeout=HANG_SECONDS,
         check=True,
     ).stdout
     assert said.startswith("It reports:")

@@ -17,6 +17,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .serving import COMMAND
 
@@ -29,7 +30,7 @@ import termios
 
 _STEERING = re.compile(rb"\x1b\[[0-9;?<>=]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[=>78c]")
 RIGHT, DOWN, ENTER = b"\x1b[C", b"\x1b[B", b"\r"
-LONG = 90.0
+LONG = HANG_SECONDS
 _AGAIN = 5.0
 
 

@@ -1,63 +1,101 @@
-"""The official conformance suite finds nothing that is not explained, and the judging of its findings is strict."""
+"""The official conformance suite finds nothing that is not explained, its score is the one in the README, and its
+findings are judged strictly."""
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from claude_code_mcp.testing import Sandbox
-from conformance.suite import ERAS, Check, Exemption, Verdict, load_exemptions, run_suite, run_task_scenarios
+from conformance.suite import (
+    ERAS,
+    SERVER,
+    Check,
+    Exemption,
+    Suite,
+    Verdict,
+    load_exemptions,
+    read_table,
+    scores_of,
+    table,
+)
 from tests.conftest import RUN
 
 from .packages import Packages
 from .serving import Served, serve_http
 
+ROOT = Path(__file__).parents[3]
 EXEMPT = {"prompts/list": Exemption("the server has none", "Method not found")}
 
 
 @pytest.fixture(scope="module")
-def open_address(common: Sandbox) -> Iterator[Served]:
-    """A server without a token: the suite shows none."""
-    with serve_http(common.project, common.environment(**{RUN: os.environ[RUN]})) as served:
+def suite(packages: Packages) -> Suite:
+    return Suite(packages)
+
+
+@pytest.fixture(scope="module")
+def with_repository(common: Sandbox) -> dict[str, str]:
+    """The environment of programs that import `conformance`."""
+    return common.environment(**{RUN: os.environ[RUN], "PYTHONPATH": str(ROOT)})
+
+
+@pytest.fixture(scope="module")
+def address(common: Sandbox, with_repository: dict[str, str]) -> Iterator[Served]:
+    """Our server with what the suite asks for by name, without a token: the suite shows none."""
+    with serve_http(common.project, with_repository, program=SERVER) as served:
         yield served
 
 
-@pytest.mark.parametrize("era", [pytest.param(ERAS[0], marks=pytest.mark.soak), *ERAS[1:]])
-def test_every_scenario_that_applies_passes(packages: Packages, open_address: Served, tmp_path: Path, era: str) -> None:
-    assert open_address.url is not None
-    verdict = run_suite(packages, open_address.url, era, tmp_path)
+def check_readme(suite: Suite, verdict: Verdict) -> None:
+    version, scores = read_table((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert version == suite.version
+    assert scores_of(verdict).items() <= scores.items()
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_server_passes_every_scenario(suite: Suite, address: Served, tmp_path: Path, era: str) -> None:
+    assert address.url is not None
+    verdict = suite.run_server(address.url, era, tmp_path)
     assert verdict.complaints == []
-    assert verdict.outcome("tools-list") == "passed"
-
-
-REPOSITORY = Path(__file__).parents[3]
-TASK_TOOLS = (sys.executable, "-m", "conformance.task_tools")
+    check_readme(suite, verdict)
 
 
 @pytest.mark.soak  # a program for each scenario; tests/server/test_tasks.py shows the same
-def test_every_scenario_of_tasks_passes(packages: Packages, common: Sandbox, tmp_path: Path) -> None:
-    environment = common.environment(**{RUN: os.environ[RUN], "PYTHONPATH": str(REPOSITORY)})
-    with serve_http(tmp_path, environment, program=TASK_TOOLS) as served:
-        assert served.url is not None
-        verdict = run_task_scenarios(packages, served.url, tmp_path / "findings")
+def test_every_scenario_of_tasks_passes(suite: Suite, address: Served, tmp_path: Path) -> None:
+    assert address.url is not None
+    verdict = suite.run_tasks(address.url, tmp_path)
     assert verdict.complaints == []
     assert len(verdict.expected) == 10
     # The suite does not check notifications yet; tests/server/test_tasks.py does.
-    skipped = {check.scenario for check in verdict.checks if check.status == "SKIPPED"}
-    assert skipped == {"tasks-status-notifications"}
+    assert [name for name in verdict.expected if verdict.outcome(name) == "skipped"] == ["tasks-status-notifications"]
+    check_readme(suite, verdict)
+
+
+@pytest.mark.soak  # a hub for each scenario
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("era", ERAS)
+def test_the_hub_passes_every_scenario_of_a_client(
+    suite: Suite, with_repository: dict[str, str], tmp_path: Path, era: str
+) -> None:
+    verdict = suite.run_client(era, tmp_path, with_repository)
+    assert verdict.complaints == []
+    check_readme(suite, verdict)
+
+
+# -- the judging ------------------------------------------------------------------------------------------------
 
 
 def judged(*checks: Check, expected: str = "prompts") -> Verdict:
-    return Verdict("2025-11-25", checks, EXEMPT, frozenset({expected}))
+    return Verdict("server", "2025-11-25", checks, EXEMPT, frozenset({expected}), frozenset({expected}))
 
 
-def test_what_is_listed_and_found_is_no_complaint() -> None:
+def test_what_is_listed_and_found_is_no_complaint_and_no_point() -> None:
     verdict = judged(Check("prompts", "list", "FAILURE", "Failed: Method not found"))
     assert verdict.complaints == []
     assert verdict.outcome("prompts") == "not applicable"
+    assert scores_of(verdict) == {("Server", "2025-11-25"): "0/1"}
 
 
 @pytest.mark.parametrize(
@@ -74,8 +112,24 @@ def test_anything_else_is_a_complaint(check: Check, complaint: str) -> None:
     assert any(complaint in item for item in judged(check).complaints)
 
 
-@pytest.mark.parametrize("era", ERAS)
-def test_no_check_is_exempt_without_a_reason(era: str) -> None:
-    exemptions = load_exemptions(era)
+def test_a_scenario_that_was_not_run_is_no_point() -> None:
+    assert scores_of(judged(Check("tools", "list", "SUCCESS", ""))) == {("Server", "2025-11-25"): "0/1"}
+
+
+def test_the_table_is_read_as_it_is_written() -> None:
+    scores = {("Server", ERAS[0]): "30/30", ("Server", ERAS[1]): "37/37", ("Server: tasks extension", ERAS[1]): "9/9"}
+    assert read_table("\n".join(["# Title", "", *table("1.2.3", scores), "", "| another | table |"])) == (
+        "1.2.3",
+        scores,
+    )
+
+
+def test_no_check_is_exempt_without_a_reason() -> None:
+    exemptions = [
+        value
+        for subject in ("server", "client")
+        for era in ERAS
+        for value in load_exemptions(f"{subject} {era}").values()
+    ]
     assert exemptions
-    assert all(value.why and re.compile(value.says).search("") is None for value in exemptions.values())
+    assert all(value.why and re.compile(value.says).search("") is None for value in exemptions)

@@ -1,4 +1,5 @@
-"""The MCP Inspector's command line lists and calls the tools, over stdio and HTTP, in both eras."""
+"""The MCP Inspector's command line lists and calls the tools, over stdio and HTTP, in both eras. That it finds the
+schemas portable only it can say; what it does with sessions is what other clients do too, so that is for the soak."""
 
 import pytest
 
@@ -23,6 +24,7 @@ def test_it_lists_the_tools_and_finds_their_schemas_portable(inspector: Inspecto
     assert {tool["name"] for tool in listed.get("result", listed)["tools"]} >= SIX
 
 
+@pytest.mark.soak
 def test_it_runs_a_session_in_one_call(inspector: Inspector, sandbox: Sandbox) -> None:
     prompt = script("Say where.", tool("Bash", command="basename $PWD"), "In ${tool_result}.")
     done = inspector.call(
@@ -37,6 +39,7 @@ def test_it_runs_a_session_in_one_call(inspector: Inspector, sandbox: Sandbox) -
     assert [session["sessionId"] for session in listed["sessions"]] == [done["sessionId"]]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("served", ["http"], indirect=True)
 def test_a_session_goes_on_from_one_connection_to_the_next(inspector: Inspector, sandbox: Sandbox) -> None:
     """Over HTTP a session outlives the connection of the client that started it."""
@@ -53,6 +56,7 @@ def test_a_session_goes_on_from_one_connection_to_the_next(inspector: Inspector,
     assert (sandbox.project / "note").read_text() == "hello"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("served", ["http"], indirect=True)
 def test_it_sees_a_refusal_as_an_error(inspector: Inspector) -> None:
     given = ("--method", "tools/call", "--tool-name", "claude_interrupt", "--tool-arg", f"sessionId={NOBODY}")

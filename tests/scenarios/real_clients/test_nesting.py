@@ -15,6 +15,7 @@ from claude_code_mcp.service import LOCAL
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 from .serving import COMMAND, Served
 
@@ -32,7 +33,7 @@ def register(sandbox: Sandbox, environment: dict[str, str], *arguments: str) -> 
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=80,
+        timeout=HANG_SECONDS,
         check=True,
     )
 
@@ -48,8 +49,9 @@ async def tools_in_a_session(
     return [tool["name"] for tool in request.body["tools"] if tool["name"].startswith("mcp__ours")]
 
 
-def started(log: Path) -> int:
-    return len(log.read_text().splitlines()) if log.exists() else 0
+def started(log: Path) -> list[str]:
+    """The arguments of every start."""
+    return log.read_text().splitlines() if log.exists() else []
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def noted(tmp_path: Path) -> tuple[str, Path]:
     """Our server under its own name, which notes in a file that it was started."""
     log, program = tmp_path / "starts", tmp_path / "bin" / "claude-code-mcp"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho started >> {log}\nexec {COMMAND} "$@"\n')
+    program.write_text(f'#!/bin/sh\necho "$@" >> {log}\nexec {COMMAND} "$@"\n')
     program.chmod(0o755)
     return str(program), log
 
@@ -65,7 +67,7 @@ def noted(tmp_path: Path) -> tuple[str, Path]:
 @pytest.mark.parametrize(
     "scope", ["user", *(pytest.param(scope, marks=pytest.mark.soak) for scope in ("local", "project"))]
 )
-async def test_a_registered_copy_is_not_even_started(
+async def test_a_registered_copy_is_not_even_started_and_one_behind_a_script_offers_nothing(
     scope: str,
     start_service: StartService,
     sandbox: Sandbox,
@@ -74,52 +76,28 @@ async def test_a_registered_copy_is_not_even_started(
     noted: tuple[str, Path],
 ) -> None:
     program, log = noted
-    register(sandbox, environment, "--scope", scope, "ours", "--", program, "serve")
+    register(sandbox, environment, "--scope", scope, "ours", "--", program, "serve", "--shared")
+    register(sandbox, environment, "--scope", scope, "ours-too", "--", "sh", "-c", f"{program} serve")
     service = await start_service(extra=ALL_TOOLS_AT_ONCE)
     assert await tools_in_a_session(service, sandbox, model) == []
-    assert started(log) == 0
+    assert started(log) == ["serve"]
 
 
-async def test_a_copy_behind_a_script_is_started_and_offers_nothing(
+async def test_a_copy_is_there_where_nesting_is_asked_for_and_not_for_a_caller_with_a_token(
     start_service: StartService,
     sandbox: Sandbox,
     environment: dict[str, str],
     model: ScriptedModelThread,
     noted: tuple[str, Path],
 ) -> None:
-    program, log = noted
-    register(sandbox, environment, "--scope", "user", "ours", "--", "sh", "-c", program)
-    service = await start_service(extra=ALL_TOOLS_AT_ONCE)
-    assert await tools_in_a_session(service, sandbox, model) == []
-    assert started(log) == 1
-
-
-async def test_a_copy_is_there_where_nesting_is_asked_for(
-    start_service: StartService,
-    sandbox: Sandbox,
-    environment: dict[str, str],
-    model: ScriptedModelThread,
-    noted: tuple[str, Path],
-) -> None:
-    program, log = noted
-    register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
-    service = await start_service(extra=ALL_TOOLS_AT_ONCE, max_depth=1)
-    assert "mcp__ours__claude_create_session" in await tools_in_a_session(service, sandbox, model)
-    assert started(log) == 1
-
-
-async def test_a_copy_that_would_act_for_the_local_user_is_not_there_for_a_caller_with_a_token(
-    start_service: StartService,
-    sandbox: Sandbox,
-    environment: dict[str, str],
-    model: ScriptedModelThread,
-    noted: tuple[str, Path],
-) -> None:
+    """It would act for the local user."""
     program, log = noted
     register(sandbox, environment, "--scope", "user", "ours", "--", program, "serve")
     service = await start_service(extra=ALL_TOOLS_AT_ONCE, max_depth=1)
     assert await tools_in_a_session(service, sandbox, model, owner="alice") == []
-    assert started(log) == 0
+    assert started(log) == []
+    assert "mcp__ours__claude_create_session" in await tools_in_a_session(service, sandbox, model)
+    assert started(log) == ["serve"]
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["ours", "another server"])

@@ -12,6 +12,7 @@ import pytest
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.testing import Sandbox
 from tests.scenarios.real_clients.serving import COMMAND, Served
+from tests.support.waiting import HANG_SECONDS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "clients.md").read_text(encoding="utf-8")
 
@@ -54,7 +55,7 @@ def test_claude_code_connects_after_the_command_of_the_page(
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=80,
+            timeout=HANG_SECONDS,
             check=True,
         ).stdout
     assert re.search(r"^claude-code: .*Connected", output, re.MULTILINE), output

@@ -42,9 +42,11 @@ def test_a_client_that_speaks_both_eras_finds_the_new_one(
         assert {tool["name"] for tool in client.tools()} >= SIX
 
 
-def test_a_session_is_run_through_the_queue(start_client: StartClient, sandbox: Sandbox) -> None:
+def test_a_session_is_run_through_the_queue_and_a_refusal_is_a_result_with_a_code(
+    start_client: StartClient, sandbox: Sandbox
+) -> None:
     client = start_client()
-    assert {tool["name"] for tool in client.tools()} >= SIX
+    assert {tool["name"] for tool in client.tools()} >= SIX  # from now on it checks results against their schemas
 
     created = client.call("claude_create_session", prompt=write_a_note(sandbox), workingDirectory=str(sandbox.project))
     session = created["sessionId"]
@@ -63,43 +65,36 @@ def test_a_session_is_run_through_the_queue(start_client: StartClient, sandbox: 
     listed = client.call("claude_list_sessions")
     assert session in {session["sessionId"] for session in listed["sessions"]}
 
-
-def test_a_person_allows_in_the_clients_own_form(start_client: StartClient, sandbox: Sandbox) -> None:
-    client = start_client(answers=[ALLOW])
-    client.tools()
-    prompt = write_a_note(sandbox)
-    done = client.call("claude_create_session", prompt=prompt, workingDirectory=str(sandbox.project), waitSeconds=50)
-    assert (done["status"], done["result"]) == ("completed", "Written.")
-    assert (sandbox.project / "note").read_text() == "hello"
-    [form] = client.asked
-    assert "note" in form["message"]
-    assert "Allow once" in form["requestedSchema"]["properties"]["decision"]["enum"]
-
-
-def test_a_person_declines_and_chooses(start_client: StartClient, sandbox: Sandbox) -> None:
-    client = start_client(answers=[DECLINE, {"action": "accept", "content": {"answer1": "blue"}}])
-    prompt = script(
-        "Write, then ask.",
-        tool("Write", file_path=str(sandbox.project / "note"), content="hello"),
-        ask_user("Which colour?", "red", "blue"),
-        text("${tool_result}"),
-    )
-    created = client.call("claude_create_session", prompt=prompt, workingDirectory=str(sandbox.project))
-    done = client.call("claude_get_status", sessionId=created["sessionId"], waitSeconds=50)
-    assert done["status"] == "completed"
-    assert "blue" in done["result"]
-    assert not (sandbox.project / "note").exists()
-    assert len(client.asked) == 2
-
-
-def test_a_refusal_is_a_result_with_a_code(start_client: StartClient) -> None:
-    client = start_client()
-    client.tools()  # from now on this client checks results against the schemas it was given
     result: dict[str, Any] = client.tell(do="call", name="claude_get_status", args={"sessionId": NOBODY})
     assert result["isError"]
     assert result["structuredContent"]["error"]["code"] == "SESSION_NOT_FOUND"
     with pytest.raises(CallFailed, match="Unknown tool"):
         client.tell(do="call", name="no_such_tool", args={})
+
+
+def test_a_person_allows_declines_and_chooses_in_the_clients_own_form(
+    start_client: StartClient, sandbox: Sandbox
+) -> None:
+    client = start_client(answers=[ALLOW, DECLINE, {"action": "accept", "content": {"answer1": "blue"}}])
+    client.tools()
+    place = str(sandbox.project)
+    done = client.call("claude_create_session", prompt=write_a_note(sandbox), workingDirectory=place, waitSeconds=50)
+    assert (done["status"], done["result"]) == ("completed", "Written.")
+    assert (sandbox.project / "note").read_text() == "hello"
+    [form] = client.asked
+    assert "note" in form["message"]
+    assert "Allow once" in form["requestedSchema"]["properties"]["decision"]["enum"]
+    prompt = script(
+        "Write, then ask.",
+        tool("Write", file_path=str(sandbox.project / "another"), content="hello"),
+        ask_user("Which colour?", "red", "blue"),
+        text("${tool_result}"),
+    )
+    done = client.call("claude_send_message", sessionId=done["sessionId"], message=prompt, waitSeconds=50)
+    assert done["status"] == "completed"
+    assert "blue" in done["result"]
+    assert not (sandbox.project / "another").exists()
+    assert len(client.asked) == 3
 
 
 @pytest.mark.parametrize("served", ["http"], indirect=True)

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from tests.conftest import RUN
 from tests.server.conftest import HttpServer, http_server
 from tests.server.connection import Connection
 from tests.support.bubblewrap import missing
+from tests.support.waiting import until
 
 ALICE, MALLORY = "alice-token-5f0c9d2e7b41a86c3d90", "mallory-token-91e4d7c2a5b8f3061e"
 METRICS = "metrics-token-7d3e0b9a4c6f8e21"
@@ -66,12 +66,12 @@ class Target:
     def audit(self, act: str, at_least: int = 0, **about: str) -> list[dict[str, Any]]:
         """The acts of a kind, and about something, in the trail. A thread of the server writes it, so they may be a
         moment late."""
-        for _ in range(200):
-            found = [line for line in self._trail() if line["act"] == act and about.items() <= line.items()]
-            if len(found) >= at_least:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"{act} is not {at_least} times in the audit trail")
+
+        def found() -> list[dict[str, Any]]:
+            return [line for line in self._trail() if line["act"] == act and about.items() <= line.items()]
+
+        until(lambda: len(found()) >= at_least, f"{act} is not {at_least} times in the audit trail")
+        return found()
 
     def _trail(self) -> list[dict[str, Any]]:
         whole = self.audit_file.read_text().rpartition("\n")[0]
@@ -95,11 +95,18 @@ def policy_text() -> str:
 
 
 @pytest.fixture(scope="module")
+def real_process() -> bool:
+    """Whether the server's process must show its own environment to those who look."""
+    return False
+
+
+@pytest.fixture(scope="module")
 def target(
     tmp_path_factory: pytest.TempPathFactory,
     model: ScriptedModelThread,
     extra_environment: dict[str, str],
     policy_text: str,
+    real_process: bool,
 ) -> Iterator[Target]:
     root = tmp_path_factory.mktemp("target")
     place = Sandbox(root, model.url)
@@ -119,7 +126,7 @@ def target(
             **extra_environment,
         }
     )
-    with http_server(environment, place.project) as server:
+    with http_server(environment, place.project, real=real_process) as server:
         yield Target(server, place, root / "state" / "audit.jsonl", environment)
 
 

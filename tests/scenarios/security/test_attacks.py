@@ -11,11 +11,28 @@ import pytest
 from claude_code_mcp.config import ALL_TOOLSETS, load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script, tool
-from tests.server.connection import Connection
+from tests.server.connection import Connection, Reply
 
 from .conftest import ALICE, MALLORY, METRICS, Target
 
 DENIED = "PERMISSION_DENIED"
+
+
+@pytest.fixture(scope="module")
+def waiting(alice: Connection) -> Reply:
+    """A session of Alice's that waits for her answer, which no test here gives."""
+    return alice.create(script("work", tool("Bash", command="touch approved"), "done"), waitSeconds=40)
+
+
+@pytest.fixture(scope="module")
+def finished(alice: Connection) -> str:
+    """A session of Alice's that has nothing to do."""
+    return alice.create(script("hello", "there"), waitSeconds=40).session
+
+
+def another(session: str) -> str:
+    """An id of no session."""
+    return session[:-1] + ("0" if session[-1] != "0" else "1")
 
 
 @pytest.mark.parametrize(
@@ -75,33 +92,27 @@ def test_permissions_cannot_be_bypassed_by_any_door(mallory: Connection) -> None
 
 
 def test_somebody_elses_session_and_question_cannot_be_touched(
-    target: Target, alice: Connection, mallory: Connection
+    target: Target, alice: Connection, mallory: Connection, waiting: Reply
 ) -> None:
-    asked = alice.create(script("work", tool("Bash", command="touch approved"), "done"), waitSeconds=40)
     own = mallory.create(script("work", tool("Bash", command="touch own"), "done"), waitSeconds=40)
-    question = asked.question["inputId"]
+    question = waiting.question["inputId"]
     answer = {"inputId": question, "decision": "allow"}
-    assert mallory.call("claude_respond", sessionId=asked.session, **answer).code == "SESSION_NOT_FOUND"
+    assert mallory.call("claude_respond", sessionId=waiting.session, **answer).code == "SESSION_NOT_FOUND"
     assert mallory.call("claude_respond", sessionId=own.session, **answer).code == "INVALID_ARGUMENT"
-    assert mallory.call("claude_code_reply", sessionId=asked.session, prompt="x").code == "SESSION_NOT_FOUND"
-    fork = mallory.call("claude_code_reply", sessionId=asked.session, prompt="x", forkSession=True)
+    assert mallory.call("claude_code_reply", sessionId=waiting.session, prompt="x").code == "SESSION_NOT_FOUND"
+    fork = mallory.call("claude_code_reply", sessionId=waiting.session, prompt="x", forkSession=True)
     assert fork.code == "SESSION_NOT_FOUND"
-    assert mallory.call("claude_code_session", action="get", sessionId=asked.session).raw.is_error
-    assert asked.session not in json.dumps(mallory.call("claude_code_session", action="list").data)
-    assert alice.look(asked.session).question["inputId"] == question
+    assert mallory.call("claude_code_session", action="get", sessionId=waiting.session).raw.is_error
+    assert waiting.session not in json.dumps(mallory.call("claude_code_session", action="list").data)
+    assert alice.look(waiting.session).question["inputId"] == question
     assert not (target.place.project / "approved").exists()
-    entries = target.audit("refused", 1, session=asked.session)
+    entries = target.audit("refused", 1, session=waiting.session)
     assert {line["who"] for line in entries} == {"mallory"}
-    alice.interrupt(asked.session)
     mallory.interrupt(own.session)
 
 
-def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(
-    alice: Connection, mallory: Connection
-) -> None:
-    theirs = alice.create(script("hello", "there"), waitSeconds=40).session
-    nobodys = theirs[:-1] + ("0" if theirs[-1] != "0" else "1")
-    said = [mallory.look(item).refusal.replace(item, "ID") for item in (theirs, nobodys)]
+def test_a_session_that_is_not_there_reads_like_one_that_is_somebody_elses(mallory: Connection, finished: str) -> None:
+    said = [mallory.look(item).refusal.replace(item, "ID") for item in (finished, another(finished))]
     assert said[0] == said[1]
 
 
@@ -136,18 +147,16 @@ def test_the_table_has_every_tool_that_takes_a_session() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_A_SESSION)
-def test_no_tool_tells_an_absent_session_from_somebody_elses(alice: Connection, mallory: Connection, name: str) -> None:
-    work = script("work", tool("Bash", command="touch approved"), "done")
-    waiting = alice.create(work, waitSeconds=40).session
-    nobodys = waiting[:-1] + ("0" if waiting[-1] != "0" else "1")
+def test_no_tool_tells_an_absent_session_from_somebody_elses(
+    alice: Connection, mallory: Connection, waiting: Reply, name: str
+) -> None:
+    ids = waiting.session, another(waiting.session)
     for arguments in WITH_A_SESSION[name]:
-        said = [mallory.call(name, sessionId=item, **arguments) for item in (waiting, nobodys)]
+        said = [mallory.call(name, sessionId=item, **arguments) for item in ids]
         assert {message.code for message in said} == {"SESSION_NOT_FOUND"}
-        entries = [
-            one.raw.model_dump_json().replace(id_, "ID") for one, id_ in zip(said, (waiting, nobodys), strict=True)
-        ]
+        entries = [one.raw.model_dump_json().replace(id_, "ID") for one, id_ in zip(said, ids, strict=True)]
         assert entries[0] == entries[1]
-    alice.interrupt(waiting)
+    assert alice.look(waiting.session).question == waiting.question, "it waits as before"
 
 
 def test_an_approved_call_cannot_be_swapped_for_a_denied_one(target: Target, alice: Connection) -> None:
@@ -169,18 +178,17 @@ def test_more_sessions_at_once_than_allowed_are_refused(mallory: Connection) -> 
 
 
 @pytest.mark.parametrize("kind", ["empty", "json", "garbage", "altered"])
-def test_forged_state_of_a_call_is_refused(target: Target, alice: Connection, kind: str) -> None:
+def test_forged_state_of_a_call_is_refused(target: Target, finished: str, kind: str) -> None:
     """A call of the new protocol that claims to be the second round of one that never was."""
-    session = alice.create(script("hello", "there"), waitSeconds=40).session
     state = {
         "empty": "{}",
-        "json": json.dumps({"session": session, "since": 0}),
+        "json": json.dumps({"session": finished, "since": 0}),
         "garbage": "AAAA",
-        "altered": base64.urlsafe_b64encode(json.dumps({"session": session}).encode()).decode(),
+        "altered": base64.urlsafe_b64encode(json.dumps({"session": finished}).encode()).decode(),
     }[kind]
     params = {
         "name": "claude_send_message",
-        "arguments": {"sessionId": session, "message": "x"},
+        "arguments": {"sessionId": finished, "message": "x"},
         "requestState": state,
         "_meta": {
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -10,6 +10,7 @@ from claude_code_mcp.model.question import Answer
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Limits, Policy, Profile
 from claude_code_mcp.policy.rules import parse_rule
 from claude_code_mcp.service import Service
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import plan, script, tool
 from tests.conftest import StartService
@@ -59,11 +60,11 @@ async def test_an_approved_plan_does_not_lift_the_mode_whatever_the_settings_say
     assert not (sandbox.project / "swept").exists()
 
 
-async def spent(service: Service, sandbox: Sandbox) -> str:
+async def spent(service: Service, sandbox: Sandbox) -> Session:
     """A session that has used up its budget."""
     session, _ = await run(service, script("work", "done"), options(sandbox))
     assert session.budget_left == 0
-    return session.id
+    return session
 
 
 SMALL = Policy(Profile(limits=Limits(session_usd=0.000001)))
@@ -73,8 +74,8 @@ async def test_the_budget_of_a_session_outlives_the_server_and_its_time_in_memor
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(policy=SMALL, session_ttl_ms=1, cleanup_interval_ms=20)
-    session_id = await spent(service, sandbox)
-    session = service.session(session_id)
+    session = await spent(service, sandbox)
+    session_id = session.id
     await until(session, lambda: not session.live)
     again = await start_service(policy=SMALL)
     for one in (service, again):

@@ -17,6 +17,7 @@ from claude_code_mcp.processes.environment import DEPTH, MARK, MAX_DEPTH, STATE_
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
+from tests.support.waiting import HANG_SECONDS
 
 SECRET = "a-token-that-opens-the-door-0123456789"
 OURS = {
@@ -36,7 +37,7 @@ def ours(dump: Path) -> set[str]:
     return {line.partition("=")[0] for line in text.splitlines() if line.startswith("CLAUDE_CODE_MCP_")}
 
 
-async def test_a_session_and_its_hooks_and_servers_see_no_variable_of_ours(
+async def test_a_session_its_hooks_its_servers_and_the_process_above_them_have_no_variable_of_ours(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     project = sandbox.project
@@ -46,23 +47,11 @@ async def test_a_session_and_its_hooks_and_servers_see_no_variable_of_ours(
     server = {"command": "sh", "args": ["-c", f"env > {project}/server"]}
     service = await start_service(extra=OURS)
     options = SessionOptions(cwd=str(project), allowed_tools=("Bash",), mcp_servers={"x": server})
-    turn = await service.create(script("Look.", tool("Bash", command="env > tool"), "done"), options)
+    above = "; tr '\\0' '\\n' < /proc/$PPID/environ > above" if sys.platform == "linux" else ""
+    turn = await service.create(script("Look.", tool("Bash", command=f"env > tool{above}"), "done"), options)
     assert (await turn.outcome()).ok
-    for program in ("tool", "hook", "server"):
+    for program in ("tool", "hook", "server", *(("above",) if above else ())):
         assert ours(project / program) == {MARK, DEPTH}, program
-
-
-async def test_a_session_cannot_read_them_from_the_process_above_it(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    service = await start_service(extra=OURS)
-    options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
-    look = "cat /proc/$PPID/environ | tr '\\0' '\\n' > above; tr '\\0' ' ' < /proc/$PPID/cmdline > command"
-    if sys.platform != "linux":
-        pytest.skip("there is no /proc")
-    turn = await service.create(script("Look.", tool("Bash", command=look), "done"), options)
-    assert (await turn.outcome()).ok
-    assert ours(sandbox.project / "above") == {MARK, DEPTH}
 
 
 async def test_a_program_that_is_only_asked_for_help_sees_none_either(tmp_path: Path) -> None:
@@ -116,7 +105,7 @@ def _nested(environment: dict[str, str], *arguments: str, lines: str = "") -> "s
         input=lines,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

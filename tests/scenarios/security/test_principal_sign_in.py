@@ -13,9 +13,11 @@ from mcp.server.auth.provider import AccessToken
 
 from claude_code_mcp.testing.script import script, tool
 from tests.hub.oauth import Authority
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
 from tests.server.connection import Connection, Reply
 from tests.support.bubblewrap import missing
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Target, without_isolation
 
@@ -53,7 +55,7 @@ def tickets() -> Iterator[tuple[Witness, str]]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
     thread.start()
-    ready.wait(30)
+    assert ready.wait(HANG_SECONDS)
     yield authority, f"http://127.0.0.1:{port}/mcp"
     loop.call_soon_threadsafe(done.set)
     thread.join()

@@ -13,8 +13,11 @@ from claude_code_mcp.hub.auth.credentials import FileVault, NeedsAuthMemory
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.observers.audit import RotatingJsonl
 from claude_code_mcp.private_files import open_private, private_directory
-from claude_code_mcp.store.session_records import Leases, SessionRecord, SessionRecords
-from claude_code_mcp.store.spending import Spending
+from claude_code_mcp.state.documents import Documents
+from claude_code_mcp.state.leases import Leases
+from claude_code_mcp.state.session_records import SessionRecord, SessionRecords
+from claude_code_mcp.state.spending import Spending
+from claude_code_mcp.state.state_directory import database_in
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes are a matter of POSIX")
 
@@ -42,18 +45,19 @@ def mode(path: Path) -> int:
 @pytest.mark.usefixtures("open_umask")
 async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     state = tmp_path / "below" / "state"
+    database = database_in(state)
     record = SessionRecord(
         session_id=SESSION, owner="alice", created_at=1, used_at=1, cwd=str(tmp_path), options=SessionOptions()
     )
-    SessionRecords(state, "/config").write(record)
+    SessionRecords(database, "/config").write(record)
     Leases(state, "/config").take(SESSION).release()
-    Spending(state).write("alice", 1.0)
+    Spending(database).write("alice", 1.0)
     trail = RotatingJsonl(state / "audit.jsonl", 10)
     for _ in range(3):
         trail.write({"act": "x"})
     trail.close()
     await FileVault(state / "mcp" / "credentials").save("key", "secret")
-    await NeedsAuthMemory(state / "mcp" / "needs-auth.json").remember("key", "digest")
+    await NeedsAuthMemory(Documents(database, "needs")).remember("key", "digest")
     manifest.write(str(state / "cache" / "greeting.jsonl"), {"x": {"1": b"{}"}}, "1", {})
     found = [state.parent, state, *state.rglob("*")]
     assert {oct(mode(path)) for path in found if path.is_dir()} == {"0o700"}

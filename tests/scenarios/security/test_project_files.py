@@ -62,7 +62,12 @@ def planted(sandbox: Sandbox) -> tuple[Path, Sequence[str]]:
 
 @pytest.mark.parametrize(
     ("profile", "runs"),
-    [(OPEN_PROFILE, True), (REMOTE_PROFILE, False), (NO_SHELL, False), (TRUSTING_NO_SHELL, True)],
+    [
+        (OPEN_PROFILE, True),
+        (REMOTE_PROFILE, False),
+        pytest.param(NO_SHELL, False, marks=pytest.mark.soak),  # both: tests/policy/test_admission.py
+        pytest.param(TRUSTING_NO_SHELL, True, marks=pytest.mark.soak),
+    ],
     ids=["trusted", "remote", "no shell", "no shell, but trusted"],
 )
 async def test_the_programs_of_a_project_run_only_where_the_profile_trusts_it(
@@ -92,7 +97,7 @@ async def test_a_prompt_cannot_name_a_command_of_a_project_that_is_not_trusted(
     assert not list(marks.iterdir())
 
 
-@pytest.mark.parametrize("sources", [("user",), ("user", "project", "local")])
+@pytest.mark.parametrize("sources", [pytest.param(("user",), marks=pytest.mark.soak), ("user", "project", "local")])
 async def test_a_session_without_a_shell_cannot_write_a_program_into_effect(
     start_service: StartService, sandbox: Sandbox, sources: tuple[str, ...]
 ) -> None:

@@ -19,24 +19,29 @@ DENIED = "PERMISSION_DENIED"
 REMOTE = Policy(REMOTE_PROFILE)
 
 
+@pytest.fixture(scope="module")
+def idle(mallory: Connection) -> str:
+    """A session of Mallory's that waits for its next message."""
+    return mallory.create(script("hello", "hi"), waitSeconds=40).session
+
+
 @pytest.mark.parametrize(
     "refused", ["/heapdump", "/config theme=dark", "\u200b /config theme=dark", "see @/etc/passwd"]
 )
 def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_by_itself(
-    target: Target, mallory: Connection, refused: str
+    target: Target, mallory: Connection, idle: str, refused: str
 ) -> None:
-    done = mallory.create(script("hello", "hi"), waitSeconds=40)
     calls: dict[str, dict[str, Any]] = {
         "claude_create_session": {"prompt": refused},
-        "claude_send_message": {"sessionId": done.session, "message": refused},
+        "claude_send_message": {"sessionId": idle, "message": refused},
         "claude_code": {"prompt": refused},
-        "claude_code_reply": {"sessionId": done.session, "prompt": refused},
+        "claude_code_reply": {"sessionId": idle, "prompt": refused},
         "claude_code_query": {"prompt": refused},
     }
     for name, arguments in calls.items():
         reply = mallory.call(name, **arguments)
         assert (name, reply.code) == (name, DENIED)
-    assert mallory.call("claude_code_reply", sessionId=done.session, prompt=refused, forkSession=True).code == DENIED
+    assert mallory.call("claude_code_reply", sessionId=idle, prompt=refused, forkSession=True).code == DENIED
     evil = {"description": "x", "prompt": "x", "initialPrompt": refused}
     assert mallory.call("claude_code", prompt="go", agent="evil", agents={"evil": evil}).code == DENIED
     assert not list(target.place.home.glob("*.heapsnapshot"))

@@ -7,6 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
+from claude_code_mcp.claude.user_config import CONVERSATIONS
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
@@ -94,39 +95,24 @@ def test_a_network_that_nothing_enforces_is_no_valid_policy(isolation: str) -> N
         Profile(isolation=isolation, network="model")  # type: ignore[arg-type]
 
 
-# -- what is hidden -------------------------------------------------------------------------------------------------
+# -- what can be given ----------------------------------------------------------------------------------------------
 
 
 @needs_bubblewrap
-async def test_a_caller_that_names_its_directories_cannot_name_what_is_hidden(
+async def test_a_caller_that_names_its_directories_cannot_name_what_is_the_operators(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(policy=policy(sandbox, roots=None), principals=TWO)
     theirs = sandbox.root / "state" / "principals" / "of-another" / "claude"
-    for hidden in (theirs, sandbox.home / ".ssh" / "keys", sandbox.home / ".claude" / "projects"):
-        hidden.mkdir(parents=True)
+    for protected in (theirs, sandbox.home / ".ssh" / "keys", sandbox.home / ".claude" / "projects"):
+        protected.mkdir(parents=True)
+    for protected in (theirs, sandbox.home / ".ssh" / "keys", sandbox.home / ".claude", sandbox.home, sandbox.root):
         (sandbox.project / "link").unlink(missing_ok=True)
-        (sandbox.project / "link").symlink_to(hidden)
+        (sandbox.project / "link").symlink_to(protected)
         project, link = str(sandbox.project), str(sandbox.project / "link")
-        for wish in ({"cwd": link}, {"cwd": project, "additional_directories": (str(hidden),)}):
+        for wish in ({"cwd": link}, {"cwd": project, "additional_directories": (str(protected),)}):
             with pytest.raises(PermissionDenied):
                 await service.create(script("go", "never"), SessionOptions(**wish), owner="alice")
-
-
-@needs_bubblewrap
-async def test_the_socket_of_a_shared_server_is_not_there_though_a_root_lies_above_it(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    runtime, named = sandbox.root / "runtime", sandbox.root / "named"
-    for directory in (runtime / "claude-code-mcp", named):
-        directory.mkdir(parents=True)
-        (directory / "any.sock").touch()
-    service = await start_service(
-        extra={"XDG_RUNTIME_DIR": str(runtime)},
-        policy=policy(sandbox, roots=(str(sandbox.root),)),
-        runtime_dir=named,
-    )
-    assert "any.sock" not in await seen(service, sandbox, f"find {runtime} {named}")
 
 
 # -- credentials ----------------------------------------------------------------------------------------------------
@@ -200,7 +186,7 @@ async def test_a_single_caller_has_the_users_conversations_and_settings_but_cann
     assert "typed by hand" not in said
     assert "private" not in said
     assert (claude / "settings.json").read_text() == '{"env": {"FROM_THE_USER": "1"}}'
-    assert sorted(path.name for path in claude.iterdir()) == ["agents", "history.jsonl", "projects", "settings.json"]
+    assert {path.name for path in claude.iterdir()} == {"agents", "history.jsonl", "settings.json", *CONVERSATIONS}
     assert not list((claude / "agents").iterdir())
     (entry,) = await service.catalogue(owner="alice")
     assert list(claude.glob(f"projects/*/{entry.session_id}.jsonl"))
@@ -231,7 +217,7 @@ async def test_a_session_in_a_sandbox_is_parked_resumed_and_stopped_while_it_ask
 @needs_bubblewrap
 async def test_a_sandbox_is_never_given_the_whole_machine(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(policy=policy(sandbox, roots=None))
-    with pytest.raises(PermissionDenied, match="cannot work in /"):
+    with pytest.raises(PermissionDenied, match="the whole machine"):
         await service.create("go", SessionOptions(cwd="/"))
     options = SessionOptions(cwd=str(sandbox.project), debug_file=str(sandbox.root / "debug.log"))
     with pytest.raises(PermissionDenied, match="debug_file"):
@@ -242,7 +228,9 @@ async def test_a_sandbox_is_never_given_the_whole_machine(start_service: StartSe
 
 
 @needs_bubblewrap
-@pytest.mark.parametrize("rooted", [True, False], ids=["within roots", "without roots"])
+@pytest.mark.parametrize(
+    "rooted", [pytest.param(True, marks=pytest.mark.soak), False], ids=["within roots", "without roots"]
+)
 async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the_sandbox_too(
     start_service: StartService, sandbox: Sandbox, rooted: bool
 ) -> None:
@@ -250,7 +238,7 @@ async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the
     service = await start_service(policy=policy(sandbox, **({} if rooted else {"roots": None})))
     secret = sandbox.root / "outside"
     secret.write_text("of the operator")
-    # What the session configures would run in git: it reaches no more there than the session itself.
+    # What the session configures does not run in the server's git, not even in the sandbox.
     spy = f"cat {secret} > {repo}/.git/stolen; cat"
     command = (
         "git config user.name X; git config user.email x@y; echo 1 > new; git add new; git commit -q -m new; "
@@ -261,8 +249,11 @@ async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the
     assert outcome.result == "done"
     assert git(session.cwd, "log", "-1", "--format=%s") == "new"
     assert "+2" in await service.work.diff(session.id)
+    with pytest.raises(InvalidArgument, match="filters"):
+        await service.work.merge(session.id, "The rest")
+    git(repo, "config", "--remove-section", "filter.spy")
     await service.work.merge(session.id, "The rest")
     assert (repo / "new").read_text() == "2\n"
-    assert (repo / ".git" / "stolen").read_text() == ""
+    assert not (repo / ".git" / "stolen").exists()
     await service.work.discard(session.id, None)
     assert git(repo, "worktree", "list").count("\n") == 0

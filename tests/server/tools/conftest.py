@@ -1,7 +1,7 @@
 """A client in the same process as the server: the tools as a caller sees them, the engine within reach."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +12,15 @@ from mcp.client import ClientExtension, NotificationBinding
 from mcp.client._memory import InMemoryTransport
 from pydantic import BaseModel, ConfigDict
 
+from claude_code_mcp.model.events import AuditEvent, Event
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import RequestRecord, Sandbox, ScriptedModelThread
 from tests.conftest import StartService
+from tests.sessions.support import streams, until
+from tests.support.clock import stopped_clock
+from tests.support.waiting import HANG_SECONDS
 
 
 class Anything(BaseModel):
@@ -41,7 +45,7 @@ class Listener(ClientExtension):
 
     async def until(self, kind: str) -> dict[str, Any]:
         """The first message of this kind, when it has come."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while kind not in self.kinds:
                 self._news.clear()
                 await self._news.wait()
@@ -73,10 +77,53 @@ class Changes:
 
     async def until(self, what: str) -> None:
         """Returns when this has changed."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while what not in self.heard:
                 self._news.clear()
                 await self._news.wait()
+
+
+class Arrival:
+    """Notices the first sign of life of a session."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+
+    def event(self, session_id: str, owner: str, event: Event) -> None:
+        self.came.set()
+
+    def act(self, act: AuditEvent) -> None:
+        pass
+
+
+async def while_it_speaks(caller: "Caller", call: "asyncio.Future[Any]") -> Session:
+    """The one session, as soon as the model has begun its last answer."""
+    arrival = Arrival()
+    caller.service.observe(arrival)
+    async with asyncio.timeout(HANG_SECONDS):
+        await arrival.came.wait()
+    (session,) = caller.service.sessions()
+    await until(session, lambda: streams(session))
+    assert not call.done()
+    return session
+
+
+async def time_runs_out(
+    caller: "Caller",
+    call: Coroutine[Any, Any, types.CallToolResult],
+    when: Callable[[Session], bool],
+    seconds: float = 4.0,
+) -> types.CallToolResult:
+    """The result of a call whose time is over at this point of its turn, however long it took to come there."""
+    arrival = Arrival()
+    caller.service.observe(arrival)
+    with stopped_clock() as clock:
+        calling = asyncio.ensure_future(call)
+        await arrival.came.wait()
+        (session,) = caller.service.sessions()
+        await until(session, lambda: when(session))
+        await clock.advance(seconds)
+    return await calling
 
 
 @dataclass
@@ -123,7 +170,7 @@ class Caller:
 
     async def until_progress(self, text: str) -> None:
         """Returns when a report of progress has these words."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             while not any(text in report for report in self.progress):
                 self._told.clear()
                 await self._told.wait()

@@ -8,6 +8,7 @@ import pytest
 
 from claude_code_mcp.model.states import State
 from claude_code_mcp.testing.script import fail, parallel, script, stall, text, tool
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
 
@@ -107,7 +108,7 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
     await caller.listener.until("system")
     (session,) = caller.service.sessions()
     call.cancel()
-    assert await session.wait(30)
+    assert await session.wait(HANG_SECONDS)
     assert session.state is State.INTERRUPTED
     notifications = len(caller.listener.received)
     again = await caller.ok("claude_code_reply", sessionId=session.id, prompt=HELLO)

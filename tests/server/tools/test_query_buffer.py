@@ -3,6 +3,7 @@
 import asyncio
 
 from claude_code_mcp.server.tools.query_buffer import NotificationQueue, Numbered
+from tests.support.clock import settled
 
 
 def item(number: int, size: int = 1) -> Numbered:
@@ -64,7 +65,7 @@ async def test_all_is_read_only_when_the_reader_comes_back() -> None:
 
     backlog.put(item(1))
     reading, waiting = asyncio.ensure_future(read()), asyncio.ensure_future(backlog.all_read())
-    await asyncio.sleep(0.05)
+    await settled()
     assert not waiting.done()
     busy.set()
     await waiting

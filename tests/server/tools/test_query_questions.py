@@ -7,9 +7,12 @@ from typing import Any
 import mcp_types as types
 import pytest
 
+from claude_code_mcp.model.events import Partial
 from claude_code_mcp.testing.script import ask_user, script, text, tool
+from tests.server.tools.conftest import time_runs_out
+from tests.support.waiting import HANG_SECONDS
 
-from .conftest import Caller, StartCaller
+from .conftest import Arrival, Caller, StartCaller
 
 LEGACY, MODERN = "legacy", "2026-07-28"
 BOTH_ERAS = pytest.mark.parametrize("mode", [LEGACY, MODERN])
@@ -66,17 +69,48 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
     assert "truncated" not in bundle
 
 
+class Endings:
+    """Counts the messages of the model that have ended, which the log tells of and does not keep."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.count = 0
+        self._news = asyncio.Event()
+        self._arrival = Arrival()
+        caller.service.observe(self._arrival)
+        self.counting = asyncio.create_task(self._count(caller))
+
+    async def _count(self, caller: Caller) -> None:
+        await self._arrival.came.wait()
+        (session,) = caller.service.sessions()
+        with session.log.subscribe() as events:
+            async for event in events:
+                if isinstance(event, Partial) and event.raw and event.raw["event"]["type"] == "message_stop":
+                    self.count += 1
+                    self._news.set()
+
+    async def until(self, count: int) -> None:
+        async with asyncio.timeout(HANG_SECONDS):
+            while self.count < count:
+                self._news.clear()
+                await self._news.wait()
+
+
 async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_caller: StartCaller) -> None:
     """The end of a message comes after the question that its tool call opens."""
 
+    shown: list[str] = []
+
     async def thinks(context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
-        await asyncio.sleep(0.5)
+        shown.append(params.message)
+        await endings.until(len(shown))
         return accept(decision="Allow once")
 
     caller: Caller = await start_caller("2026-07-28", thinks)
+    endings = Endings(caller)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
     assert_nothing_twice(caller)
+    endings.counting.cancel()
     ends = [message for message in caller.listener.messages if message.get("event", {}).get("type") == "message_stop"]
     assert len(ends) == 3
     assert "truncated" not in bundle
@@ -145,7 +179,8 @@ async def _answer(caller: Caller) -> None:
 @ONE_ERA
 async def test_a_time_limit_also_ends_a_question(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode, max_execution_time_ms=4000)
-    result = await caller.call("claude_code_query", prompt=script("Touch", tool("Bash", command="touch one"), "done"))
+    call = caller.call("claude_code_query", prompt=script("Touch", tool("Bash", command="touch one"), "done"))
+    result = await time_runs_out(caller, call, lambda session: bool(session.questions))
     assert result.structured_content is not None
     assert result.structured_content["result"]["timedOut"] is True
     assert not (caller.sandbox.project / "one").exists()

@@ -1,7 +1,6 @@
 """`claude_code_query` on real wires: long streams arrive whole, and a client that stops reading stops nobody."""
 
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -10,6 +9,7 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
+from tests.support.waiting import until
 
 from . import wires
 from .wires import LEGACY, MODERN, Json, query
@@ -82,10 +82,7 @@ FLOODED = text(LINE, repeat=FLOOD, chunks=FLOOD)
 
 def wait_for_text(sandbox: Sandbox, session_id: str, text: str) -> None:
     """Until the transcript on disk has these words of the model."""
-    deadline = time.monotonic() + 80
-    while text not in _texts(sandbox, session_id):
-        assert time.monotonic() < deadline, "the session did not go on"
-        time.sleep(0.1)
+    until(lambda: text in _texts(sandbox, session_id), "the session did not go on")
 
 
 def _texts(sandbox: Sandbox, session_id: str) -> Iterator[str]:

@@ -2,16 +2,24 @@
 
 import pytest
 
+from claude_code_mcp.model.events import Partial, PartialRun
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, stall, tool
 
-from .conftest import Caller, StartCaller
+from .conftest import Caller, StartCaller, time_runs_out
 
+WAITING = "…"
 USED = {"input_tokens": 5000, "output_tokens": 10}
-SLOW = script("Work", {**tool("Bash", command="echo one"), "text": "Let me look.", "usage": USED}, stall("…"))
+SLOW = script("Work", {**tool("Bash", command="echo one"), "text": "Let me look.", "usage": USED}, stall(WAITING))
+
+
+def has_fallen_silent(session: Session) -> bool:
+    return any(WAITING in item.text for item in session.log.after(0) if isinstance(item, Partial | PartialRun))
 
 
 async def test_the_code_family_tells_what_there_is(caller: Caller) -> None:
-    result = await caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
+    call = caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
+    result = await time_runs_out(caller, call, has_fallen_silent)
     payload = result.structured_content
     assert result.is_error
     assert payload is not None
@@ -26,7 +34,8 @@ async def test_the_code_family_tells_what_there_is(caller: Caller) -> None:
 
 async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
     caller = await start_caller(max_execution_time_ms=4000)
-    result = await caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
+    call = caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
+    result = await time_runs_out(caller, call, has_fallen_silent)
     payload = result.structured_content
     assert result.is_error
     assert payload is not None

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from claude_code_mcp.config import ALL_TOOLSETS, Toolset, load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.answering import how_to_answer, how_to_wait, instructions
-from claude_code_mcp.testing.script import ask_user, plan, script, stall, tool
+from claude_code_mcp.testing.script import ask_user, plan, script, stall, text, tool
 from claude_code_mcp.testing.script import question as asking
 from tests.support.tables import every_row
+from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
 
@@ -102,21 +104,24 @@ async def query_family(caller: Caller) -> list[str]:
 
 
 FLOWS = {"code": code_family, "sessions": session_family, "query": query_family}
+LIMITS = {"query": {"max_execution_time_ms": 1500}}
+MUST_BE_NAMED = {"code": {"claude_code_session", "claude_code_configure"}}
 
 
 @pytest.mark.parametrize("toolset", FLOWS)
 async def test_what_a_family_answers_names_only_its_own_tools(start_caller: StartCaller, toolset: str) -> None:
-    caller = await start_caller(toolsets=(toolset,), call_limit_ms=20_000, max_execution_time_ms=1500)
+    caller = await start_caller(toolsets=(toolset,), call_limit_ms=int(HANG_SECONDS * 1000), **LIMITS.get(toolset, {}))
     offered = set(tools_of(caller.service.settings))
     read = await FLOWS[toolset](caller)
     assert named(read) <= offered
-    assert toolset != "code" or named(read) >= {"claude_code_session", "claude_code_configure"}
+    assert named(read) >= MUST_BE_NAMED.get(toolset, set())
 
 
-async def test_a_turn_that_goes_on_is_waited_for_within_the_family(start_caller: StartCaller) -> None:
+async def test_a_turn_that_goes_on_is_waited_for_within_the_family(start_caller: StartCaller, tmp_path: Path) -> None:
     caller = await start_caller(toolsets=("code",), call_limit_ms=300)
-    report = await caller.ok("claude_code", prompt=script("Slow", {"text": "at last", "delay": 2}))
+    report = await caller.ok("claude_code", prompt=script("Slow", text("at last", until=str(tmp_path / "go"))))
     assert report["status"] == "running"
     assert named(report) == {"claude_code_session", "claude_code_reply"}
+    (tmp_path / "go").touch()
     got = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], waitSeconds=40)
     assert got["sessions"][0]["result"] == "at last"

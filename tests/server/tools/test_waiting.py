@@ -6,44 +6,30 @@ from typing import Any
 import mcp_types as types
 import pytest
 
-from claude_code_mcp.model.events import AuditEvent, Event, Message
+from claude_code_mcp.model.events import Message
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
-from tests.sessions.support import events, streams, until
+from tests.sessions.support import api_times, events, streams, until
+from tests.support.waiting import HANG_SECONDS, until_true
 
-from .conftest import Caller, StartCaller
+from .conftest import Caller, StartCaller, while_it_speaks
 
 HELLO = script("Say hello", "hello")
-SLOW = text("mine", chunks=4, interval=0.2)
-"""The last answer of a turn: a message that comes meanwhile finds nothing left to join."""
+
+
+def slow(caller: Caller) -> dict[str, Any]:
+    """The last answer of a turn, which goes on until `speak_out`: a message that comes meanwhile finds nothing left to
+    join."""
+    return text("mine", chunks=4, until=str(caller.sandbox.project / "go"))
+
+
+def speak_out(caller: Caller) -> None:
+    (caller.sandbox.project / "go").touch()
+
+
 ERA, OTHER_ERA = "legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)
 EITHER_ERA = pytest.mark.parametrize("mode", [ERA, OTHER_ERA])
 """Nothing that differs between the eras is at work here."""
-
-
-class Arrival:
-    """Notices the first sign of life of a session."""
-
-    def __init__(self) -> None:
-        self.came = asyncio.Event()
-
-    def event(self, session_id: str, owner: str, event: Event) -> None:
-        self.came.set()
-
-    def act(self, act: AuditEvent) -> None:
-        pass
-
-
-async def while_it_speaks(caller: Caller, call: "asyncio.Future[Any]") -> Session:
-    """The one session, as soon as the model has begun its last answer."""
-    arrival = Arrival()
-    caller.service.observe(arrival)
-    async with asyncio.timeout(60):
-        await arrival.came.wait()
-    (session,) = caller.service.sessions()
-    await until(session, lambda: streams(session))
-    assert not call.done()
-    return session
 
 
 def messages_read(session: Session) -> int:
@@ -55,20 +41,26 @@ def messages_read(session: Session) -> int:
 @EITHER_ERA
 async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
-    call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", SLOW)))
+    call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", slow(caller))))
     session = await while_it_speaks(caller, call)
-    other = await caller.ok(
-        "claude_send_message", sessionId=session.id, message=script("And", text("theirs", delay=0.5)), waitSeconds=30
+    theirs = asyncio.ensure_future(
+        caller.ok("claude_send_message", sessionId=session.id, message=script("And", "theirs"), waitSeconds=50)
     )
-    mine = await call
+    await until(session, lambda: messages_read(session) == 2)
+    speak_out(caller)
+    mine, other = await call, await theirs
     assert (mine["result"], mine["numTurns"]) == ("mine", 1)
     assert (other["result"], other["status"]) == ("theirs", "completed")
     assert mine["totalCostUsd"] < mine["sessionTotalCostUsd"] + 1e-9
     assert session.usage.cost_usd > mine["totalCostUsd"]
 
-    call = asyncio.ensure_future(caller.ok("claude_code_reply", sessionId=session.id, prompt=script("Work", SLOW)))
+    (caller.sandbox.project / "go").unlink()
+    call = asyncio.ensure_future(
+        caller.ok("claude_code_reply", sessionId=session.id, prompt=script("Work", slow(caller)))
+    )
     await until(session, lambda: session.busy and streams(session))
-    await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("long", delay=60)))
+    await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("long", until="/never")))
+    speak_out(caller)
     assert (await call)["result"] == "mine"
     assert session.busy, "it returns with its own turn while another still runs"
     stopped = await caller.ok("claude_interrupt", sessionId=session.id)
@@ -82,12 +74,14 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
     for park in (False, True):
         if park:
             caller.session(first).evict()
+        gate = caller.sandbox.project / f"go on {park}"
+        prompts = [script(f"{n}", text(f"answer {n}", until=str(gate))) for n in range(3)]
         calls = [
-            caller.call(
-                "claude_code_reply", sessionId=first["sessionId"], prompt=script(f"{n}", text(f"answer {n}", delay=1))
-            )
-            for n in range(3)
+            asyncio.ensure_future(caller.call("claude_code_reply", sessionId=first["sessionId"], prompt=prompt))
+            for prompt in prompts
         ]
+        await until_true(lambda: sum(call.done() for call in calls) == 2)  # noqa: B023 - of this round
+        gate.touch()
         results = [item.structured_content or {} for item in await asyncio.gather(*calls)]
         codes = [result["error"]["code"] for result in results if "error" in result]
         assert codes == ["SESSION_BUSY", "SESSION_BUSY"]
@@ -98,14 +92,19 @@ async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, 
 @EITHER_ERA
 async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
-    call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=script("Work", SLOW)))
+    call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=script("Work", slow(caller))))
     session = await while_it_speaks(caller, call)
-    await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("theirs", delay=1.5)))
+    last = caller.sandbox.project / "last"
+    await caller.ok(
+        "claude_send_message", sessionId=session.id, message=script("Long", text("theirs", until=str(last)))
+    )
+    speak_out(caller)
     bundle = await call
+    last.touch()
     assert bundle["result"] == {"success": True, "summary": "mine"}
     assert bundle["messages"][-1]["type"] == "result"
     assert bundle["messages"][-1]["result"] == "mine"
-    assert await session.wait(60)
+    assert await session.wait(HANG_SECONDS)
     assert session.outcome is not None
     assert session.outcome.result == "theirs"
     assert [message["result"] for message in caller.listener.messages if message["type"] == "result"] == ["mine"]
@@ -123,7 +122,7 @@ async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: Star
     caller: Caller = await start_caller("2026-07-28", thinks)
     prompt = script("Touch", tool("Bash", command="touch asked"), "mine")
     call = asyncio.ensure_future(caller.ok("claude_code", prompt=prompt, permissionMode="default"))
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         await thinking.wait()
     (session,) = caller.service.sessions()
     (question,) = session.questions
@@ -166,10 +165,12 @@ async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
 
 
 async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Caller) -> None:
-    first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=1)))
+    first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]
     second = await caller.ok("claude_code_reply", sessionId=old, prompt=HELLO)
-    assert first["durationApiMs"] >= 1000 > second["durationApiMs"], "times with the API are of the call"
+    one, two = api_times(caller.session(first))
+    assert [first["durationApiMs"], second["durationApiMs"]] == [one, two - one], "times with the API are of the call"
+    assert one >= 200
     cleared = await caller.ok("claude_code_reply", sessionId=old, prompt="/clear")
     new = cleared["sessionId"]
     assert new != old

@@ -128,7 +128,7 @@ async def http_client(url: str, era: str) -> AsyncIterator[Http]:
 async def http_server(environment: dict[str, str], sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
     """Its address and process id."""
     process = await asyncio.create_subprocess_exec(
-        *warm_commands.command(),
+        warm_commands.program(),
         "serve",
         "--http",
         "127.0.0.1:0",

@@ -1,7 +1,7 @@
 """One browser and one server for all of these tests. They are plain functions: Playwright's own loop runs meanwhile."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,30 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support import npm
 
-from .console import DESKTOP, Person, Site, find_chromium, launch, running
+from .chromium import Chromium, find_chromium
+from .console import DESKTOP, Person, Site, launch, running
 
 HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("there is no Chromium here; on Debian: apt-get install chromium")
+def chromium() -> Chromium:
+    try:
+        return find_chromium()
+    except npm.Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def reads_notifications(chromium: Chromium) -> None:
+    if not chromium.keeps_notifications:
+        pytest.skip("the Chromium from npm keeps no notifications; one of the system does")
+
+
+@pytest.fixture(scope="package")
+def browser(chromium: Chromium) -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        started = launch(playwright, executable)
+        started = launch(playwright, chromium)
         yield started
         started.close()
 
@@ -36,14 +48,58 @@ def site(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread) -
         yield started
 
 
+class Desk:
+    """The browser of somebody who is signed in, at a desk: to open one takes longer than most tests. It is left as it
+    is for the next test, and opened anew after one that failed."""
+
+    def __init__(self, browser: Browser, site: Site) -> None:
+        self._browser, self._site = browser, site
+        self._person: Person | None = None
+
+    def person(self) -> Person:
+        if self._person is None:
+            self._person = Person(self._browser.new_context(**DESKTOP), self._site).sign_in()
+        return self._person
+
+    def close(self) -> None:
+        if self._person is not None:
+            self._person.context.close()
+        self._person = None
+
+
 @pytest.fixture(scope="package")
-def signed_in(browser: Browser, site: Site) -> Any:
+def desk(browser: Browser, site: Site) -> Iterator[Desk]:
+    opened = Desk(browser, site)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="package")
+def signed_in(desk: Desk) -> Any:
     """What a browser keeps of a sign-in: most tests are not about signing in."""
-    context = browser.new_context()
-    Person(context, site).sign_in()
-    state = context.storage_state()
-    context.close()
-    return state
+    return desk.person().context.storage_state()
+
+
+_FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture
+def person(desk: Desk, request: pytest.FixtureRequest) -> Iterator[Person]:
+    """Somebody who is signed in, at a desk; what went wrong in the browser fails the test. A test that changes more
+    than the page, such as what may be shown or what is installed, opens a browser of its own."""
+    person = desk.person().arrive()
+    yield person
+    faults, person.faults = person.faults, []
+    if faults or request.node.stash.get(_FAILED, False):
+        desk.close()
+    assert faults == []
 
 
 OpenBrowser = Callable[..., Person]
@@ -63,12 +119,6 @@ def open_browser(browser: Browser, site: Site) -> Iterator[OpenBrowser]:
     for person in people:
         person.context.close()
     assert [fault for person in people for fault in person.faults] == []
-
-
-@pytest.fixture
-def person(open_browser: OpenBrowser, signed_in: Any) -> Person:
-    """Somebody who is signed in, at a desk."""
-    return open_browser(storage_state=signed_in).arrive()
 
 
 @pytest.fixture(scope="session")

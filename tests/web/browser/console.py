@@ -2,12 +2,10 @@
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +13,13 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Playwrigh
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import MARKER, Step
-from tests.scenarios.real_clients.serving import COMMAND, _await_health, free_port
+from tests.server.conftest import http_server
+from tests.support.ports import free_port
+from tests.support.waiting import HANG_SECONDS
 
-PATIENCE = 40_000
+from .chromium import Chromium
+
+PATIENCE = int(HANG_SECONDS * 1000)
 """Milliseconds after which something that must happen counts as not happening, on however busy a machine."""
 TOKEN = "a-token-for-the-tests-of-the-console"
 PHONE: dict[str, Any] = {
@@ -28,17 +30,11 @@ PHONE: dict[str, Any] = {
 }
 DESKTOP: dict[str, Any] = {"viewport": {"width": 1280, "height": 800}}
 _FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-_STOP_SECONDS = 30
 
 
-def find_chromium() -> str | None:
-    """The browser of the system; Playwright's own is never downloaded."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-    return next((found for name in names if (found := shutil.which(name))), None)
-
-
-def launch(playwright: Playwright, executable: str) -> Browser:
-    return playwright.chromium.launch(executable_path=executable, args=_FLAGS)
+def launch(playwright: Playwright, chromium: Chromium) -> Browser:
+    environment: dict[str, str | float | bool] = {**os.environ, **chromium.environment}
+    return playwright.chromium.launch(executable_path=chromium.executable, args=_FLAGS, env=environment)
 
 
 class Site:
@@ -54,27 +50,19 @@ class Site:
             "CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state"),
             **environment,
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._running: ExitStack | None = None
         self._projects = 0
 
     def start(self) -> None:
-        log = self.sandbox.root / "server.log"
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [COMMAND, "serve", "--http", f"127.0.0.1:{self.port}"],
-                cwd=self.sandbox.project,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        _await_health(self._process, f"{self.url}/health", log)
+        address = f"127.0.0.1:{self.port}"
+        self._running = ExitStack()
+        self._server = self._running.enter_context(http_server(self._environment, self.sandbox.project, address))
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        assert self._process is not None
-        os.kill(self._process.pid, number)
-        self._process.wait(_STOP_SECONDS)
-        self._process = None
+        assert self._running is not None
+        self._server.process.send_signal(number)
+        self._running.close()
+        self._running = None
 
     def project(self, *steps: Step, name: str = "shop") -> Path:
         """A directory whose CLAUDE.md has the script, so that prompts are as people write them."""

@@ -8,7 +8,8 @@ from playwright.sync_api import Browser, sync_playwright
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import parallel, plan, text, tool
 
-from .console import DESKTOP, PHONE, Person, Site, find_chromium, launch, running, write_script
+from .chromium import find_chromium
+from .console import DESKTOP, PHONE, Person, Site, launch, running, write_script
 
 PLACE = Path(__file__).parents[3] / "docs" / "pictures"
 SETTLED = 900
@@ -73,13 +74,12 @@ def take(site: Site, browser: Browser) -> None:
 
 
 def main() -> None:
-    executable = find_chromium()
-    assert executable is not None, "there is no Chromium here"
+    chromium = find_chromium()
     PLACE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as root, ScriptedModelThread() as model, sync_playwright() as playwright:
         sandbox = Sandbox(Path(root), model.url)
         with running(Site(sandbox, sandbox.environment())) as site:
-            browser = launch(playwright, executable)
+            browser = launch(playwright, chromium)
             take(site, browser)
             browser.close()
 

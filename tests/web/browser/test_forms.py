@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import Step, tool
 from tests.conftest import RUN
 from tests.hub.oauth import Authority
-from tests.hub.remote import RemoteServer, free_port, http_server
+from tests.hub.remote import RemoteServer, http_server
+from tests.support.ports import free_port
 
-from .conftest import OpenBrowser
+from .conftest import Desk, OpenBrowser
 from .console import PATIENCE, PHONE, Caller, Person, Site, running, write_script
 from .test_hostile_text import CORPUS, _unharmed
 
@@ -112,9 +113,17 @@ def asking(tmp_path_factory: pytest.TempPathFactory, model: ScriptedModelThread)
             yield started
 
 
+@pytest.fixture(scope="module")
+def desk(browser: Browser, asking: Site) -> Iterator[Desk]:
+    """At this site, not at that of the other tests."""
+    opened = Desk(browser, asking)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture
-def guest(open_browser: OpenBrowser, asking: Site) -> Person:
-    return open_browser(asking).sign_in()
+def guest(person: Person) -> Person:
+    return person
 
 
 def ask(params: dict[str, Any], **more: str) -> Step:

@@ -72,17 +72,22 @@ def test_no_script_runs_from_an_answer_or_from_what_a_tool_returned(person: Pers
     _unharmed(person)
 
 
-def test_no_script_runs_from_what_is_asked(person: Person, site: Site) -> None:
+def test_no_script_runs_from_what_is_asked_and_what_is_invisible_is_shown(person: Person, site: Site) -> None:
     choice = question(CORPUS[1], (CORPUS[0], CORPUS[2]), (CORPUS[7], CORPUS[5]), header="<b>x</b>")
     directory = site.project()
     write = tool("Write", file_path=str(directory / "<img src=x onerror=hit=1>.html"), content=ALL)
     command = tool("Bash", command=f"cat <<'EOF'\n{ALL}\nEOF", description=CORPUS[1])
-    write_script(directory, command, write, ask_user(choice), "done")
+    hiding = tool("Bash", command="echo safe\u202e; touch 'harm\u200b'")
+    write_script(directory, command, write, ask_user(choice), hiding, "done")
     person.start("Ask", directory)
     for kind, refusal in (("Bash", "Deny"), ("Write", "Deny"), ("<b>x</b>", "Decline to answer")):
         asked = person.question(kind)
         _unharmed(person)
         asked.get_by_role("button", name=refusal, exact=True).click()
+    asked = person.question("echo safe")
+    expect(asked.locator("pre")).to_contain_text("U+202E")
+    expect(asked.locator("pre")).to_contain_text("U+200B")
+    asked.get_by_role("button", name="Deny", exact=True).click()
     person.says("done")
     _unharmed(person)
 
@@ -93,13 +98,4 @@ def test_no_script_runs_from_a_plan(person: Person, site: Site) -> None:
     asked = person.question("onerror=window.hit=1")
     _unharmed(person)
     asked.get_by_role("button", name="Approve the plan").click()
-    person.says("done")
-
-
-def test_invisible_characters_of_a_command_are_shown(person: Person, site: Site) -> None:
-    person.start("Ask", site.project(tool("Bash", command="echo safe\u202e; touch 'harm\u200b'"), "done"))
-    asked = person.question("echo safe")
-    expect(asked.locator("pre")).to_contain_text("U+202E")
-    expect(asked.locator("pre")).to_contain_text("U+200B")
-    asked.get_by_role("button", name="Deny", exact=True).click()
     person.says("done")

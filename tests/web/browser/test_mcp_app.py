@@ -1,28 +1,42 @@
 """The MCP App in a host that speaks its protocol: the live view and the approval inside a chat."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import FrameLocator, expect
+from playwright.sync_api import Browser, FrameLocator, expect
 
-from claude_code_mcp.testing.script import ask_user, script, text, tool
+from claude_code_mcp.testing.script import ask_user, script, tool
 
-from .conftest import OpenBrowser
-from .console import PATIENCE, TOKEN, Person, Site
+from .console import DESKTOP, PATIENCE, TOKEN, Person, Site
 from .test_hostile_text import ALL
 
 HOST = (Path(__file__).parent / "host.html").read_text(encoding="utf-8")
 PERMISSION = {"permissionMode": "default"}
 
 
+@pytest.fixture(scope="module")
+def chat(browser: Browser, site: Site) -> Iterator[Person]:
+    person = Person(browser.new_context(**DESKTOP), site)
+    yield person
+    person.context.close()
+
+
 @pytest.fixture
-def host(open_browser: OpenBrowser, site: Site) -> Person:
-    person = open_browser()
-    person.page.goto(f"{site.url}/health")
-    person.page.set_content(HOST)
-    person.page.evaluate("token => connect(token)", TOKEN)
-    return person
+def host(chat: Person) -> Iterator[Person]:
+    """A host that has shown no app yet."""
+    yield opened(chat)
+    faults, chat.faults = chat.faults, []
+    assert faults == []
+
+
+def opened(chat: Person) -> Person:
+    """A page of the host anew."""
+    chat.page.goto(f"{chat.site.url}/health")
+    chat.page.set_content(HOST)
+    chat.page.evaluate("token => connect(token)", TOKEN)
+    return chat
 
 
 def use(host: Person, name: str, theme: str = "light", **given: Any) -> tuple[FrameLocator, Any]:
@@ -31,12 +45,15 @@ def use(host: Person, name: str, theme: str = "light", **given: Any) -> tuple[Fr
 
 
 def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site: Site) -> None:
+    """An edit, and an input that is too long for a report: it is read whole before anybody decides."""
     directory = site.project(name="chat")
     file = directory / "note.txt"
     file.write_text("old words\n")
+    content = "".join(f"line {number} of a long file {'.' * 1000}\n" for number in range(300))
     steps = (
         tool("Read", file_path=str(file)),
         tool("Edit", file_path=str(file), old_string="old words", new_string="new words"),
+        tool("Write", file_path=str(directory / "long.txt"), content=content),
         "The **note** is new.",
     )
     app, shown = use(
@@ -48,59 +65,45 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     expect(asked.locator("td.gone")).to_contain_text("old words", timeout=PATIENCE)
     expect(asked.locator("td.new")).to_contain_text("new words")
     asked.get_by_role("button", name="Allow once").click()
+    expect(app.locator(".diff .plus")).to_have_text("+300", timeout=PATIENCE)
+    asked.get_by_role("button", name="Allow once").click()
     expect(app.locator("strong")).to_have_text("note", timeout=PATIENCE)
     expect(app.locator(".badge")).to_contain_text("done", timeout=PATIENCE)
     assert file.read_text() == "new words\n"
+    assert (directory / "long.txt").read_text() == content
     expect(app.locator(".question")).to_have_count(0)
     heights = host.page.evaluate("told.filter(one => one.method === 'ui/notifications/size-changed').length")
     assert heights >= 1
 
 
-def test_a_question_is_answered_in_the_chat_and_the_host_decides_on_light_and_dark(host: Person, site: Site) -> None:
-    prompt = script("Ask", ask_user("Which colour?", "red", "blue"), "You chose ${tool_result}")
+def test_a_question_is_answered_in_the_chat_no_script_runs_and_a_later_look_shows_what_was_said(
+    host: Person, site: Site
+) -> None:
+    end = f"{ALL}\n\n[the end](https://example.com/end)"
+    prompt = script("Ask", ask_user("Which colour?", "red", "blue"), f"You chose ${{tool_result}}\n\n{end}")
     directory = str(site.project())
     app, _ = use(host, "claude_code", "dark", prompt=prompt, cwd=directory, **PERMISSION)
     expect(app.locator("html")).to_have_attribute("data-theme", "dark", timeout=PATIENCE)
     app.get_by_role("radio", name="blue").check(timeout=PATIENCE)
     app.get_by_role("button", name="Send answer").click()
     expect(app.locator(".said")).to_contain_text("blue", timeout=PATIENCE)
-
-
-def test_a_session_that_is_looked_at_again_is_shown_with_what_was_said(host: Person, site: Site) -> None:
-    given = {"prompt": script("Hi", "Said before."), "workingDirectory": str(site.project()), "waitSeconds": 30}
-    made = host.page.evaluate("given => rpc('tools/call', {name: 'claude_create_session', arguments: given})", given)
-    session = made["structuredContent"]["sessionId"]
-    app, _ = use(host, "claude_get_status", sessionId=session)
-    expect(app.locator(".said")).to_contain_text("Said before.", timeout=PATIENCE)
-
-
-def test_an_input_that_is_too_long_for_a_report_is_read_whole_before_anybody_decides(host: Person, site: Site) -> None:
-    content = "".join(f"line {number} of a long file {'.' * 1000}\n" for number in range(300))
-    directory = site.project()
-    step = tool("Write", file_path=str(directory / "long.txt"), content=content)
-    app, _ = use(
-        host,
-        "claude_create_session",
-        prompt=script("Write", step, "Written."),
-        workingDirectory=str(directory),
-        **PERMISSION,
-    )
-    expect(app.locator(".diff .plus")).to_have_text("+300", timeout=PATIENCE)
-    app.get_by_role("button", name="Allow once").click()
-    expect(app.locator(".said")).to_contain_text("Written.", timeout=PATIENCE)
-    assert (directory / "long.txt").read_text() == content
-
-
-def test_no_script_runs_in_the_app_from_what_claude_wrote_and_links_go_through_the_host(
-    host: Person, site: Site
-) -> None:
-    prompt = script("Say", text(f"{ALL}\n\n[the end](https://example.com/end)"))
-    app, _ = use(host, "claude_create_session", prompt=prompt, workingDirectory=str(site.project()))
     link = app.get_by_role("link", name="the end")
     expect(link).to_be_visible(timeout=PATIENCE)
     link.click()
     host.page.wait_for_function("told.some(one => one.method === 'ui/open-link')", timeout=PATIENCE)
     assert host.page.evaluate("told.find(one => one.method === 'ui/open-link').params.url") == "https://example.com/end"
+    _unharmed(host)
+    expect(app.locator(".badge")).to_contain_text("done", timeout=PATIENCE)
+    listed = host.page.evaluate(
+        "given => rpc('tools/call', {name: 'claude_list_sessions', arguments: given})", {"projectDirectory": directory}
+    )
+    [session] = listed["structuredContent"]["sessions"]
+    app, _ = use(opened(host), "claude_get_status", sessionId=session["sessionId"])
+    expect(app.locator(".said")).to_contain_text("blue", timeout=PATIENCE)
+    _unharmed(host)
+
+
+def _unharmed(host: Person) -> None:
     frame = host.page.frames[1]
     assert frame.evaluate("window.hit") is None
     assert frame.evaluate("document.body.querySelectorAll('script, img, iframe, form').length") == 0

@@ -5,6 +5,7 @@ debugging interface delivers in its place."""
 import json
 from typing import Any
 
+import pytest
 from playwright.sync_api import BrowserContext, CDPSession, Worker, expect
 
 from claude_code_mcp.testing.script import tool
@@ -45,6 +46,7 @@ def deliver(context: BrowserContext, cdp: CDPSession, site: Site, registration: 
     return worker
 
 
+@pytest.mark.usefixtures("reads_notifications")
 def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:

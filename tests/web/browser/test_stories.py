@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from claude_code_mcp.testing.script import ask_user, plan, question, text, tool
+from claude_code_mcp.testing.script import ask_user, parallel, plan, question, text, tool
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, TOKEN, Caller, Person, Site, write_script
@@ -62,8 +62,11 @@ def test_a_wrong_token_is_told_and_signing_out_ends_it(open_browser: OpenBrowser
     expect(page.get_by_label("Or sign in with a token")).to_be_visible(timeout=PATIENCE)
 
 
-def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown(person: Person, site: Site) -> None:
-    directory = site.project(text(MARKDOWN, chunks=60, interval=0.03))
+def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown_until_it_is_stopped(
+    person: Person, site: Site
+) -> None:
+    endless = text("word " * 400, chunks=400, interval=0.1)
+    directory = site.project(text(MARKDOWN, chunks=60, interval=0.03), endless, "Here again.")
     person.start("Why does the login fail?", directory)
     page = person.page
     expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
@@ -80,6 +83,16 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown(person: Per
     assert "noopener" in (link.get_attribute("rel") or "")
     expect(page.locator(".ending").last).to_contain_text("Done")
     assert page.locator(".said").count() == 1
+    message = page.get_by_label("Message", exact=True)
+    message.fill("Talk")
+    page.keyboard.press("Enter")
+    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator(".ending").last).to_contain_text("Interrupted", timeout=PATIENCE)
+    message.fill("And now?")
+    page.keyboard.press("Enter")
+    person.says("Here again.")
+    expect(page.locator(".prompt").last).to_have_text("And now?")
 
 
 def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
@@ -113,8 +126,12 @@ def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
     expect(edit.locator("td.new")).to_contain_text("Hello, {name}!")
 
 
-def test_a_command_is_denied_with_a_reason_that_claude_reads(person: Person, site: Site) -> None:
-    directory = site.project(tool("Bash", command="rm -rf build && make all"), "As you wish: ${tool_result}")
+def test_a_command_is_denied_with_a_reason_that_claude_reads_and_another_is_allowed_for_the_session(
+    person: Person, site: Site
+) -> None:
+    heard = parallel("As you wish: ${tool_result}", tool("Bash", command="touch one.txt"))
+    denied = tool("Bash", command="rm -rf build && make all")
+    directory = site.project(denied, heard, tool("Bash", command="touch two.txt"), "Both are there.")
     person.start("Clean up", directory)
     asked = person.question("rm -rf build && make all")
     asked.get_by_role("button", name="Deny with a reason").click()
@@ -123,12 +140,6 @@ def test_a_command_is_denied_with_a_reason_that_claude_reads(person: Person, sit
     reason.fill("not before the release")
     asked.get_by_role("button", name="Deny and say why").click()
     person.says("not before the release")
-
-
-def test_what_is_allowed_for_the_session_is_not_asked_again(person: Person, site: Site) -> None:
-    steps = (tool("Bash", command="touch one.txt"), tool("Bash", command="touch two.txt"), "Both are there.")
-    directory = site.project(*steps)
-    person.start("Make two files", directory)
     person.question("touch one.txt").get_by_role("button", name="Allow for this session").click()
     second = person.page.locator(".question:not(.closed)", has_text="touch two.txt")
     done = person.page.locator(".said:not(.writing)", has_text="Both are there.")
@@ -174,19 +185,6 @@ def test_questions_take_one_answer_several_or_free_text(person: Person, site: Si
     heard = person.page.locator(".said").last
     expect(heard).to_contain_text("Postgres")
     expect(heard).to_contain_text("lint, tests")
-
-
-def test_a_turn_is_stopped_and_the_session_goes_on(person: Person, site: Site) -> None:
-    directory = site.project(text("word " * 400, chunks=400, interval=0.1), "Here again.")
-    person.start("Talk", directory)
-    page = person.page
-    expect(page.locator(".writing")).to_be_visible(timeout=PATIENCE)
-    page.get_by_role("button", name="Stop").click()
-    expect(page.locator(".ending").last).to_contain_text("Interrupted", timeout=PATIENCE)
-    page.get_by_label("Message", exact=True).fill("And now?")
-    page.keyboard.press("Enter")
-    person.says("Here again.")
-    expect(page.locator(".prompt").last).to_have_text("And now?")
 
 
 @pytest.mark.soak

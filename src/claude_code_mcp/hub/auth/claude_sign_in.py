@@ -103,7 +103,6 @@ def _credentials(content: Mapping[str, Any], key: str) -> Credentials | None:
         client = OAuthClientInformationFull(
             client_id=entry.get("clientId") or "",
             client_secret=secret,
-            token_endpoint_auth_method="client_secret_post" if secret else "none",
             redirect_uris=[entry["redirectUri"]] if entry.get("redirectUri") else None,
         )
         return Credentials(

@@ -7,7 +7,6 @@ need a sign-in is a file that several processes share.
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import tempfile
@@ -15,13 +14,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from filelock import FileLock
 from mcp.shared.auth import OAuthClientInformationFull, OAuthMetadata, OAuthToken, ProtectedResourceMetadata
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
-from ...private_files import FILE, open_private, private_directory
+from ...private_files import private_directory
+from ...state.documents import Documents
 from .locks import file_lock
 
 log = logging.getLogger(__name__)
@@ -239,52 +238,30 @@ class CredentialStorage:
 
 
 class NeedsAuthMemory:
-    """Which servers wanted a sign-in, by fingerprint, in a file that several processes may share.
+    """Which servers wanted a sign-in, by fingerprint, for all processes that share the state.
 
     It is remembered together with the digest of the tokens that were of no use: where there are others since, from
-    whatever process or program, it no longer counts. Writers take turns by a lock, and replace the file as a whole. A
-    damaged file counts as an empty one.
+    whatever process or program, it no longer counts. What cannot be read counts as nothing, for that look alone.
     """
 
-    def __init__(self, file: Path, clock: Callable[[], float] = time.time) -> None:
-        self._file = file
+    def __init__(self, documents: Documents, clock: Callable[[], float] = time.time) -> None:
+        self._documents = documents
         self._clock = clock
-        self._write_lock = asyncio.Lock()
 
     async def remembered(self, key: str) -> str | None:
         """The digest of the tokens with which a sign-in was wanted; None if that is not known, or too long ago."""
-        entry = (await asyncio.to_thread(self._current)).get(key)
-        return None if entry is None else entry[1]
+        try:
+            entry = await asyncio.to_thread(self._documents.read, key)
+        except OSError as error:
+            log.warning("whether a server needs a sign-in cannot be read: %s", error)
+            return None
+        if entry is None or not 0 <= self._clock() - entry["at"] < REMEMBERED:
+            return None
+        return str(entry["digest"])
 
     async def remember(self, key: str, digest: str) -> None:
-        await self._change(lambda entries: entries.update({key: (self._clock(), digest)}))
+        await asyncio.to_thread(self._documents.write, key, {"at": self._clock(), "digest": digest})
 
     async def forget(self, key: str) -> None:
         if await self.remembered(key) is not None:
-            await self._change(lambda entries: entries.pop(key, None))
-
-    async def _change(self, change: Callable[["_Needs"], Any]) -> None:
-        async with self._write_lock:
-            await asyncio.to_thread(self._rewrite, change)
-
-    def _rewrite(self, change: Callable[["_Needs"], Any]) -> None:
-        private_directory(self._file.parent)
-        with FileLock(f"{self._file}.lock", mode=FILE):
-            entries = self._current()
-            change(entries)
-            new = self._file.with_suffix(".new")
-            with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w", encoding="utf-8") as file:
-                file.write(json.dumps(entries))
-            os.replace(new, self._file)
-
-    def _current(self) -> "_Needs":
-        try:
-            entries = _NEEDS.validate_json(self._file.read_bytes())
-        except (OSError, ValueError):
-            return {}
-        now = self._clock()
-        return {key: (at, digest) for key, (at, digest) in entries.items() if 0 <= now - at < REMEMBERED}
-
-
-_Needs = dict[str, tuple[float, str]]
-_NEEDS = TypeAdapter(_Needs)
+            await asyncio.to_thread(self._documents.update, key, lambda _: None)

@@ -22,9 +22,9 @@ from mcp.shared.auth import OAuthMetadata
 from pydantic import BaseModel, ValidationError
 
 from .credentials import Vault
-from .sign_in import ShowAddress, listen
+from .sign_in import listen
 from .silent_oauth import check_passing
-from .stored_oauth import NeedsAuth, discover, error_of
+from .stored_oauth import NeedsAuth, ShowAddress, discover, error_of
 
 _EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - the name of a kind of token

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ..config_entry import OAuthConfig
 from .credentials import Credentials, CredentialStorage
-from .stored_oauth import FORGOTTEN_CLIENT, ForgottenClient, Send, StoredOAuth, error_of
+from .stored_oauth import FORGOTTEN_CLIENT, ForgottenClient, Send, ShowAddress, StoredOAuth, error_of
 
 _METADATA_PATHS = ("/.well-known/oauth-authorization-server", "/.well-known/openid-configuration")
 
@@ -40,12 +40,16 @@ class InteractiveOAuth(StoredOAuth):
         storage: CredentialStorage,
         redirect_uri: str,
         send: Send,
+        show: ShowAddress,
         **options: object,
     ) -> None:
-        """`send` sends requests beside the flow."""
-        super().__init__(url, config, storage, redirect_uri, **options)
+        """`send` sends requests beside the flow; `show` brings the person to an address."""
+        super().__init__(url, config, storage, redirect_uri, redirect_handler=self._show_if_known, **options)
         self._send = send
+        self._show = show
         self._configured: OAuthMetadata | None = None
+        self._kept: OAuthClientInformationFull | None = None
+        """The registration of an earlier sign-in, which may be forgotten by now."""
 
     async def load_context(self) -> None:
         stored = await self._storage.load()
@@ -56,8 +60,11 @@ class InteractiveOAuth(StoredOAuth):
         context.client_metadata = _ScopedMetadata(
             added_scope=wanted, **context.client_metadata.model_dump(exclude={"scope"})
         )
-        if self._config.client_id is None and (not self._fits(stored, wanted) or await self._is_forgotten()):
-            context.client_info = None
+        if self._config.client_id is None:
+            if not self._fits(stored, wanted):
+                context.client_info = None
+            # Where only more is wanted than was granted, a token for this registration was taken just now.
+            self._kept = context.client_info if stored.wanted_scope is None else None
 
     def _fits(self, stored: Credentials, scope: str | None) -> bool:
         """Whether the stored registration is one to use again: not one for less than is wanted now, nor one in place of
@@ -71,11 +78,17 @@ class InteractiveOAuth(StoredOAuth):
             client.client_id.startswith("https://") or should_use_client_metadata_url(stored.metadata, document)
         )
 
+    async def _show_if_known(self, address: str) -> None:
+        """Brings the person to the authorization server. ForgottenClient, and nobody is brought anywhere, if that has
+        forgotten the registration of an earlier sign-in. It is the server that the flow has found meanwhile; where that
+        is another one than before, the registration is new and nothing is asked."""
+        if self._kept is not None and self.context.client_info == self._kept and await self._is_forgotten():
+            raise ForgottenClient("the authorization server does not know this client")
+        await self._show(address)
+
     async def _is_forgotten(self) -> bool:
         """Whether the authorization server has forgotten our registration. It would tell that the person alone, in the
         browser; so it is asked for tokens for a code that it has not given, and says first whom it does not know."""
-        if self.context.oauth_metadata is None:
-            return False
         try:
             answer = await self._send(await self.code_exchange_request(secrets.token_urlsafe(), "x" * 43))
         except httpx2.TransportError:

@@ -1,11 +1,11 @@
 """Signing in to a remote server: the OAuth flow with a person, whose browser comes back to a loopback address.
 
-`sign_in` opens the listener, sends a request that needs a token (which sets the flow going), has the person brought to
-the authorization server, and stores the tokens. Everything ends within one timeout.
+`sign_in` opens the listener, sends requests until one needs a token (which sets the flow going), has the person brought
+to the authorization server, and stores the tokens. Everything ends within one timeout.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +13,16 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 import httpx2
+import mcp_types as types
 from mcp.client.auth import AuthorizationCodeResult, OAuthFlowError
-from mcp_types.version import LATEST_HANDSHAKE_VERSION
+from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, LATEST_MODERN_VERSION
 
 from ..config_entry import OAuthServerConfig, SseConfig
 from ..transports.http import tls_context
 from .credentials import CredentialStorage
 from .interactive_oauth import InteractiveOAuth
-from .stored_oauth import CLIENT_NAME, FORGOTTEN_CLIENT, ForgottenClient
-
-ShowAddress = Callable[[str], Awaitable[None]]
-"""Brings a person to an address: opens a browser, or shows it."""
+from .stored_oauth import CLIENT_NAME, FORGOTTEN_CLIENT, ForgottenClient, ShowAddress
 
 _PATH = "/callback"
 _REQUEST_TIMEOUT = 20.0
@@ -71,7 +70,7 @@ async def _sign_in_once(
                 storage,
                 callback.redirect_uri,
                 beside.send,
-                redirect_handler=show,
+                show,
                 callback_handler=callback.wait,
                 client_metadata_url=document,
             )
@@ -80,10 +79,13 @@ async def _sign_in_once(
 
 async def _run_flow(config: OAuthServerConfig, provider: InteractiveOAuth) -> bool:
     async with httpx2.AsyncClient(auth=provider, verify=tls_context(config.tls), headers=config.headers) as client:
-        async with client.stream(**_first_request(config)) as response:
-            if response.status_code in {401, 403}:
-                raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
-        return provider.context.current_tokens is not None
+        for request in _first_requests(config):
+            async with client.stream(**request) as response:
+                if response.status_code in {401, 403}:
+                    raise OAuthFlowError(f"the server refused the new token with HTTP {response.status_code}")
+            if provider.context.current_tokens is not None:
+                return True
+        return False
 
 
 async def deliver_redirect(shown: str, pasted: str) -> bool:
@@ -103,20 +105,31 @@ async def deliver_redirect(shown: str, pasted: str) -> bool:
     return True
 
 
-def _first_request(config: OAuthServerConfig) -> dict[str, Any]:
-    """A request that a server answers only to those who are signed in."""
+def _first_requests(config: OAuthServerConfig) -> list[dict[str, Any]]:
+    """Requests of which a server that wants a sign-in refuses one. Some take `initialize` from anybody, and those that
+    know the newest protocol alone do not understand it: they are asked in that too."""
     if isinstance(config, SseConfig):
-        return {"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}
-    params = {
-        "protocolVersion": LATEST_HANDSHAKE_VERSION,
-        "capabilities": {},
-        "clientInfo": {"name": CLIENT_NAME, "version": "1"},
+        return [{"method": "GET", "url": config.url, "headers": {"Accept": "text/event-stream"}}]
+    client = {"name": CLIENT_NAME, "version": "1"}
+    handshake = {"protocolVersion": LATEST_HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": client}
+    envelope = {
+        types.PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION,
+        types.CLIENT_CAPABILITIES_META_KEY: {},
+        types.CLIENT_INFO_META_KEY: client,
     }
+    modern = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
+    return [
+        _post(config.url, "initialize", handshake, {}),
+        _post(config.url, "server/discover", {"_meta": envelope}, modern),
+    ]
+
+
+def _post(url: str, method: str, params: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     return {
         "method": "POST",
-        "url": config.url,
-        "headers": {"Accept": "application/json, text/event-stream"},
-        "json": {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params},
+        "url": url,
+        "headers": {"Accept": "application/json, text/event-stream", **headers},
+        "json": {"jsonrpc": "2.0", "id": 1, "method": method, "params": params},
     }
 
 

@@ -26,6 +26,8 @@ FORGOTTEN_CLIENT = frozenset({"invalid_client", "unauthorized_client"})
 """How an authorization server says that it does not know the client."""
 
 Send = Callable[[httpx2.Request], Awaitable[httpx2.Response]]
+ShowAddress = Callable[[str], Awaitable[None]]
+"""Brings a person to an address: opens a browser, or shows it."""
 
 
 class NeedsAuth(OAuthFlowError):
@@ -76,8 +78,18 @@ class StoredOAuth(OAuthProvider):
             client_id=config.client_id,
             client_secret=config.client_secret,
             redirect_uris=self.context.client_metadata.redirect_uris,
-            token_endpoint_auth_method="client_secret_post" if config.client_secret else "none",
         )
+
+    def prepare_token_request(self) -> None:
+        """A secret that came without the way to show it, as from the configuration, is shown in one that the
+        authorization server takes: in the header, unless its metadata names only the other."""
+        client, metadata = self.context.client_info, self.context.oauth_metadata
+        if client is None or client.client_secret is None or client.token_endpoint_auth_method is not None:
+            return
+        taken = metadata.token_endpoint_auth_methods_supported if metadata is not None else None
+        only_in_body = taken is not None and "client_secret_basic" not in taken and "client_secret_post" in taken
+        method = "client_secret_post" if only_in_body else "client_secret_basic"
+        self.context.client_info = client.model_copy(update={"token_endpoint_auth_method": method})
 
 
 async def discover(issuer: str, send: Send) -> OAuthMetadata:

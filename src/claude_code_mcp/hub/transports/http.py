@@ -50,6 +50,8 @@ _LARGEST_EVENT = 64 << 20
 async def http(
     config: HttpConfig, headers: Mapping[str, str], auth: httpx2.Auth | None, failure: TransportFailure
 ) -> AsyncIterator[Streams]:
+    # Every request has an answer here: a server whose answer is long in coming is slow, and not mute.
+    failure.has_read_input = lambda: False
     async with (
         HttpClient(failure, headers, config.tls, auth) as client,
         streamable_http_client(config.url, http_client=client, max_sse_event_size=_LARGEST_EVENT) as streams,

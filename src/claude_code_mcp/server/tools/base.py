@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 
 from ... import json_text
 from ...errors import ClaudeCodeError, InvalidArgument
-from ...store.transcripts import is_session_id
+from ...model.session_ids import is_session_id
 from ..app_view import TOOL_META
 from .context import Call
 

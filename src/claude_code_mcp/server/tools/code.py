@@ -79,10 +79,14 @@ async def claude_code(call: Call, arguments: ClaudeCode) -> Reply:
 async def _create(call: Call, arguments: ClaudeCode) -> PendingTurn:
     options = session_options(arguments)
     call.switches.check(options.permission_mode)
-    own = {"turn_timeout": _seconds(arguments.timeout), "worktree": bool(arguments.worktree)}
-    options = options.model_copy(update=own)
+    options = options.model_copy(update={"worktree": bool(arguments.worktree)})
     return await call.service.create(
-        arguments.prompt, options, owner=call.principal, origin=call.origin, images=arguments.images or ()
+        arguments.prompt,
+        options,
+        owner=call.principal,
+        timeout=_seconds(arguments.timeout),
+        origin=call.origin,
+        images=arguments.images or (),
     )
 
 

@@ -167,6 +167,7 @@ def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
         model_usage=_model_usage(outcome),
         permission_denials=parts.shortened(outcome.permission_denials, _MAX_PART) or None,
         truncated=parts.truncated,
+        notice=session.not_recorded,
     )
 
 

@@ -48,6 +48,11 @@ class HubProxy:
         """The words of the tools, and the tools that they were read from."""
         self._rounds = CallRounds(service.settings.permission_timeout)
 
+    def end_of(self, principal: str) -> None:
+        """The caller is gone: calls that wait for it are given up, and what it was allowed for good is forgotten."""
+        self._rounds.end_of(principal)
+        self._allowed = {entry for entry in self._allowed if entry[0] != principal}
+
     async def listing(self, principal: str) -> list[types.Tool]:
         """The tools that the caller may use, under the names they have here. A server that does not connect in time is
         left out, and so is a tool that the policy denies whatever its arguments are."""

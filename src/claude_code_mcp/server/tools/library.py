@@ -10,8 +10,8 @@ from pydantic import Field, StringConstraints
 from ...errors import InvalidArgument, PermissionDenied
 from ...model.origin import ClientOrigin
 from ...service import Service
+from ...state.session_marks import Mark
 from ...store.cost_report import Grouping
-from ...store.session_marks import Mark
 from ...store.transcript_text import Detail
 from . import work
 from .base import Arguments, Name, Path, Reply, SessionId, Tool, ToolOutput

@@ -103,7 +103,10 @@ async def claude_code_query(call: Call, arguments: Query) -> Reply:
 
 async def _create(call: Call, prompt: str, options: QueryOptions) -> PendingTurn:
     call.switches.check(options.permission_mode)
-    return await call.service.create(prompt, _session_options(call, options), owner=call.principal, origin=call.origin)
+    timeout = call.service.settings.max_execution_time_ms / 1000
+    return await call.service.create(
+        prompt, _session_options(call, options), owner=call.principal, timeout=timeout, origin=call.origin
+    )
 
 
 def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
@@ -117,7 +120,6 @@ def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
         permission_mode=options.permission_mode or settings.default_permission_mode,
         allowed_tools=tuple(allowed),
         disallowed_tools=tuple(options.disallowed_tools or ()),
-        turn_timeout=settings.max_execution_time_ms / 1000,
     )
 
 

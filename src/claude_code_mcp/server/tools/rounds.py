@@ -70,6 +70,11 @@ class CallRounds:
         proxied.answer(call.responses.get(_QUESTION))
         return proxied
 
+    def end_of(self, principal: str) -> None:
+        """Gives up the calls of a caller that wait for it."""
+        for key in [key for key, proxied in self._paused.items() if proxied.principal == principal]:
+            self._give_up(key)
+
     def _give_up(self, key: str) -> None:
         proxied = self._paused.pop(key, None)
         if proxied is not None:
@@ -95,6 +100,10 @@ class ProxiedCall:
         report = progress_callback(self._call)
         if report is not None:
             await report(progress, total, message)
+
+    @property
+    def principal(self) -> str:
+        return self._call.principal
 
     @property
     def wants_progress(self) -> bool:

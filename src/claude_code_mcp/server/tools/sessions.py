@@ -1,6 +1,6 @@
 """The session tools: start, message, watch, answer, interrupt, list, and read (`library.py`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import mcp_types as types
@@ -216,14 +216,22 @@ async def get_status(call: Call, arguments: GetStatus) -> Reply:
     session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     if arguments.part is not None:
         return _part_report(call, session, arguments.part, arguments.offset or 0)
+    if session.runs_elsewhere and arguments.wait_seconds:
+        stores, neighbours = session.deps.stores, call.service.neighbours
+        await neighbours.wait_for_rest(session.id, stores.recorder.records, stores.leases, arguments.wait_seconds)
+        session = await call.service.find(arguments.session_id, owner=call.principal, origin=call.origin)
     late = _accept_answers(call, session)
-    if arguments.any_change and arguments.cursor is not None:
+    if session.runs_elsewhere:
+        pass  # what happens there is not in this log
+    elif arguments.any_change and arguments.cursor is not None:
         await wait_for_change(session, position_of(session, arguments.cursor), arguments.wait_seconds or 0)
     else:
         questions = await _wait(call, session, arguments.wait_seconds, late=late)
         if questions is not None:
             return questions
     notice, redactor = _notice(call, session, late), call.service.redaction
+    if session.runs_elsewhere:
+        notice = await call.service.neighbours.report(session.id)
     return report(
         session,
         redactor,
@@ -295,7 +303,16 @@ async def session_list(
             for entry in shown
         ],
         next_offset=offset + limit if len(entries) > limit else None,
+        error=_not_recorded(in_memory.values()),
     )
+
+
+def _not_recorded(sessions: Iterable[Session]) -> ErrorInfo | None:
+    """That a full disk, or whatever it is, keeps sessions from being recorded."""
+    failures = {session.id: text for session in sessions if (text := session.not_recorded) is not None}
+    if not failures:
+        return None
+    return ErrorInfo(code="NOT_SAVED", message=f"Of {', '.join(failures)}: {next(iter(failures.values()))}")
 
 
 def _listed_session(entry: Entry, session: Session | None, last_state: State | None) -> ListedSession:

@@ -151,7 +151,8 @@ def report(
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
     output, next_cursor, more = _output(session, lines, start, parts)
-    notice = notice if known else " ".join(filter(None, (notice, _RESTART_NOTICE)))
+    notices = (notice, None if known else _RESTART_NOTICE, session.not_recorded)
+    notice = " ".join(filter(None, notices)) or None
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)
     usage = session.usage.total

@@ -1,13 +1,10 @@
-"""Bearer tokens: read once at the start, refused when weak, compared in constant time."""
+"""Bearer tokens as the operator wrote them down: read, and refused when weak, repeated or open to others. Who has one
+at the moment is the matter of `callers`."""
 
-import hmac
 import os
 import stat
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
-
-from mcp.server.auth.provider import AccessToken, TokenVerifier
 
 from ...config import Settings
 from ...errors import InvalidArgument
@@ -15,17 +12,21 @@ from ...service import LOCAL
 
 _MIN_LENGTH = 24
 _MIN_DISTINCT = 10
-SCOPE = "claude-code"
+_LARGEST = 4 << 20
 
 
-def load_tokens(settings: Settings, owner: str = "default") -> dict[str, str]:
+def load_tokens(settings: Settings, owner: str = "default", *, may_be_empty: bool = False) -> dict[str, str]:
     """Callers by token, from the settings, where it is that of the `owner`, and from the file that they name;
-    InvalidArgument for weak, repeated or unreadable ones."""
+    InvalidArgument for weak, repeated or unreadable ones, and for a file without a token unless it `may_be_empty`.
+    Blocks on the disk."""
     tokens: dict[str, str] = {}
     if settings.http_token is not None:
         _add(tokens, owner, settings.http_token.get_secret_value(), "CLAUDE_CODE_MCP_TOKEN")
     if settings.http_tokens_file is not None:
-        for name, token in _read_file(settings.http_tokens_file).items():
+        listed = _read_file(settings.http_tokens_file)
+        if not listed and not may_be_empty:
+            raise InvalidArgument(f"The tokens file {settings.http_tokens_file} holds no token.")
+        for name, token in listed.items():
             if name == LOCAL:
                 raise _taken(f"the tokens file {settings.http_tokens_file}", name)
             _add(tokens, name, token, f"the token of {name!r} in {settings.http_tokens_file}")
@@ -54,9 +55,13 @@ def _add(tokens: dict[str, str], name: str, token: str, where: str) -> None:
 def _read_file(path: Path) -> dict[str, str]:
     """Tokens by name."""
     try:
-        with open(path, "rb") as file:
+        # A pipe in its place must not keep us waiting for a writer.
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             _check_owner(path, os.fstat(file.fileno()))
-            lines = file.read().decode("utf-8-sig").splitlines()
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise InvalidArgument(f"The tokens file {path} is too large.")
+        lines = content.decode("utf-8-sig").splitlines()
     except (OSError, UnicodeError) as error:
         raise InvalidArgument(f"The tokens file {path} cannot be read: {error}") from None
     tokens: dict[str, str] = {}
@@ -67,8 +72,6 @@ def _read_file(path: Path) -> dict[str, str]:
         if len(fields) != 2 or fields[0] in tokens:
             raise InvalidArgument(f"Line {number} of {path} must be `name token`, each name once.")
         tokens[fields[0]] = fields[1]
-    if not tokens:
-        raise InvalidArgument(f"The tokens file {path} holds no token.")
     return tokens
 
 
@@ -82,23 +85,3 @@ def _check_owner(path: Path, opened: os.stat_result) -> None:
         raise InvalidArgument(f"The tokens file {path} can be read by others; `chmod 600` it.")
     if opened.st_uid not in (os.geteuid(), 0):
         raise InvalidArgument(f"The tokens file {path} belongs to somebody else, who could change it.")
-
-
-class StaticTokens(TokenVerifier):
-    """Verifies a fixed set of tokens. Every one is compared, so that the time tells nothing about which one fits."""
-
-    def __init__(self, names: Mapping[str, str], resource: str, refused: Callable[[], None] = lambda: None) -> None:
-        """`refused` is called for every unknown token."""
-        self._names = [(token.encode(), name) for token, name in names.items()]
-        self._resource = resource
-        self._refused = refused
-
-    async def verify_token(self, token: str) -> AccessToken | None:
-        candidate, caller = token.encode("utf-8", "surrogateescape"), None
-        for known, name in self._names:
-            if hmac.compare_digest(candidate, known):
-                caller = name
-        if caller is None:
-            self._refused()
-            return None
-        return AccessToken(token=token, client_id=caller, scopes=[SCOPE], resource=self._resource)

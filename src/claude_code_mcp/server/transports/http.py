@@ -4,12 +4,15 @@
 the server listens on loopback only. Other routes, such as those of the console, are given by whoever starts the server.
 """
 
+import asyncio
+import hmac
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -26,8 +29,10 @@ from ... import __version__
 from ...config import Settings
 from ...errors import InvalidArgument
 from ...model.events import AuditEvent, AuditKind
+from ..sdk import end_connections
 from ..server import McpServer
-from .bearer import SCOPE, StaticTokens
+from .callers import SCOPE, Callers, CallerTokens, TokenCaller
+from .connection_limits import ConnectionLimits, report_accept_failures_sparingly
 from .response_streams import response_streams
 
 log = logging.getLogger(__name__)
@@ -35,6 +40,11 @@ log = logging.getLogger(__name__)
 PATH = "/mcp"
 _LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+_MOST_CONNECTIONS = 2000
+_MOST_OF_ONE_ADDRESS = 500
+_ACCEPTED_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +96,9 @@ def own_addresses(address: Address) -> list[str]:
     return [f"http://{name}/*" for name in sorted(names)]
 
 
-def check_exposure(address: Address, tokens: Mapping[str, str]) -> None:
+def check_exposure(address: Address, callers: Callers) -> None:
     """InvalidArgument for a server that other machines can reach and that has no token."""
-    if not address.loopback and not tokens:
+    if not address.loopback and not callers.required:
         raise InvalidArgument(
             f"Refusing to serve on {address.host} without a token: anybody who reaches it could run commands here. "
             "Set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE, or listen on 127.0.0.1."
@@ -129,6 +139,9 @@ class HttpServer:
                 forwarded_allow_ips=[*proxies],
                 timeout_graceful_shutdown=1,
                 ws="none",
+                http=ConnectionLimits(_MOST_CONNECTIONS, _MOST_OF_ONE_ADDRESS, proxies).protocol(),  # type: ignore[arg-type]
+                # asyncio goes on accepting so many times after a failure: more would hold up everything else.
+                backlog=_ACCEPTED_AT_ONCE,
             )
         )
 
@@ -140,6 +153,7 @@ class HttpServer:
                 "serving without a token: every program and every user on this machine can run commands as this user; "
                 "set CLAUDE_CODE_MCP_TOKEN or CLAUDE_CODE_MCP_TOKENS_FILE"
             )
+        report_accept_failures_sparingly(asyncio.get_running_loop())
         await self._server.serve(sockets=[self._socket])
 
     def stop(self) -> None:
@@ -175,33 +189,43 @@ def http_app(
     mcp_server: McpServer,
     settings: Settings,
     address: Address,
-    tokens: Mapping[str, str],
+    callers: Callers,
     metrics: Callable[[], bytes] | None = None,
     more: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The ASGI application; `tokens` are callers by token, `metrics` renders what `/metrics` shows, `more` are routes
-    that check their callers themselves."""
-    auth, security = _auth(address) if tokens else None, _security(settings, address)
-    mcp_server.service.add_secrets(tokens)
+    """The ASGI application; `metrics` renders what `/metrics` shows, `more` are routes that check their callers
+    themselves. All that a caller has open here ends with its token."""
+    security, server, service = _security(settings, address), mcp_server.server(), mcp_server.service
 
     def audit_refusal() -> None:
-        mcp_server.service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
+        service.audit(AuditEvent(AuditKind.AUTH_FAILED, "unknown"))
 
-    routes = [Route("/health", _health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
-    if tokens:
+    def end_caller(caller: TokenCaller, removed: bool) -> None:
+        service.start_task(end_connections(server, caller.name, caller.credential))
+        if removed:
+            service.start_task(mcp_server.end_caller(caller.name, partial(callers.calls_over, caller.name)))
+
+    async def health(_: Request) -> Response:
+        return _health_of(callers.problem)
+
+    callers.on_ended(end_caller)
+    mcp_server.running_tool = callers.running_tool
+    routes = [Route("/health", health), Route(f"{PATH}/", _without_slash, methods=["GET", "POST", "DELETE"])]
+    if callers.required:
         routes.append(Route("/register", _no_registration, methods=["GET", "POST"]))
     if metrics is not None:
-        routes.append(metrics_route(metrics, settings, tokens, security, audit_refusal))
-    app = mcp_server.server().streamable_http_app(
+        routes.append(metrics_route(metrics, settings, callers, security, audit_refusal))
+    app = server.streamable_http_app(
         streamable_http_path=PATH,
         host=address.host,
         transport_security=security,
-        auth=auth,
-        token_verifier=StaticTokens(tokens, address.url, audit_refusal) if tokens else None,
+        auth=_auth(address) if callers.required else None,
+        token_verifier=CallerTokens(callers, address.url, audit_refusal) if callers.required else None,
         custom_starlette_routes=[*routes, *more],  # type: ignore[list-item]  # Starlette takes any route
     )
     app.add_middleware(mcp_server.streams.middleware)
     app.add_middleware(response_streams)
+    app.add_middleware(callers.middleware)  # the outermost: it ends the others
     return _without_redirects(app)
 
 
@@ -256,7 +280,16 @@ async def _without_slash(_: Request) -> Response:
 
 
 async def _health(_: Request) -> Response:
-    return JSONResponse({"status": "ok", "version": __version__})
+    return _health_of(None)
+
+
+def _health_of(problem: str | None) -> Response:
+    """It runs, and has an answer of 200 even if nobody is let in: a restart would not help. What the problem is, with
+    the names of files, is in the log."""
+    if problem is None:
+        return JSONResponse({"status": "ok", "version": __version__})
+    reason = "the tokens file cannot be used"
+    return JSONResponse({"status": "degraded", "version": __version__, "problem": reason})
 
 
 async def _no_registration(_: Request) -> Response:
@@ -268,22 +301,26 @@ async def _no_registration(_: Request) -> Response:
 def metrics_route(
     render: Callable[[], bytes],
     settings: Settings,
-    tokens: Mapping[str, str],
+    callers: Callers,
     security: TransportSecuritySettings,
     refused: Callable[[], None],
 ) -> Route:
     """The route of `/metrics`. It takes its own token if there is one, else that of any caller, and needs none where
     callers need none."""
-    own = settings.metrics_token
-    verifier = StaticTokens({own.get_secret_value(): "metrics"} if own is not None else tokens, "", refused)
-    protected = bool(own is not None or tokens)
+    own = settings.metrics_token.get_secret_value().encode() if settings.metrics_token is not None else None
     origin_check = TransportSecurityMiddleware(security)
+
+    async def is_allowed(token: str) -> bool:
+        if own is not None:
+            return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), own)
+        return not callers.required or await callers.by_token(token) is not None
 
     async def metrics(request: Request) -> Response:
         rejection = await origin_check.validate_request(request)
         if rejection is not None:
             return rejection
-        if protected and await verifier.verify_token(_bearer(request)) is None:
+        if not await is_allowed(_bearer(request)):
+            refused()
             return PlainTextResponse("Unauthorized", 401, {"WWW-Authenticate": "Bearer"})
         return Response(render(), media_type=_METRICS_TYPE)
 

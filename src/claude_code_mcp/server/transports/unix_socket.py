@@ -194,7 +194,7 @@ class SharedSocket:
 
     def _control(self, version: str) -> None:
         """A client wants to hand over to its own version."""
-        if hello.is_newer(version, self.wanted_version or __version__):
+        if hello.is_newer(version, self.wanted_version or hello.BUILD):
             self.wanted_version = version
             self.handover_wanted.set()
 
@@ -224,7 +224,7 @@ class SharedSocket:
             "started": int(self._began),
             "socket": self._place.socket,
             "log": self._place.log_file,
-            "handover": self.wanted_version or None,
+            "handover": self.wanted_version.partition("+")[0] or None,
             "clients": clients,
             **self._status(),
         }

@@ -2,7 +2,7 @@
 queue sends them, again and again with longer pauses, until the receiver has them or nobody wants them any more.
 
 Nothing here is ever waited for by a session. A receiver that is dead delays its own news and nothing else. What waits
-is on disk before the first try and until it was delivered or given up (`WaitingFiles`): a server that stops waits for
+is on disk before the first try and until it was delivered or given up (`Deliveries`): a server that stops waits for
 nothing, and the next one goes on, with the same id for the same notice.
 """
 
@@ -12,6 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -20,11 +21,12 @@ from typing import Any, NamedTuple
 from ...errors import ClaudeCodeError
 from ...model.events import AuditEvent, Event, QuestionOpened, Stalled, TurnEnded
 from ...service import LOCAL, Service
+from ...state.deliveries import Deliveries, PendingDelivery
+from ...state.state_directory import database_in
 from .news import Notice, notice_of, trial_notice
-from .preferences import PreferenceFiles, Preferences, Receiver, new_id
+from .preferences import Preferences, PreferenceStore, Receiver, new_id
 from .receivers import request_for
 from .sending import PushReply, SendFailed, post
-from .undelivered import Waiting, WaitingFiles
 from .web_push import ServerKey
 
 log = logging.getLogger(__name__)
@@ -58,6 +60,30 @@ class _Unread(NamedTuple):
     title: str
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A notice on its way to one receiver."""
+
+    delivery_id: str
+    principal: str
+    receiver_id: str
+    notice: Notice
+
+    def stored(self) -> PendingDelivery:
+        """As it is kept."""
+        return PendingDelivery(self.delivery_id, self.principal, self.receiver_id, self.notice.at, asdict(self.notice))
+
+    @classmethod
+    def of(cls, delivery: PendingDelivery) -> "Waiting | None":
+        """None for one whose notice is of another version."""
+        try:
+            notice = Notice(**delivery.notice)
+        except TypeError:
+            log.warning("a notice that waited is not understood")
+            return None
+        return cls(delivery.delivery_id, delivery.principal, delivery.receiver_id, notice)
+
+
 class Push:
     """All receivers of a service. Made within its event loop."""
 
@@ -65,11 +91,13 @@ class Push:
         self._service = service
         self._directory = directory
         self._pauses = pauses
-        self.files = PreferenceFiles(directory / "push")
-        self._waiting = WaitingFiles(directory / "push" / "waiting")
+        self.preferences = PreferenceStore(database_in(service.settings.state_dir))
+        self._deliveries = Deliveries(database_in(service.settings.state_dir))
         self._loop = asyncio.get_running_loop()
         self.base = ""
         """The address of the page, once there is one."""
+        self.knows: Callable[[str], bool] = lambda _: True
+        """Whether a principal may still sign in: one who was removed is told nothing."""
         self._unread: deque[_Unread] = deque(maxlen=_MOST_UNREAD)
         self._reading: asyncio.Task[None] | None = None
         self._outboxes: dict[tuple[str, str], _Outbox] = {}
@@ -124,7 +152,7 @@ class Push:
             title = unread.title
             notice = notice_of(unread.session_id, unread.event, lambda title=title: title, self._service.redaction)  # type: ignore[misc]
             if notice is not None:
-                chosen = await asyncio.to_thread(self.files.read, unread.owner)
+                chosen = await asyncio.to_thread(self.preferences.read, unread.owner)
                 if chosen.wants(notice.kind, datetime.now(UTC)):
                     made = [Waiting(f"msg_{new_id()}", unread.owner, known.id, notice) for known in chosen.receivers]
                     await asyncio.to_thread(self._keep, made)
@@ -133,20 +161,21 @@ class Push:
     def _keep(self, made: list[Waiting]) -> None:
         for waiting in made:
             try:
-                self._waiting.add(waiting)
+                self._deliveries.add(waiting.stored())
             except OSError as error:
                 log.warning("a notice will be lost if the server stops: %s", error)
 
     async def _take_over(self) -> None:
         """Goes on with what servers before this one have not delivered."""
         try:
-            left = await asyncio.to_thread(self._waiting.take_over)
+            stored = await asyncio.to_thread(self._deliveries.take_over)
+            left = [waiting for delivery in stored if (waiting := Waiting.of(delivery)) is not None]
         except OSError as error:
             log.warning("notices of before cannot be read: %s", error)
             return
         now = datetime.now(UTC)
         for principal in {waiting.principal for waiting in left}:
-            chosen = await asyncio.to_thread(self.files.read, principal)
+            chosen = await asyncio.to_thread(self.preferences.read, principal)
             own = [waiting for waiting in left if waiting.principal == principal]
             wanted = [
                 waiting
@@ -171,16 +200,22 @@ class Push:
     async def drop(self, finished: Iterable[Waiting]) -> None:
         """They are delivered, or nobody wants them any more."""
         for waiting in finished:
-            await asyncio.to_thread(self._waiting.remove, waiting.delivery_id)
+            await asyncio.to_thread(self._forget_delivery, waiting.delivery_id)
+
+    def _forget_delivery(self, delivery_id: str) -> None:
+        try:
+            self._deliveries.remove(delivery_id)
+        except OSError as error:
+            log.warning("a notice may be delivered twice: %s", error)
 
     # -- sending --------------------------------------------------------------------------------------------------
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return self._service.start_task(work)
 
-    def is_wanted(self, notice: Notice) -> bool:
-        """Whether anybody still wants to know: an answered question is no news."""
-        if time.time() >= notice.expires_at:
+    def is_wanted(self, principal: str, notice: Notice) -> bool:
+        """Whether the principal still is to know: an answered question is no news."""
+        if time.time() >= notice.expires_at or not self.knows(principal):
             return False
         if notice.question_id is None:
             return True
@@ -208,7 +243,7 @@ class Push:
         if receiver.kind == "webpush" and reply.status in _GONE:
             self.forget(principal, receiver.id)
             try:
-                await asyncio.to_thread(self.files.remove, principal, receiver.id)
+                await asyncio.to_thread(self.preferences.remove, principal, receiver.id)
             except (ClaudeCodeError, OSError) as error:
                 log.info("a subscription that has ended was not removed: %s", error)
 
@@ -234,7 +269,7 @@ class Push:
         for outbox in self._outboxes.values():
             outbox.close()
         self._outboxes.clear()
-        self._waiting.close()
+        self._deliveries.close()
 
     def pause_before(self, attempt: int) -> float | None:
         """How long to wait before another try; None if there is to be none."""
@@ -279,7 +314,7 @@ class _Outbox:
 
     async def _deliver(self, receiver: Receiver, waiting: Waiting) -> None:
         principal, attempt = waiting.principal, 0
-        while self._push.is_wanted(waiting.notice):
+        while self._push.is_wanted(principal, waiting.notice):
             wait = None
             try:
                 reply = await self._push.send(principal, receiver, waiting.notice, waiting.delivery_id)

@@ -1,29 +1,25 @@
-"""Where and when a principal wants to be told: receivers, kinds of news and quiet hours, in a private file for each.
+"""Where and when a principal wants to be told: receivers, kinds of news and quiet hours.
 
-The file is replaced as a whole under a lock, so that two servers lose nothing of each other's. Every method blocks on
-the disk.
+They are changed in transactions, so that two servers lose nothing of each other's.
 """
 
-import hashlib
 import logging
 import re
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime, time, tzinfo
-from pathlib import Path
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from filelock import FileLock
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InvalidArgument, LimitReached, UpstreamUnavailable
-from ...private_files import private_directory, read_regular, replace_file
+from ...state.database import Database
+from ...state.documents import Documents, JsonObject
 
 log = logging.getLogger(__name__)
 
 _MOST_RECEIVERS = 20
-_LARGEST = 256 << 10
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 
 News = Literal["question", "ended", "stalled"]
@@ -73,7 +69,7 @@ class QuietHours(BaseModel):
 
 
 class Receiver(BaseModel):
-    """Where news go to. The secrets in it leave this file only to be used."""
+    """Where news go to. The secrets in it leave the database only to be used."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -108,37 +104,35 @@ class Preferences(BaseModel):
         return news in self.events and not quiet
 
 
-class PreferenceFiles:
-    """Those below one directory."""
+class PreferenceStore:
+    """Those in one state directory. Every method blocks on the disk."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, database: Database) -> None:
+        self._documents = Documents(database, "push")
 
     def read(self, principal: str) -> Preferences:
         """What a principal has chosen; the defaults if there is nothing, or nothing that can be read."""
         try:
-            return self._read(principal)
+            return _preferences(principal, self._documents.read(principal))
         except (OSError, ValidationError) as error:
             log.error("the push receivers of %s cannot be read: %s", principal, type(error).__name__)
             return Preferences(principal=principal)
 
-    def _read(self, principal: str) -> Preferences:
-        try:
-            return Preferences.model_validate_json(read_regular(self._path(principal), _LARGEST))
-        except FileNotFoundError:
-            return Preferences(principal=principal)
-
     def update(self, principal: str, change: Callable[[Preferences], Preferences]) -> Preferences:
-        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; a file that
-        cannot be read is never replaced."""
-        private_directory(self._directory)
-        with FileLock(self._directory / ".lock", mode=0o600):
+        """Changes what a principal has chosen; on disk when this returns. OSError if that cannot be done; what cannot
+        be read is never replaced."""
+        changed: list[Preferences] = []
+
+        def replace(document: JsonObject | None) -> JsonObject:
             try:
-                changed = change(self._read(principal))
+                current = _preferences(principal, document)
             except ValidationError:
-                raise UpstreamUnavailable("The file of your push receivers is damaged.") from None
-            replace_file(self._path(principal), changed.model_dump_json(by_alias=True).encode())
-        return changed
+                raise UpstreamUnavailable("What was kept of your push receivers is damaged.") from None
+            changed.append(change(current))
+            return changed[-1].model_dump(mode="json", by_alias=True)
+
+        self._documents.update(principal, replace, durable=True)
+        return changed[-1]
 
     def add(self, principal: str, receiver: Receiver) -> Preferences:
         """Adds a receiver, in place of one with the same address. LimitReached if there are too many."""
@@ -164,8 +158,9 @@ class PreferenceFiles:
 
         self.update(principal, change)
 
-    def _path(self, principal: str) -> Path:
-        return self._directory / f"{hashlib.sha256(principal.encode()).hexdigest()[:32]}.json"
+
+def _preferences(principal: str, document: JsonObject | None) -> Preferences:
+    return Preferences(principal=principal) if document is None else Preferences.model_validate(document)
 
 
 def new_id() -> str:

@@ -63,7 +63,7 @@ class PushRoutes:
         self._push = push
 
     async def show(self, _: Request, caller: WebCaller) -> Response:
-        return await self._answer(await asyncio.to_thread(self._push.files.read, caller.principal))
+        return await self._answer(await asyncio.to_thread(self._push.preferences.read, caller.principal))
 
     async def change(self, request: Request, caller: WebCaller) -> Response:
         arguments = await arguments_of(request, PreferenceArguments)
@@ -72,14 +72,14 @@ class PushRoutes:
             events = current.events if arguments.events is None else tuple(dict.fromkeys(arguments.events))
             return current.model_copy(update={"events": events, "quiet_hours": arguments.quiet_hours})
 
-        chosen = await asyncio.to_thread(self._push.files.update, caller.principal, changed)
+        chosen = await asyncio.to_thread(self._push.preferences.update, caller.principal, changed)
         self._audit(caller, action="change", events=",".join(chosen.events), quiet=chosen.quiet_hours is not None)
         return await self._answer(chosen)
 
     async def add(self, request: Request, caller: WebCaller) -> Response:
         arguments = await arguments_of(request, ReceiverArguments)
         receiver = self._receiver(arguments, self._push.may_reach_private(caller.principal))
-        await asyncio.to_thread(self._push.files.add, caller.principal, receiver)
+        await asyncio.to_thread(self._push.preferences.add, caller.principal, receiver)
         self._audit(caller, action="add", kind=receiver.kind, target=_target(receiver))
         secret = {"secret": receiver.secret} if receiver.secret else {}
         return answer({"receiver": self._row(receiver), **secret}, 201)
@@ -107,14 +107,14 @@ class PushRoutes:
 
     async def remove(self, request: Request, caller: WebCaller) -> Response:
         receiver_id = str(request.path_params["receiver"])
-        await asyncio.to_thread(self._push.files.remove, caller.principal, receiver_id)
+        await asyncio.to_thread(self._push.preferences.remove, caller.principal, receiver_id)
         self._push.forget(caller.principal, receiver_id)
         self._audit(caller, action="remove")
         return answer({})
 
     async def test(self, request: Request, caller: WebCaller) -> Response:
         await arguments_of(request, Nothing)
-        chosen = await asyncio.to_thread(self._push.files.read, caller.principal)
+        chosen = await asyncio.to_thread(self._push.preferences.read, caller.principal)
         wanted = str(request.path_params["receiver"])
         receiver = next((known for known in chosen.receivers if known.id == wanted), None)
         if receiver is None:

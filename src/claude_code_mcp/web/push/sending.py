@@ -5,7 +5,6 @@ check and the act. Lookups have threads of their own: a name server that is dead
 """
 
 import asyncio
-import ipaddress
 import socket
 import ssl
 from collections.abc import Mapping
@@ -14,15 +13,12 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from ...errors import InvalidArgument
+from ...model.addresses import is_public, read_address
 
 _TIMEOUT = 15.0
 _LONGEST_HEAD = 16 << 10
 _LONGEST_URL = 2000
-_EMBEDDING = [ipaddress.ip_network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")]
-"""Networks whose addresses lead to IPv4 addresses that are in them."""
 _lookups = ThreadPoolExecutor(2, "push-lookup")
-
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class SendFailed(Exception):
@@ -57,16 +53,6 @@ def check_url(url: str, *, private: bool) -> SplitResult:
     return parts
 
 
-def is_public(address: Address) -> bool:
-    """Whether an address is one of the open internet, and not of this machine or a network that it is in."""
-    if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            return is_public(address.ipv4_mapped)
-        if any(address in network for network in _EMBEDDING):
-            return False
-    return address.is_global and not address.is_multicast
-
-
 async def post(
     url: str, headers: Mapping[str, str], body: bytes, *, private: bool, timeout: float = _TIMEOUT
 ) -> PushReply:
@@ -88,7 +74,8 @@ async def _looked_up(parts: SplitResult, private: bool) -> str:
     loop = asyncio.get_running_loop()
     found = await loop.run_in_executor(_lookups, lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     addresses = [str(entry[4][0]) for entry in found]
-    if not private and not all(is_public(ipaddress.ip_address(text.partition("%")[0])) for text in addresses):
+    read = [read_address(text) for text in addresses]
+    if not private and not all(address is not None and is_public(address) for address in read):
         raise SendFailed("its address is not public")
     return addresses[0]
 

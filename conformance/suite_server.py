@@ -1,0 +1,94 @@
+"""Our server with everything that the suite asks for by name: `python -m conformance.suite_server ADDRESS`.
+
+The transports, the server class, its sessions, tasks, subscriptions and redaction are those of the product, and so are
+its own tools, resources and prompts, which stay listed. Added are the suite's tools as one more family, its resources
+and prompts in the place of the hub's, and the level of log messages, which the product leaves out because the protocol
+has deprecated it.
+"""
+
+import asyncio
+import signal
+import sys
+from functools import partial
+from typing import Any, cast
+
+import mcp_types as types
+from mcp.server.lowlevel import Server
+
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.model.origin import ClientOrigin
+from claude_code_mcp.server.contents import Asker
+from claude_code_mcp.server.sdk import ChangingServer, Context
+from claude_code_mcp.server.server import McpServer, tools_of
+from claude_code_mcp.server.tools.base import Reply
+from claude_code_mcp.server.tools.context import Call
+from claude_code_mcp.server.tools.hub_contents import HubContents
+from claude_code_mcp.server.transports.callers import Callers
+from claude_code_mcp.server.transports.http import HttpServer, http_app, read_address
+from claude_code_mcp.service import Service
+
+from . import suite_tools, task_tools
+from .suite_contents import ASKING_PROMPT, SuiteContents, asking_prompt
+from .suite_tools import NoArguments
+
+
+class SuiteServer(McpServer):
+    """The product's server, with the suite's tools, resources and prompts beside its own."""
+
+    def __init__(self, service: Service) -> None:
+        changes = {
+            "test_trigger_tool_change": "tools",
+            "test_trigger_prompt_change": "prompts",
+        }
+        tools = [
+            *tools_of(service.settings).values(),
+            *suite_tools.TOOLS,
+            *task_tools.TOOLS,
+            *(suite_tools.tool(name, NoArguments, partial(self._announce, kind)) for name, kind in changes.items()),
+        ]
+        super().__init__(service, tools={tool.name: tool for tool in tools})
+        self._suite = SuiteContents()
+
+    async def _announce(self, kind: str, _: Call, __: NoArguments) -> Reply:
+        """Announces a changed list, as the hub has it announced when a server of its has another one."""
+        self._contents.hub_changed(kind)
+        return types.CallToolResult(content=[suite_tools.text(f"The list of {kind} has changed.")])
+
+    def server(self, origin: ClientOrigin | None = None) -> Server[Any]:
+        server = super().server(origin)
+        assert isinstance(server, ChangingServer)
+        server.tools_change = True
+        server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _take_level)
+        return server
+
+    def _asker(self, context: Context) -> Asker:
+        asker = super()._asker(context)
+        return Asker(asker.owner, asker.origin, cast("HubContents", self._suite))
+
+    def _content_handlers(self) -> dict[str, Any]:
+        handlers = super()._content_handlers()
+        get_prompt = handlers["on_get_prompt"]
+
+        async def prompt(context: Context, params: types.GetPromptRequestParams) -> Any:
+            return await (asking_prompt if params.name == ASKING_PROMPT else get_prompt)(context, params)
+
+        return {**handlers, "on_get_prompt": prompt}
+
+
+async def _take_level(_: Context, __: types.SetLevelRequestParams) -> types.EmptyResult:
+    """Every message of the suite's tools is sent, whatever the level."""
+    return types.EmptyResult()
+
+
+async def serve(address: str) -> None:
+    settings = load_settings()
+    async with Service(settings) as service:
+        mcp_server = SuiteServer(service)
+        callers = Callers(settings)
+        server = HttpServer(read_address(address), lambda bound: http_app(mcp_server, settings, bound, callers))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, server.stop)
+        await server.serve()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

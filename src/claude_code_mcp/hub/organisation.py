@@ -1,0 +1,321 @@
+"""What an organisation says about MCP servers in Claude Code's managed settings, for the hub as for Claude Code itself.
+
+Claude Code keeps to these lists in its own client, but not for servers that reach it through us; so the hub must. Read
+are, from a directory that only an administrator can write to and that no variable or setting can move:
+
+- `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
+  `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
+  (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
+- `managed-mcp.json`: while it is there, the servers in it are the only ones.
+
+A list of the user's own settings counts as well: they may deny anything, and allow what the organisation leaves open.
+A project's settings can only take away. What is denied is denied whoever allows it. A managed file that cannot be read
+allows nothing: that is not the same as a file that is not there.
+"""
+
+import plistlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from ..json_text import decode_with_comments
+from .config_dialects import read_text
+from .config_entry import MissingVariable, ServerConfig, StdioConfig, expand
+from .url_patterns import fits, matches, written
+
+SETTINGS, DROP_INS, SERVERS = "managed-settings.json", "managed-settings.d", "managed-mcp.json"
+REMOTE = "remote-settings.json"
+"""In the configuration directory of Claude Code."""
+_DENIED, _ALLOWED, _MANAGED_ONLY = "deniedMcpServers", "allowedMcpServers", "allowManagedMcpServersOnly"
+_KINDS = ("serverName", "serverCommand", "serverUrl")
+_PROFILE = Path("/Library/Managed Preferences/com.anthropic.claudecode.plist")
+_REGISTRY = r"SOFTWARE\Policies\ClaudeCode"
+_OF_DIRECTORY = re.compile(r"\$\{(?:env:)?(?:workspaceFolder|PWD|CLAUDE_PROJECT_DIR)\}")
+_RESTRUCTURES = re.compile(r"[/@#?\\:*\s]")
+"""What the value of a variable must not have that is part of an allowed address."""
+
+Entry = Mapping[str, Any]
+
+
+def managed_directory() -> Path:
+    """Where Claude Code looks for what an organisation manages."""
+    if sys.platform == "darwin":
+        return Path("/Library/Application Support/ClaudeCode")
+    if sys.platform == "win32":
+        return Path(r"C:\Program Files\ClaudeCode")
+    return Path("/etc/claude-code")
+
+
+@dataclass(frozen=True, slots=True)
+class Organisation:
+    """The lists in force. An `allowed` that is None allows everything; of several, each must allow."""
+
+    denied: Sequence[Entry] = ()
+    allowed: Sequence[Sequence[Entry]] = ()
+    unreadable: str = ""
+    """The managed file that cannot be read, and why; then nothing is allowed."""
+    servers_file: Path | None = None
+    """The file whose servers are the only ones."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    problems: Sequence[tuple[str, str]] = ()
+    """Lists with entries that cannot be used, and why."""
+
+    def objection(self, name: str, config: ServerConfig, raw: object, *, managed: bool) -> str | None:
+        """Why a server may not be used; None for one that may. `raw` is its entry as it is written; `managed` says that
+        the organisation itself provides it."""
+        if self.unreadable:
+            return f"the settings of your organisation cannot be read: {self.unreadable}"
+        if not managed and self.servers_file is not None:
+            return f"only the servers that your organisation provides may be used ({self.servers_file})"
+        server = _Server(name, config, raw)
+        if any(self._denies(entry, server) for entry in self.denied):
+            return f"denied by your organisation's Claude Code settings ({_DENIED})"
+        if managed and not server.has_references:
+            return None
+        if not all(self._allows(entries, server) for entries in self.allowed):
+            return f"not on the list that your organisation's Claude Code settings allow ({_ALLOWED})"
+        return None
+
+    def _denies(self, entry: Entry, server: "_Server") -> bool:
+        if "serverName" in entry:
+            return bool(entry["serverName"] == server.name)
+        if "serverCommand" in entry:
+            denied = self._expanded(entry["serverCommand"])
+            return any(_may_become(command, denied) for command in server.commands)
+        pattern = self._expanded(entry["serverUrl"])
+        return any(fits(address, pattern) for address in server.addresses)
+
+    def _allows(self, entries: Sequence[Entry], server: "_Server") -> bool:
+        """A list with commands allows programs by these alone, one with addresses remote servers by these alone."""
+        by_command = [entry for entry in entries if "serverCommand" in entry]
+        by_address = [entry for entry in entries if "serverUrl" in entry]
+        if server.commands and by_command:
+            allowed = [self._expanded(entry["serverCommand"]) for entry in by_command]
+            return all(command in allowed for command in server.commands)
+        if server.addresses and by_address:
+            patterns = [self._expanded(entry["serverUrl"]) for entry in by_address if self._is_safe(entry["serverUrl"])]
+            return all(any(fits(address, pattern) for pattern in patterns) for address in server.own_addresses)
+        return any(entry.get("serverName") == server.name for entry in entries)
+
+    def _expanded(self, value: Any) -> Any:
+        try:
+            return expand(value, self.environment)
+        except MissingVariable:
+            return value
+
+    def _is_safe(self, pattern: str) -> bool:
+        """Whether no variable makes more of an allowed address than a name in it."""
+        names = re.findall(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)", pattern[: pattern.rfind("}") + 1])
+        values = [self.environment.get(name, "") for name in names]
+        return all(value and not _RESTRUCTURES.search(value) for value in values)
+
+
+class _Server:
+    """An entry in every way that it may be meant: as it is written, and with its variables replaced."""
+
+    def __init__(self, name: str, config: ServerConfig, raw: object) -> None:
+        entry = raw if isinstance(raw, Mapping) else {}
+        self.name = name
+        self.commands: list[list[str]] = []
+        self.addresses: list[str] = []
+        self.own_addresses: list[str] = []
+        if isinstance(config, StdioConfig):
+            arguments = entry.get("args")
+            as_written = [entry.get("command"), *(arguments if isinstance(arguments, list) else ())]
+            self.commands = [[config.command, *config.args], list(map(str, as_written))]
+        elif (url := getattr(config, "url", None)) is not None:
+            # An allowed address must fit as it is; a denied one must not escape by percent-encoding of its path.
+            self.own_addresses = [url]
+            as_written = [entry.get(key) for key in ("url", "serverUrl", "httpUrl")]
+            self.addresses = [url, *(text for text in (_decoded(url), *as_written) if isinstance(text, str))]
+        texts = [value for key, value in entry.items() if key != "env"]
+        self.has_references = any("${" in text for text in _texts(texts))
+
+
+def _may_become(command: Sequence[str], denied: Sequence[str]) -> bool:
+    """Whether a command is a denied one; references to the directory of a session may become any."""
+    if len(command) != len(denied):
+        return False
+    patterns = [_OF_DIRECTORY.sub("*", part) for part in command]
+    return all(
+        part == other or (pattern != part and matches(pattern, other))
+        for part, pattern, other in zip(command, patterns, denied, strict=True)
+    )
+
+
+def _decoded(url: str) -> str | None:
+    parts = written(url)
+    if parts is None:
+        return None
+    return unquote(parts.text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_organisation(
+    directory: Path,
+    environment: Mapping[str, str],
+    config_dir: Path | None = None,
+    user: Mapping[str, Any] | None = None,
+    projects: Sequence[Mapping[str, Any]] = (),
+) -> Organisation:
+    """What is in force: `config_dir` is Claude Code's configuration directory, `user` and `projects` are settings that
+    have been read. Blocks on the disk."""
+    managed: list[Mapping[str, Any]] = []
+    unreadable = ""
+    for read in (*_files(directory), *_device_policies(), *_remote(config_dir)):
+        if isinstance(read, str):
+            unreadable = unreadable or read
+        else:
+            managed.append(read)
+    lists = _Lists()
+    lists.add_managed(managed)
+    lists.add_others(user or {}, projects)
+    return Organisation(
+        lists.denied,
+        lists.allowed,
+        unreadable or lists.unusable,
+        _servers_file(directory),
+        environment,
+        lists.problems,
+    )
+
+
+def managed_files(directory: Path, config_dir: Path | None = None) -> list[Path]:
+    """The files whose changes may change that, those that are not there yet too. Blocks on the disk."""
+    remote = [config_dir / REMOTE] if config_dir is not None else []
+    return [directory / SETTINGS, directory / SERVERS, directory / DROP_INS, *_drop_ins(directory), *remote]
+
+
+class _Lists:
+    """The lists of several sources, put together."""
+
+    def __init__(self) -> None:
+        self.denied: list[Entry] = []
+        self.allowed: list[list[Entry]] = []
+        self.unusable = ""
+        self.problems: list[tuple[str, str]] = []
+        self._managed_only = False
+
+    def add_managed(self, contents: Sequence[Mapping[str, Any]]) -> None:
+        """Of all managed sources: their denials together, and of each that has one its list of what is allowed."""
+        for content in contents:
+            denied = content.get(_DENIED)
+            if denied is not None and not isinstance(denied, list):
+                self.unusable = f"{_DENIED} is no list"
+            self.denied += self._entries(content, _DENIED)
+        allowed = [self._entries(content, _ALLOWED) for content in contents if content.get(_ALLOWED) is not None]
+        self.allowed += [[entry for entries in allowed for entry in entries]] if allowed else []
+        self._managed_only = any(content.get(_MANAGED_ONLY) is True for content in contents)
+
+    def add_others(self, user: Mapping[str, Any], projects: Sequence[Mapping[str, Any]]) -> None:
+        """The user's settings and those of a project may deny. What the user allows is added to what is allowed, unless
+        the organisation says that its list is the only one; a project's list takes away alone."""
+        for content in (user, *projects):
+            self.denied += self._entries(content, _DENIED)
+        if self._managed_only:
+            return
+        if user.get(_ALLOWED) is not None:
+            own = self._entries(user, _ALLOWED)
+            self.allowed = [[*entries, *own] for entries in self.allowed] or [own]
+        elif not self.allowed:
+            self.allowed = [self._entries(project, _ALLOWED) for project in projects if _ALLOWED in project]
+
+    def _entries(self, content: Mapping[str, Any], key: str) -> list[Entry]:
+        """The entries of a list that can be read. A list of what is allowed that is none allows nothing."""
+        value = content.get(key)
+        found = []
+        for entry in value if isinstance(value, list) else ():
+            if _is_entry(entry):
+                found.append(entry)
+            else:
+                self.problems.append((key, f"an entry must have exactly one of {', '.join(_KINDS)}, and is left out"))
+        return found
+
+
+def _is_entry(entry: object) -> bool:
+    if not isinstance(entry, dict) or sum(entry.get(kind) is not None for kind in _KINDS) != 1:
+        return False
+    command = entry.get("serverCommand")
+    if command is not None:
+        return isinstance(command, list) and bool(command) and all(isinstance(part, str) for part in command)
+    return isinstance(entry.get("serverName") or entry.get("serverUrl"), str)
+
+
+def _files(directory: Path) -> Iterable[Mapping[str, Any] | str]:
+    for file in (directory / SETTINGS, *_drop_ins(directory)):
+        yield from _read(file)
+
+
+def _drop_ins(directory: Path) -> list[Path]:
+    try:
+        names = sorted(path.name for path in (directory / DROP_INS).iterdir())
+    except OSError:
+        return []
+    return [directory / DROP_INS / name for name in names if name.endswith(".json") and not name.startswith(".")]
+
+
+def _remote(config_dir: Path | None) -> Iterable[Mapping[str, Any] | str]:
+    """What Claude Code keeps of settings that were sent to it. It is the user's own file: one that cannot be read is
+    none."""
+    for read in _read(config_dir / REMOTE) if config_dir is not None else ():
+        if isinstance(read, Mapping):
+            nested = read.get("settings")
+            yield nested if isinstance(nested, dict) else read
+
+
+def _read(file: Path) -> Iterator[Mapping[str, Any] | str]:
+    """The object in a file, or why it cannot be read; nothing where there is no file."""
+    try:
+        content = decode_with_comments(read_text(file))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except (OSError, ValueError) as error:
+        yield f"{file}: {error}"
+        return
+    yield content if isinstance(content, dict) else f"{file}: it must be an object"
+
+
+def _servers_file(directory: Path) -> Path | None:
+    file = directory / SERVERS
+    return file if file.exists() or file.is_symlink() else None
+
+
+def _device_policies() -> list[Mapping[str, Any] | str]:
+    """What a device management has set: a profile (macOS), a key of the registry (Windows)."""
+    sources = {"darwin": (str(_PROFILE), _profile), "win32": (f"HKLM\\{_REGISTRY}", _registry)}
+    if sys.platform not in sources:
+        return []
+    where, read = sources[sys.platform]
+    try:
+        content = read()
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, plistlib.InvalidFileException) as error:
+        return [f"{where}: {error}"]
+    return [content if isinstance(content, dict) else f"{where}: it must be an object"]
+
+
+def _profile() -> object:
+    with open(_PROFILE, "rb") as file:
+        return plistlib.load(file)
+
+
+def _registry() -> object:
+    import winreg  # noqa: PLC0415 - there on Windows alone
+
+    with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _REGISTRY) as key:  # type: ignore[attr-defined]
+        return decode_with_comments(str(winreg.QueryValueEx(key, "Settings")[0]))  # type: ignore[attr-defined]

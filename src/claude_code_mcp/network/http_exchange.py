@@ -1,0 +1,233 @@
+"""One request and its answer, from a client of the proxy to a server: read by h11 on both sides, and written anew.
+
+Nothing is passed on as bytes that were not understood: what frames a message is decided here, once for both sides, so
+that the two cannot disagree about where a request ends. Headers of one hop stay on it.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import h11
+
+from .credential_values import Credential
+
+LONGEST_HEAD = 64 << 10
+PIECE = 64 << 10
+IDLE = 300.0
+"""Seconds without a byte after which a connection is given up."""
+_ONE_HOP = frozenset(
+    {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"http2-settings", b"expect", b"proxy-connection"}
+)
+_SENSITIVE_METHODS = frozenset({b"TRACE", b"TRACK"})
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class ExchangeFailed(Exception):
+    """The other side did not keep to the protocol, or fell silent; the text says which."""
+
+
+class ClientGone(ExchangeFailed):
+    """The client has left in the middle of its request."""
+
+
+class HttpPeer:
+    """One side of an exchange, over a stream."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, role: Any) -> None:
+        """`role` is ours: SERVER towards a client."""
+        self.reader = reader
+        self.writer = writer
+        self.http = h11.Connection(role, max_incomplete_event_size=LONGEST_HEAD)
+
+    async def event(self, seconds: float = IDLE) -> "h11.Event | type[h11.PAUSED]":
+        """The next event; ExchangeFailed if none comes in time, or what comes is no HTTP."""
+        try:
+            while True:
+                event = self.http.next_event()
+                if event is not h11.NEED_DATA:
+                    return event  # type: ignore[return-value]  # NEED_DATA is excluded
+                async with asyncio.timeout(seconds):
+                    data = await self.reader.read(PIECE)
+                self.http.receive_data(data)
+        except h11.RemoteProtocolError as error:
+            raise ExchangeFailed(f"it does not speak HTTP: {error}") from None
+        except TimeoutError:
+            raise ExchangeFailed("it said nothing for too long") from None
+        except OSError as error:
+            raise ExchangeFailed(f"the connection broke: {error}") from None
+
+    async def send(self, event: h11.Event) -> None:
+        """Writes an event; ExchangeFailed if the other side does not read it in time."""
+        try:
+            data = self.http.send(event)
+            if data:
+                self.writer.write(data)
+                async with asyncio.timeout(IDLE):
+                    await self.writer.drain()
+        except h11.LocalProtocolError as error:
+            raise ExchangeFailed(f"it cannot be written: {error}") from None
+        except TimeoutError:
+            raise ExchangeFailed("it read nothing for too long") from None
+        except OSError as error:
+            raise ExchangeFailed(f"the connection broke: {error}") from None
+
+    async def answer(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+        """A whole answer of our own, the last one of its connection. Silent if one has begun already."""
+        if self.http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"{text}\n".encode()
+        fields = [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))]
+        response = h11.Response(status_code=status, headers=[*fields, *headers, ("Connection", "close")])
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            await self.send(event)
+
+
+def forwarded(
+    request: h11.Request, target: bytes, authority: str, credential: Credential | None, *, last: bool
+) -> h11.Request:
+    """The request as the server gets it; with a credential, in place of every header of that name."""
+    headers = [(b"Host", authority.encode("ascii")), *_passed_on(request.headers)]
+    if credential is not None:
+        name = credential.rule.header.lower().encode()
+        # Compressed, an answer that repeats the credential could not be recognised.
+        headers = [(key, value) for key, value in headers if key.lower() not in (name, b"accept-encoding")]
+        headers += [(credential.rule.header.encode(), credential.value.encode()), (b"Accept-Encoding", b"identity")]
+    if last:
+        headers.append((b"Connection", b"close"))
+    return h11.Request(method=request.method, target=target, headers=headers)
+
+
+def is_reflecting(method: bytes) -> bool:
+    """Whether a method asks a server to send back what it got."""
+    return method.upper() in _SENSITIVE_METHODS
+
+
+def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    fields = [(name, value) for name, value in headers]
+    named = {
+        part.strip().lower() for name, value in fields if name.lower() == b"connection" for part in value.split(b",")
+    }
+    dropped = (_ONE_HOP | named) - {b"content-length", b"transfer-encoding"} | {b"host"}
+    return [
+        (name, value)
+        for name, value in fields
+        if name.lower() not in dropped and not name.lower().startswith(b"proxy-")
+    ]
+
+
+async def exchange(
+    client: HttpPeer, server: HttpPeer, request: h11.Request, credential: Credential | None, *, last: bool
+) -> bool:
+    """Sends a request whose head was read, and passes the answer on; whether both sides can go on to another. A client
+    is told if they cannot, as for the `last` one: it would send the next into a connection that is being closed.
+
+    Body and answer go at the same time: a server may answer before it has read everything. ExchangeFailed if either
+    side fails.
+    """
+    await server.send(request)
+    sending = asyncio.ensure_future(_send_body(client, server))
+    answering = asyncio.ensure_future(_pass_answer(client, server, SecretMask(credential), last=last))
+    try:
+        await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done() or not isinstance(sending.exception(), ClientGone):
+            await asyncio.wait([answering])  # a server that reads no more may still have answered
+    finally:
+        for task in (sending, answering):
+            task.cancel()
+        await asyncio.wait([sending, answering])
+    if not sending.cancelled() and isinstance(sending.exception(), ClientGone):
+        raise ClientGone("the client went away")
+    answering.result()
+    whole = not sending.cancelled() and sending.result()
+    return bool(whole and client.http.our_state is h11.DONE and server.http.our_state is h11.DONE)
+
+
+async def _send_body(client: HttpPeer, server: HttpPeer) -> bool:
+    """Passes the body on; whether the server took all of it. ClientGone if it did not come."""
+    while True:
+        try:
+            if client.http.they_are_waiting_for_100_continue:
+                await client.send(h11.InformationalResponse(status_code=100, headers=[]))
+            event = await client.event()
+        except ExchangeFailed as error:
+            raise ClientGone(str(error)) from None
+        if not isinstance(event, h11.Data | h11.EndOfMessage):
+            raise ClientGone("the client went away")
+        try:
+            await server.send(h11.Data(data=event.data) if isinstance(event, h11.Data) else h11.EndOfMessage())
+        except ExchangeFailed:
+            return False
+        if isinstance(event, h11.EndOfMessage):
+            return True
+
+
+async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *, last: bool) -> None:
+    while True:
+        event = await server.event()
+        if isinstance(event, h11.InformationalResponse):
+            if event.status_code == 101:
+                raise ExchangeFailed("it switched to another protocol, which nobody asked for")
+        elif isinstance(event, h11.Response):
+            headers = [(name, mask.text(value)) for name, value in _passed_on(event.headers)]
+            if last or not _keeps_open(event):
+                headers.append((b"Connection", b"close"))
+            await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
+        elif isinstance(event, h11.Data):
+            data = mask.feed(event.data)
+            if data:
+                await client.send(h11.Data(data=data))
+        elif isinstance(event, h11.EndOfMessage):
+            rest = mask.end()
+            if rest:
+                await client.send(h11.Data(data=rest))
+            await client.send(h11.EndOfMessage())
+            return
+        else:
+            raise ExchangeFailed("it closed the connection without an answer")
+
+
+def _keeps_open(answer: h11.Response) -> bool:
+    """Whether a server takes another request after this answer."""
+    fields = [(name.lower(), value.lower()) for name, value in answer.headers]
+    closes = any(b"close" in value for name, value in fields if name == b"connection")
+    framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in fields)
+    return answer.http_version >= b"1.1" and not closes and (framed or answer.status_code in (204, 304))
+
+
+class SecretMask:
+    """Covers a credential that a server sends back, letter by letter, also where it comes in two pieces. A last line:
+    a server may send it back in another form."""
+
+    def __init__(self, credential: Credential | None) -> None:
+        self._secret = credential.secret.encode() if credential is not None else b""
+        self._held = b""
+
+    def text(self, data: bytes) -> bytes:
+        return data.replace(self._secret, b"*" * len(self._secret)) if self._secret else data
+
+    def feed(self, data: bytes) -> bytes:
+        """What can be passed on now; what may be the beginning of the secret is held back."""
+        if not self._secret:
+            return data
+        data = self.text(self._held + data)
+        keep = self._beginning_at_the_end(data)
+        self._held = data[len(data) - keep :]
+        return data[: len(data) - keep]
+
+    def _beginning_at_the_end(self, data: bytes) -> int:
+        for length in range(min(len(self._secret) - 1, len(data)), 0, -1):
+            if data.endswith(self._secret[:length]):
+                return length
+        return 0
+
+    def end(self) -> bytes:
+        held, self._held = self._held, b""
+        return held
+
+
+def readable_target(target: bytes) -> str | None:
+    """The request target as text, if it consists of visible ASCII characters; None otherwise."""
+    return target.decode("ascii") if re.fullmatch(rb"[\x21-\x7e]+", target) else None

@@ -1,0 +1,35 @@
+"""Runs first in a sandbox that has no network but the proxy: opens the proxy's port there, and gives it to the server.
+
+A socket belongs to the network that it was made in. This program makes a listening one on the sandbox's own loopback,
+sends it to the server through a Unix socket, waits until the server has it, and becomes the command that the sandbox is
+for. So the server accepts connections from inside, and no process in the sandbox stands between. Run as a script, by
+path, with the standard library alone.
+
+Arguments: the path of the Unix socket, the port, and the command.
+"""
+
+import os
+import socket
+import sys
+
+BACKLOG = 128
+
+
+def main() -> None:
+    """Ends with a message and code 1 if the server does not take the socket; then the command does not run either."""
+    path, port, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(BACKLOG)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:
+        channel.connect(path)
+        socket.send_fds(channel, [b"L"], [listener.fileno()])
+        if channel.recv(1) != b"K":
+            sys.exit("the proxy of the server did not take its port")
+    listener.close()
+    os.execv(command[0], command)  # noqa: S606 - it is what the sandbox is for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""What the frames of one Claude Code process may say, and for whom: the one place that decides it. Pure.
+
+A frame is a claim. Every command of a session may find a way to write to the output of its CLI, so a frame has an
+effect only as far as it agrees with what this side knows by itself: the messages, requests and answers that it sent,
+whether a turn runs, what was reported before. One that cannot be true ends the process (`FalseClaim`).
+
+| frame | may say | else |
+| --- | --- | --- |
+| `init`, `result` | the id of the session; after a `/clear` that was sent, a new one that nobody has | process ended |
+| `conversation_reset` | that a `/clear` which was sent has been run | process ended |
+| `result` | the end of a turn, once; amounts that can be, totals that do not shrink | process ended |
+| `assistant`, `user` of the main conversation | anything within a turn | process ended |
+| these and `result` behind a turn that this side interrupted | anything, as they are late | costs count, no more |
+| `control_request` | an id that was not used before, few at once | process ended |
+| `control_response` | the answer to a request that was sent | process ended; a second or late one is ignored |
+| `control_cancel_request` | any id | ignored where nothing waits under it |
+| call of an MCP tool | a use that was allowed: id, name, input | judged anew (`CallClaim`); process ended if denied |
+| all others, also of unknown types | anything: nothing but what is shown depends on them | |
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ..claude.frames import ControlRequest, ControlResponse, Conversation, Frame, Other, Result, System
+from ..model.mcp_servers import PREFIX
+from ..model.session_ids import is_session_id
+from ..model.usage import Totals, Usage, impossible_amount
+from ..policy.prompt_reader import slash_command
+
+_CLEARING = frozenset({"clear", "reset", "new"})
+"""The commands with which Claude Code begins another conversation in the same process."""
+_MOST_OPEN_REQUESTS = 1000
+_REQUESTS_KEPT = 10_000
+_USES_KEPT = 2000
+_USE_ID = "claudecode/toolUseId"
+"""Where every CLI since 2.1.0 names the tool use that a `tools/call` belongs to, in its `_meta`."""
+
+
+class FalseClaim(Exception):
+    """A frame that the process had no reason to write. The text says what it claims, and nothing of its contents."""
+
+
+class CallClaim(StrEnum):
+    """What is known of the tool use that a call of an MCP tool names."""
+
+    ALLOWED = "allowed"
+    """This very call was asked about and allowed, and has not run yet."""
+    ANNOUNCED = "announced"
+    """The conversation shows this very call; who allowed it is not known here."""
+    UNKNOWN = "unknown"
+
+
+class ClaimContext(Protocol):
+    """What this side knows when a frame comes."""
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn runs."""
+
+    @property
+    def after_interruption(self) -> bool:
+        """Whether no turn runs because this side has ended the last one: the process may not have heard of it yet."""
+
+    @property
+    def open_requests(self) -> int:
+        """How many requests of the process wait for an answer, this one included."""
+
+    def why_taken(self, session_id: str) -> str | None:
+        """Why a session cannot go on under this id; None if it is new and free."""
+
+
+@dataclass(slots=True)
+class _ToolUse:
+    """A use of an MCP tool, as far as frames and answers tell of it."""
+
+    name: str
+    digest: bytes | None
+    """Of the input that it may be called with."""
+    announced: bool = False
+    allowed: bool = False
+    """Whether it was allowed and not called since."""
+    denied: bool = False
+
+
+class FrameClaims:
+    """Judges the frames of one process, in the order in which they come."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        """The conversation that the process writes, as far as it was believed."""
+        self._former: set[str] = set()
+        self._clearings: dict[str, None] = {}
+        """The messages that were sent to clear the conversation and have not been seen to do so."""
+        self._totals = Totals()
+        self._requests: OrderedDict[str, None] = OrderedDict()
+        self._uses: OrderedDict[str, _ToolUse] = OrderedDict()
+
+    # -- what this side has done ----------------------------------------------------------------------------------
+
+    def resumed_with(self, used: Usage) -> None:
+        """The process goes on with a conversation in which so much was used before."""
+        self._totals = Totals(used)
+
+    def message_sent(self, message_id: str, text: str) -> None:
+        if slash_command(text) in _CLEARING:
+            self._clearings[message_id] = None
+
+    def use_answered(self, use_id: str | None, name: str, tool_input: Mapping[str, Any] | None) -> None:
+        """A question about a tool use was answered: it may run with this input, or with None not at all."""
+        if use_id is None or not name.startswith(PREFIX):
+            return
+        use = self._use(use_id, name)
+        use.allowed, use.denied = tool_input is not None, tool_input is None
+        if tool_input is not None:
+            use.name, use.digest = name, _digest(tool_input)
+
+    def call_failed(self, params: Mapping[str, Any]) -> None:
+        """A call that was allowed had no result: Claude Code may repeat it, for instance after a sign-in."""
+        use = self._uses.get(_use_id(params) or "")
+        if use is not None and not use.denied:
+            use.allowed = True
+
+    # -- what a frame says ----------------------------------------------------------------------------------------
+
+    def check(self, frame: Frame, context: ClaimContext) -> bool:
+        """Whether the frame may have an effect; FalseClaim if it cannot be true. Fills in the usage of a result, and
+        follows to another conversation: see `session_id`."""
+        match frame:
+            case Result():
+                return self._check_result(frame, context)
+            case Conversation():
+                return self._check_conversation(frame, context)
+            case System() if frame.subtype == "init":
+                self._check_id(frame, context)
+            case Other() if frame.raw.get("type") == "conversation_reset" and not self._clearings:
+                raise FalseClaim("the conversation was replaced, and nobody has asked for that")
+            case ControlRequest():
+                self._check_request(frame, context)
+            case ControlResponse():
+                raise FalseClaim("an answer to a request that was never sent")
+        return True
+
+    def late_usage(self, frame: Result) -> Usage:
+        """What a result tells of a process that is being closed; nothing where it cannot be true."""
+        try:
+            return self._used(frame)
+        except FalseClaim:
+            return Usage()
+
+    def _check_result(self, frame: Result, context: ClaimContext) -> bool:
+        named = frame.raw.get("session_id")
+        if isinstance(named, str) and named not in {self.session_id, *self._former} and is_session_id(named):
+            raise FalseClaim("a result of another session")
+        frame.usage = self._used(frame)
+        for message_id in frame.message_ids:
+            self._clearings.pop(message_id, None)  # one that has not cleared the conversation by now never will
+        if not context.in_turn and not context.after_interruption:
+            raise FalseClaim("a result, and no turn runs")
+        return context.in_turn
+
+    def _used(self, frame: Result) -> Usage:
+        flaw = impossible_amount(frame.raw)
+        if flaw is not None:
+            raise FalseClaim(f"a result with an amount that cannot be: {flaw}")
+        if self._totals.shrink(frame.raw):
+            raise FalseClaim("a result with smaller totals than the one before")
+        return self._totals.used_by(frame.raw)
+
+    def _check_conversation(self, frame: Conversation, context: ClaimContext) -> bool:
+        if frame.role == "assistant":
+            for block in frame.content:
+                if block.get("type") == "tool_use" and str(block.get("name")).startswith(PREFIX):
+                    self._announce(str(block.get("id")), str(block["name"]), block.get("input"))
+        if frame.from_subagent or context.in_turn:  # subagents in the background work on without a turn
+            return True
+        if not context.after_interruption:
+            raise FalseClaim(f"a message of the conversation ({frame.role}), and no turn runs")
+        return False
+
+    def _check_id(self, frame: System, context: ClaimContext) -> None:
+        named = frame.raw.get("session_id")
+        if not isinstance(named, str) or named == self.session_id or not is_session_id(named):
+            return
+        if not self._clearings:
+            raise FalseClaim("another session's id, and nobody has cleared the conversation")
+        taken = context.why_taken(named)
+        if taken is not None:
+            raise FalseClaim(f"another session's id: {taken}")
+        self._clearings.pop(next(iter(self._clearings)))
+        self._former.add(self.session_id)
+        self.session_id = named
+        self._totals = Totals()  # the CLI begins to count anew
+
+    def _check_request(self, frame: ControlRequest, context: ClaimContext) -> None:
+        if frame.id in self._requests:
+            raise FalseClaim("a request with the id of an earlier one")
+        if context.open_requests > _MOST_OPEN_REQUESTS:
+            raise FalseClaim(f"more than {_MOST_OPEN_REQUESTS} requests at once")
+        self._requests[frame.id] = None
+        if len(self._requests) > _REQUESTS_KEPT:
+            self._requests.popitem(last=False)
+
+    # -- calls of MCP tools ---------------------------------------------------------------------------------------
+
+    def call_claimed(self, name: str, params: Mapping[str, Any]) -> CallClaim:
+        """What is known of a call of `mcp__server__tool` before it runs; FalseClaim if it was denied. A use that was
+        allowed is used up."""
+        use = self._uses.get(_use_id(params) or "")
+        if use is None:
+            return CallClaim.UNKNOWN
+        if use.denied:
+            raise FalseClaim(f"a call of {name[:200]} that was denied")
+        arguments = params.get("arguments")
+        if use.name != name or use.digest is None or use.digest != _digest({} if arguments is None else arguments):
+            return CallClaim.UNKNOWN
+        if use.allowed:
+            use.allowed = False
+            return CallClaim.ALLOWED
+        return CallClaim.ANNOUNCED if use.announced else CallClaim.UNKNOWN
+
+    def _announce(self, use_id: str, name: str, tool_input: object) -> None:
+        use = self._use(use_id, name)
+        if not (use.allowed or use.denied):  # an answer says more than the model's own words
+            use.name, use.digest, use.announced = name, _digest(tool_input), True
+
+    def _use(self, use_id: str, name: str) -> _ToolUse:
+        use = self._uses.setdefault(use_id, _ToolUse(name, None))
+        self._uses.move_to_end(use_id)
+        if len(self._uses) > _USES_KEPT:
+            self._uses.popitem(last=False)
+        return use
+
+
+def _use_id(params: Mapping[str, Any]) -> str | None:
+    meta = params.get("_meta")
+    use_id = meta.get(_USE_ID) if isinstance(meta, Mapping) else None
+    return use_id if isinstance(use_id, str) else None
+
+
+def _digest(value: object) -> bytes | None:
+    """Equal for inputs that Claude Code cannot tell apart: it has one kind of number. None for what has no JSON."""
+    try:
+        text = json.dumps(_normal(value), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, OverflowError, RecursionError):
+        return None
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()
+
+
+def _normal(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _normal(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_normal(part) for part in value]
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

@@ -1,0 +1,49 @@
+"""JSON documents by kind and key, for what has no table of its own: push preferences, what MCP servers have shown.
+
+All methods block on the disk.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .database import Database
+
+JsonObject = dict[str, Any]
+
+
+class Documents:
+    """The documents of one kind."""
+
+    def __init__(self, database: Database, kind: str) -> None:
+        self._database = database
+        self._kind = kind
+
+    def read(self, key: str) -> JsonObject | None:
+        """The document; None if there is none. OSError if it cannot be read."""
+        query = "SELECT body FROM documents WHERE kind = ? AND key = ?"
+        row = self._database.read(lambda db: db.execute(query, (self._kind, key)).fetchone())
+        return None if row is None else json.loads(row[0])
+
+    def write(self, key: str, document: JsonObject) -> None:
+        """Replaces the document. OSError if that cannot be done; then the old one is untouched."""
+        self.update(key, lambda _: document)
+
+    def update(
+        self, key: str, change: Callable[[JsonObject | None], JsonObject | None], *, durable: bool = False
+    ) -> None:
+        """Replaces the document by what `change` makes of it, with nobody writing in between; None removes it. What
+        `change` raises changes nothing. OSError if it cannot be done."""
+
+        def replace(db: Any) -> None:
+            query = "SELECT body FROM documents WHERE kind = ? AND key = ?"
+            row = db.execute(query, (self._kind, key)).fetchone()
+            document = change(None if row is None else json.loads(row[0]))
+            if document is None:
+                db.execute("DELETE FROM documents WHERE kind = ? AND key = ?", (self._kind, key))
+                return
+            body = json.dumps(document, separators=(",", ":"))
+            db.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", (self._kind, key, time.time(), body))
+
+        self._database.write(replace, durable=durable)

@@ -1,0 +1,126 @@
+"""Which server has a process of a session, who wants that session, and which questions are open there.
+
+The lease says that some server is the only writer of a session; this says which, so that it can be asked to let go of a
+process that does nothing, and named if it is at work. What a server that has died left here counts no more. All methods
+block on the disk and raise OSError.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .database import Database
+from .server_life import ServerLife
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_WANTED, _REFUSED = 1, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A server that has a process of a session."""
+
+    description: str
+    """Who it is, in the words of a message to a person."""
+    refuses: bool
+    """Whether it was asked for the session and is at work on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionElsewhere:
+    """A question that is open in another server."""
+
+    question_id: str
+    line: str
+    """What it asks, in one line without secrets."""
+    asked_at: float
+
+
+class SessionHolders:
+    """As one server sees them."""
+
+    def __init__(self, database: Database, description: str) -> None:
+        self._database = database
+        self._life = ServerLife(database.directory)
+        self._description = description
+
+    def announce(self, session_id: str, token: str) -> None:
+        """This server has a process of the session; `token` is new for each."""
+        self._life.begin()
+        values = (session_id, self._life.id, token, self._description)
+        statement = "INSERT OR REPLACE INTO holders VALUES (?, ?, ?, ?, 0)"
+        self._database.write(lambda db: db.execute(statement, values))
+
+    def withdraw(self, token: str) -> None:
+        """The process is gone. Harmless if another one was announced since."""
+        self._database.write(lambda db: db.execute("DELETE FROM holders WHERE token = ?", (token,)))
+
+    def want(self, session_id: str) -> Holder | None:
+        """Asks the server that has the session to let go of it. None if no server that lives has announced it."""
+
+        def change(db: "sqlite3.Connection") -> Holder | None:
+            holder = self._holder(db, session_id)
+            if holder is not None:
+                db.execute("UPDATE holders SET wanted = ? WHERE session_id = ?", (_WANTED, session_id))
+            return holder
+
+        return self._database.write(change)
+
+    def holder(self, session_id: str) -> Holder | None:
+        """The server that lives and has the session; None if that is this one, or none has announced it."""
+        return self._database.read(lambda db: self._holder(db, session_id))
+
+    def _holder(self, db: "sqlite3.Connection", session_id: str) -> Holder | None:
+        query = "SELECT server, description, wanted FROM holders WHERE session_id = ?"
+        row = db.execute(query, (session_id,)).fetchone()
+        if row is None or row[0] == self._life.id or not self._life.lives(row[0]):
+            return None
+        return Holder(row[1], row[2] == _REFUSED)
+
+    def wanted(self) -> list[str]:
+        """The sessions of this server that others want."""
+        query = "SELECT session_id FROM holders WHERE server = ? AND wanted = ?"
+        rows = self._database.read(lambda db: db.execute(query, (self._life.id, _WANTED)).fetchall())
+        return [session_id for (session_id,) in rows]
+
+    def refuse(self, session_id: str) -> None:
+        """Tells who wants the session that this server is at work on it."""
+        statement = "UPDATE holders SET wanted = ? WHERE session_id = ? AND server = ?"
+        self._database.write(lambda db: db.execute(statement, (_REFUSED, session_id, self._life.id)))
+
+    # -- questions --------------------------------------------------------------------------------------------
+
+    def question_opened(self, session_id: str, question_id: str, line: str, asked_at: float) -> None:
+        """A question of the session is open in this server."""
+        self._life.begin()
+        values = (question_id, session_id, self._life.id, line, asked_at)
+        self._database.write(
+            lambda db: db.execute("INSERT OR REPLACE INTO open_questions VALUES (?, ?, ?, ?, ?)", values)
+        )
+
+    def question_closed(self, question_id: str) -> None:
+        self._database.write(lambda db: db.execute("DELETE FROM open_questions WHERE question_id = ?", (question_id,)))
+
+    def questions_elsewhere(self, session_id: str) -> list[QuestionElsewhere]:
+        """The questions of a session that are open in other servers that live, oldest first."""
+        query = "SELECT server, question_id, line, asked_at FROM open_questions WHERE session_id = ? ORDER BY asked_at"
+        rows = self._database.read(lambda db: db.execute(query, (session_id,)).fetchall())
+        return [
+            QuestionElsewhere(question_id, line, asked_at)
+            for server, question_id, line, asked_at in rows
+            if server != self._life.id and self._life.lives(server)
+        ]
+
+    def close(self) -> None:
+        """This server has no process and no question any more."""
+
+        def change(db: "sqlite3.Connection") -> None:
+            db.execute("DELETE FROM holders WHERE server = ?", (self._life.id,))
+            db.execute("DELETE FROM open_questions WHERE server = ?", (self._life.id,))
+
+        try:
+            if self._life.begun:
+                self._database.write(change)
+        finally:
+            self._life.end()

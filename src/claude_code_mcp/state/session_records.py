@@ -1,0 +1,409 @@
+"""What is remembered of each session that this product ran, beside its transcript.
+
+A record holds whose the session is, what it may do, what it has spent and how its last turn ended. It has the session's
+options as they were admitted, with the secrets that its caller put into `env`, into headers of MCP servers or into
+prompts: without them the session could not be resumed as it was. Nothing from the server's own environment is in it. A
+session that is not to be persisted has no record.
+
+A session id has one record per state directory, however the session's files are reached: a configuration directory that
+was moved or linked elsewhere changes nothing about what a session may do.
+
+A record that exists but cannot be read grants nothing: `read` refuses instead of reporting none. Each carries a
+checksum of its content, so that damage is noticed and never brings an older state back. Several threads and several
+servers may call at once; all functions block on the disk.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from ..errors import RecordUnreadable
+from ..model.options import SessionOptions
+from ..model.outcome import Outcome
+from ..model.session_ids import is_session_id
+from ..model.states import State
+from ..model.usage import Usage
+from .database import Database, StateFault
+
+if TYPE_CHECKING:
+    import sqlite3
+
+LOCAL = "local"
+"""The owner of sessions where there is only one user, who owns the machine and with it every session on it."""
+VERSION: Final = 1
+LONGEST_RESULT = 256 << 10
+"""Characters of a result that a record keeps; a longer one is read from the transcript."""
+_LARGEST = 16 << 20
+_CHECKED_AT_ONCE = 100
+_MOST_HOPS = 1000
+
+
+def _any_text(value: object) -> str:
+    """Text that need not be UTF-8, as names of directories need not."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+Time = Annotated[float, Field(ge=0, lt=1e11)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+DirectoryName = Annotated[str, PlainValidator(_any_text)]
+
+
+class SessionRecord(BaseModel):
+    """All that a session needs beside its transcript to be resumed as it was. Times are Unix seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    version: Literal[1] = VERSION
+    revision: int = 0
+    """Grows with every write, so that a server knows when another one has gone on with the session."""
+    session_id: str
+    owner: str
+    created_at: Time
+    used_at: Time
+    cwd: DirectoryName
+    options: SessionOptions
+    """Without the directory, which `cwd` has."""
+    first_prompt: str | None = None
+    origin: tuple[str, str | None] | None = None
+    """The session and the message that a fork begins with, until it has a transcript of its own."""
+    cancelled: bool = False
+    running_since: Time | None = None
+    """When the turn began that is running. If it is set and no server runs the session, that turn was cut short."""
+    spent_usd: Amount = 0.0
+    """What counts against the session's budget."""
+    usage: Usage = Usage()
+    model_turns: int = Field(0, ge=0)
+    outcome: Outcome | None = None
+    """Of the last turn that ended."""
+    result_cut: bool = False
+    """Whether the result in `outcome` was too long and is only its beginning."""
+    grants: tuple[Mapping[str, Any], ...] = ()
+    """Permission updates that a person granted for the whole session, in the form that the CLI takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a listing shows of a record."""
+
+    owner: str
+    cancelled: bool
+    running: bool
+    state: State
+    """The state in which the last turn that ended left the session."""
+    usage: Mapping[str, Sequence[float]]
+    """By model: input, output, cache read and cache creation tokens, and dollars."""
+    revision: int = 0
+
+
+class SessionRecords:
+    """The records of all sessions in a state directory. `config_dir` is where the transcripts of those lie that are
+    written through this object."""
+
+    def __init__(self, database: Database, config_dir: str) -> None:
+        self._database = database
+        self._config_dir = _storable(os.path.realpath(config_dir))
+        self._lock = threading.Lock()
+        self._summaries: dict[str, Summary] = {}
+        self._seen = (-1, -1)
+        """The change and the epoch up to which `_summaries` is complete."""
+        self._checked = ""
+
+    def read(self, session_id: str) -> SessionRecord | None:
+        """The record; None if there is none. RecordUnreadable if there is one that is damaged, or if it cannot be known
+        whether there is one."""
+        session_id = _checked_id(session_id)
+        query = "SELECT body, checksum FROM sessions WHERE session_id = ?"
+        try:
+            row = self._database.read(lambda db: db.execute(query, (session_id,)).fetchone())
+            return None if row is None else decode_record(session_id, *row)
+        except (StateFault, ValueError, RecursionError) as error:
+            raise _unreadable(session_id, _reason(error)) from None
+
+    def write(self, record: SessionRecord, *, durable: bool = True) -> None:
+        """Replaces the record; nobody who reads has half of it. What is not `durable` outlives this process, and a
+        failure of the machine only after `make_durable`. OSError if it cannot be written, or if another server has
+        written a later revision meanwhile; then the old one is untouched."""
+        row = encode_record(record, self._config_dir, time.time())
+        self._database.write(lambda db: put_record(db, row), durable=durable)
+
+    def make_durable(self) -> None:
+        """Waits until all records are on the disk. OSError if that cannot be done."""
+        self._database.make_durable()
+
+    def move(self, old: str, record: SessionRecord | None, new: str) -> None:
+        """A session goes on under another id: its record is that of the new id, the old one has no turn any more, and
+        the old id leads to the new one. All of that or none. OSError or RecordUnreadable if it cannot be done."""
+        row = encode_record(record, self._config_dir, time.time()) if record is not None else None
+        previous = self.read(old)
+        ended = previous.model_copy(update={"running_since": None}) if previous is not None else None
+        old_row = encode_record(ended, self._config_dir, time.time()) if ended is not None else None
+
+        def change(db: "sqlite3.Connection") -> None:
+            for changed in (row, old_row):
+                if changed is not None:
+                    put_record(db, changed)
+            point_id(db, old, new, self._config_dir, time.time())
+
+        self._database.write(change, durable=True)
+
+    def remove(self, session_id: str) -> None:
+        """Forgets a session. Harmless where there is nothing; OSError if it cannot be done."""
+        session_id = _checked_id(session_id)
+        self._database.write(lambda db: _remove_records(db, [session_id]), durable=True)
+
+    def owned_by(self, caller: str, session_id: str) -> bool:
+        """Whether this caller may use a session that is only on disk. One whose record cannot be read has no owner."""
+        if caller == LOCAL:
+            return True
+        try:
+            record = self.read(session_id) if is_session_id(session_id) else None
+        except RecordUnreadable:
+            return False
+        return record is not None and record.owner == caller
+
+    def knows(self, session_id: str) -> bool:
+        """Whether anything is recorded under this id, or was before it moved. True if that cannot be told."""
+        query = (
+            "SELECT 1 FROM sessions WHERE session_id = ?1 UNION SELECT 1 FROM moved_ids WHERE ?1 IN (old_id, new_id)"
+        )
+        try:
+            return self._database.read(lambda db: db.execute(query, (session_id,)).fetchone()) is not None
+        except StateFault:
+            return True
+
+    def summaries(self) -> dict[str, Summary]:
+        """Every record in short, by session id; not to be changed, and the same object until a record changes. Reads
+        only those that have changed since the last call. OSError if they cannot be read."""
+        with self._lock:
+            seen, rows = self._database.read(self._news)
+            if seen != self._seen:
+                known = self._summaries if seen[1] == self._seen[1] else {}
+                self._summaries = known | {row[0]: _summary(row) for row in rows}
+                self._seen = seen
+            return self._summaries
+
+    def _news(self, db: "sqlite3.Connection") -> tuple[tuple[int, int], list[Any]]:
+        change, epoch = db.execute("SELECT change, epoch FROM changes WHERE topic = 'sessions'").fetchone()
+        known = self._seen[0] if epoch == self._seen[1] else -1
+        if change == known:
+            return (change, epoch), []
+        columns = "session_id, principal, cancelled, running, state, usage, revision"
+        rows = db.execute(f"SELECT {columns} FROM sessions WHERE change > ?", (known,)).fetchall()  # noqa: S608 - no value
+        return (change, epoch), rows
+
+    def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
+        """Removes records of this configuration directory that nobody has written for `grace` seconds and whose
+        transcript is gone; returns how many. Looks at a bounded number each time and goes on from there the next time.
+        """
+        query = (
+            "SELECT session_id FROM sessions WHERE config_dir = ? AND session_id > ? AND written_at < ?"
+            " ORDER BY session_id LIMIT ?"
+        )
+        values = (self._config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
+        old = [session_id for (session_id,) in self._database.read(lambda db: db.execute(query, values).fetchall())]
+        self._checked = old[-1] if len(old) == _CHECKED_AT_ONCE else ""
+        gone = [session_id for session_id in old if not has_transcript(session_id)]
+        if gone:
+            self._database.write(lambda db: _remove_records(db, gone, values[2]))
+        return len(gone)
+
+
+class MovedIds:
+    """Leads from ids of sessions that were cleared to those under which they go on."""
+
+    def __init__(self, database: Database, config_dir: str) -> None:
+        self._database = database
+        self._config_dir = _storable(os.path.realpath(config_dir))
+        self._checked = ""
+
+    def point(self, old: str, new: str) -> None:
+        """From now on the old id means the session with the new one. OSError if that cannot be written down."""
+        self._database.write(lambda db: point_id(db, old, new, self._config_dir, time.time()), durable=True)
+
+    def resolve(self, session_id: str) -> str:
+        """The id under which the session goes on; its own if it was never cleared. OSError if that cannot be read."""
+        return self._database.read(lambda db: _resolved(db, session_id))
+
+    def all(self) -> dict[str, str]:
+        """Every id that moved, and the id that it leads to."""
+        steps = dict(self._database.read(lambda db: db.execute("SELECT old_id, new_id FROM moved_ids").fetchall()))
+        return {old: _follow(steps.get, old) for old in steps}
+
+    def clean_up(self, has_transcript: Callable[[str], bool], grace: float) -> int:
+        """Removes pointers older than `grace` seconds that lead from nowhere to nowhere; returns how many.
+
+        One whose old transcript is still there stays: without it the old id would mean the conversation from before
+        it was cleared. Looks at a bounded number each time and goes on from there the next time.
+        """
+        query = (
+            "SELECT old_id FROM moved_ids WHERE config_dir = ? AND old_id > ? AND written_at < ?"
+            " ORDER BY old_id LIMIT ?"
+        )
+        values = (self._config_dir, self._checked, time.time() - grace, _CHECKED_AT_ONCE)
+        old = [old_id for (old_id,) in self._database.read(lambda db: db.execute(query, values).fetchall())]
+        self._checked = old[-1] if len(old) == _CHECKED_AT_ONCE else ""
+        gone = [(each,) for each in old if not has_transcript(each) and not has_transcript(self.resolve(each))]
+        if gone:
+            self._database.write(lambda db: db.executemany("DELETE FROM moved_ids WHERE old_id = ?", gone))
+        return len(gone)
+
+
+# -- rows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRow:
+    """A record as a row of the table, without the number of its change."""
+
+    session_id: str
+    revision: int
+    principal: str
+    config_dir: str
+    written_at: float
+    running: bool
+    cancelled: bool
+    state: str
+    usage: str
+    checksum: bytes
+    body: str
+
+
+def encode_record(record: SessionRecord, config_dir: str, written_at: float) -> RecordRow:
+    """ValueError or TypeError for a record that holds something which is not JSON."""
+    ended = record.outcome.state if record.outcome is not None else State.IDLE
+    content = record.model_dump()
+    usage = {model: list(used.values()) for model, used in content["usage"]["models"].items()}
+    body = json.dumps(content, separators=(",", ":"))
+    return RecordRow(
+        session_id=_checked_id(record.session_id),
+        revision=record.revision,
+        principal=record.owner,
+        config_dir=config_dir,
+        written_at=written_at,
+        running=record.running_since is not None,
+        cancelled=record.cancelled,
+        state=State.CANCELLED if record.cancelled else ended,
+        usage=json.dumps(usage, separators=(",", ":")),
+        checksum=_checksum(record.session_id, body),
+        body=body,
+    )
+
+
+def unreadable_row(session_id: str, config_dir: str, written_at: float) -> RecordRow:
+    """Stands for a record that was damaged before it came into the database: its session is refused."""
+    state = State.ERROR
+    return RecordRow(session_id, 0, "", config_dir, written_at, False, False, state, "{}", b"", "")
+
+
+def decode_record(session_id: str, body: str, checksum: bytes) -> SessionRecord:
+    """ValueError if it is damaged, of another version or of another session."""
+    if len(body) > _LARGEST:
+        raise ValueError("it is too large")
+    if _checksum(session_id, body) != checksum:
+        raise ValueError("it is damaged")
+    raw = json.loads(body)
+    if not isinstance(raw, dict) or raw.get("version") != VERSION:
+        raise ValueError("it was written by another version")
+    record = SessionRecord.model_validate(raw)
+    if record.session_id != session_id:
+        raise ValueError("it is that of another session")
+    return record
+
+
+def put_record(db: "sqlite3.Connection", row: RecordRow) -> None:
+    """Writes a row within a transaction. StateFault if there is one of a later revision: another server has gone on
+    with the session, and what it wrote must not be undone."""
+    (change,) = db.execute(
+        "UPDATE changes SET change = change + 1 WHERE topic = 'sessions' RETURNING change"
+    ).fetchone()
+    values = (
+        row.session_id, row.revision, change, row.principal, row.config_dir, row.written_at, int(row.running),
+        int(row.cancelled), row.state, row.usage, row.checksum, row.body,
+    )  # fmt: skip
+    written = db.execute(
+        "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (session_id) DO UPDATE SET revision = excluded.revision, change = excluded.change,"
+        " principal = excluded.principal, config_dir = excluded.config_dir, written_at = excluded.written_at,"
+        " running = excluded.running, cancelled = excluded.cancelled, state = excluded.state, usage = excluded.usage,"
+        " checksum = excluded.checksum, body = excluded.body WHERE excluded.revision >= sessions.revision",
+        values,
+    )
+    if written.rowcount != 1:
+        raise StateFault(errno.ESTALE, "another server has gone on with the session")
+
+
+def point_id(db: "sqlite3.Connection", old: str, new: str, config_dir: str, written_at: float) -> None:
+    """Lets one id lead to another, within a transaction."""
+    db.execute("INSERT OR REPLACE INTO moved_ids VALUES (?, ?, ?, ?)", (old, new, config_dir, written_at))
+
+
+def _remove_records(db: "sqlite3.Connection", session_ids: Sequence[str], before: float = float("inf")) -> None:
+    """Those that were last written before a moment: one that was written since it was looked at is in use."""
+    rows = [(session_id, before) for session_id in session_ids]
+    removed = db.executemany("DELETE FROM sessions WHERE session_id = ? AND written_at < ?", rows).rowcount
+    if removed:
+        db.execute("UPDATE changes SET change = change + 1, epoch = epoch + 1 WHERE topic = 'sessions'")
+
+
+def _resolved(db: "sqlite3.Connection", session_id: str) -> str:
+    def following(current: str) -> str | None:
+        row = db.execute("SELECT new_id FROM moved_ids WHERE old_id = ?", (current,)).fetchone()
+        return None if row is None else str(row[0])
+
+    return _follow(following, session_id) if is_session_id(session_id) else session_id
+
+
+def _follow(following: Callable[[str], str | None], session_id: str) -> str:
+    for _ in range(_MOST_HOPS):
+        new_id = following(session_id)
+        if new_id is None:
+            break
+        session_id = new_id
+    return session_id
+
+
+def _summary(row: Sequence[Any]) -> Summary:
+    _, owner, cancelled, running, state, usage, revision = row
+    return Summary(owner, bool(cancelled), bool(running), State(state), json.loads(usage), revision)
+
+
+def _checked_id(session_id: str) -> str:
+    if not is_session_id(session_id):
+        raise ValueError("not a session id")
+    return session_id.lower()
+
+
+def _checksum(session_id: str, body: str) -> bytes:
+    return hashlib.blake2b(f"{session_id.lower()}\n{body}".encode(), digest_size=16).digest()
+
+
+def _storable(text: str) -> str:
+    """A name of a directory, which need not be UTF-8, as text that every database takes; the same for the same name."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a record, without its contents, which may be secret."""
+    if isinstance(error, ValidationError):
+        return f"{len(error.errors(include_input=False))} of its fields are not as they must be"
+    if isinstance(error, json.JSONDecodeError | RecursionError):
+        return "it is not JSON"
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)
+
+
+def _unreadable(session_id: str, why: str) -> RecordUnreadable:
+    return RecordUnreadable(
+        f"Session {session_id} is not resumed: the record of what it may do cannot be read ({why}). "
+        "Start a new session instead, or have the operator restore the state from a copy.",
+        session_id=session_id,
+    )

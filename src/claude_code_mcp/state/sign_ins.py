@@ -1,0 +1,186 @@
+"""Tickets and sign-ins of the console.
+
+They outlive the server, and all servers of the user share them. A ticket is used by removing it: whoever removes it has
+used it, so that of two at the same time one fails, in whatever process. A sign-in ends a while after it was last used.
+The secrets themselves are nowhere, only their hashes: who reads the database can sign in with none of them. Every
+method blocks on the disk and raises OSError if the database cannot be used.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .database import Database
+
+if TYPE_CHECKING:
+    import sqlite3
+
+TICKET_SECONDS = 300.0
+SIGN_IN_SECONDS = 30 * 86_400.0
+"""From its last use on."""
+_USE_NOTED = 60.0
+"""Seconds between two notes of the same sign-in's use."""
+_MOST_OF_ONE = 100
+"""Sign-ins, and tickets, of one principal; the oldest end for new ones."""
+_LONGEST_DEVICE = 80
+_COLUMNS = "id, principal, credential, device, created_at, used_at"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Whom a ticket or a sign-in stands for, and what that rests on: see `Accounts`."""
+
+    principal: str
+    credential: str
+
+
+@dataclass(frozen=True, slots=True)
+class SignIn:
+    """A device that a person is signed in on."""
+
+    id: str
+    identity: Identity
+    device: str
+    created_at: float
+    used_at: float
+
+    @property
+    def expires_at(self) -> float:
+        return self.used_at + SIGN_IN_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class NewSignIn:
+    """A sign-in with its two secrets, which are known only now: one for the cookie, one for the page's own storage."""
+
+    sign_in: SignIn
+    cookie: str
+    csrf: str
+
+
+class SignIns:
+    """Those in one state directory."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, most: int = _MOST_OF_ONE) -> None:
+        """At most so many sign-ins, and so many tickets, of one principal."""
+        self._database = database
+        self._clock = clock
+        self._most = most
+
+    # -- tickets --------------------------------------------------------------------------------------------------
+
+    def new_ticket(self, identity: Identity) -> tuple[str, float]:
+        """A ticket for one sign-in, and when it expires."""
+        ticket, now = secrets.token_urlsafe(32), self._clock()
+        expires_at = now + TICKET_SECONDS
+
+        def change(db: "sqlite3.Connection") -> None:
+            db.execute("DELETE FROM tickets WHERE expires_at <= ?", (now,))
+            _drop_oldest(db, "tickets", "hash", "expires_at", identity.principal, self._most - 1)
+            values = (hash_of(ticket), identity.principal, identity.credential, expires_at)
+            db.execute("INSERT INTO tickets VALUES (?, ?, ?, ?)", values)
+
+        self._database.write(change)
+        return ticket, expires_at
+
+    def look_at_ticket(self, ticket: str) -> Identity | None:
+        """Whom a ticket is for that can still be used."""
+        query = "SELECT principal, credential FROM tickets WHERE hash = ? AND expires_at > ?"
+        row = self._database.read(lambda db: db.execute(query, (hash_of(ticket), self._clock())).fetchone())
+        return None if row is None else Identity(*row)
+
+    def use_ticket(self, ticket: str) -> Identity | None:
+        """Whom the ticket is for; None if it was never given, has been used or has expired. It is used up by this."""
+        query = "DELETE FROM tickets WHERE hash = ? RETURNING principal, credential, expires_at"
+        row = self._database.write(lambda db: db.execute(query, (hash_of(ticket),)).fetchone(), durable=True)
+        return None if row is None or row[2] <= self._clock() else Identity(row[0], row[1])
+
+    # -- sign-ins -------------------------------------------------------------------------------------------------
+
+    def begin(self, identity: Identity, device: str) -> NewSignIn:
+        """A new sign-in."""
+        cookie, csrf, now = secrets.token_urlsafe(32), secrets.token_urlsafe(32), self._clock()
+        sign_in = SignIn(hash_of(cookie), identity, device[:_LONGEST_DEVICE], now, now)
+
+        def change(db: "sqlite3.Connection") -> None:
+            _drop_oldest(db, "sign_ins", "id", "used_at", identity.principal, self._most - 1)
+            put_sign_in(db, sign_in, hash_of(csrf))
+
+        self._database.write(change, durable=True)
+        return NewSignIn(sign_in, cookie, csrf)
+
+    def find(self, cookie: str, csrf: str) -> SignIn | None:
+        """The sign-in with these two secrets, whose use is noted; None if there is none, or it has expired."""
+        query = f"SELECT {_COLUMNS}, csrf_hash FROM sign_ins WHERE id = ?"  # noqa: S608 - no value
+        row = self._database.read(lambda db: db.execute(query, (hash_of(cookie),)).fetchone())
+        if row is None or not hmac.compare_digest(row[-1], hash_of(csrf)):
+            return None
+        found, now = _sign_in(row[:-1]), self._clock()
+        if found.expires_at < now:
+            return None
+        if now - found.used_at > _USE_NOTED:
+            values = (now, found.id)
+            self._database.write(lambda db: db.execute("UPDATE sign_ins SET used_at = ? WHERE id = ?", values))
+        return found
+
+    def stands(self, sign_in_id: str) -> bool:
+        """Whether a sign-in that was found before still is there."""
+        query = "SELECT 1 FROM sign_ins WHERE id = ?"
+        return self._database.read(lambda db: db.execute(query, (sign_in_id,)).fetchone()) is not None
+
+    def of(self, principal: str) -> list[SignIn]:
+        """All sign-ins of a principal, the last used first; expired ones are removed."""
+
+        def change(db: "sqlite3.Connection") -> list[Any]:
+            db.execute("DELETE FROM sign_ins WHERE used_at < ?", (self._clock() - SIGN_IN_SECONDS,))
+            query = f"SELECT {_COLUMNS} FROM sign_ins WHERE principal = ? ORDER BY used_at DESC"  # noqa: S608 - no value
+            return db.execute(query, (principal,)).fetchall()
+
+        return [_sign_in(row) for row in self._database.write(change)]
+
+    def end(self, sign_in_id: str, principal: str) -> bool:
+        """Ends a sign-in of this principal; whether there was one."""
+        statement, values = "DELETE FROM sign_ins WHERE id = ? AND principal = ?", (sign_in_id, principal)
+        return self._database.write(lambda db: db.execute(statement, values).rowcount, durable=True) > 0
+
+    def end_all(self, principal: str | None) -> int:
+        """Ends all sign-ins and tickets of a principal, or of everybody; how many sign-ins there were."""
+
+        def change(db: "sqlite3.Connection") -> int:
+            db.execute("DELETE FROM tickets WHERE ?1 IS NULL OR principal = ?1", (principal,))
+            return db.execute("DELETE FROM sign_ins WHERE ?1 IS NULL OR principal = ?1", (principal,)).rowcount
+
+        return self._database.write(change, durable=True)
+
+
+def hash_of(secret: str) -> str:
+    """What stands for a secret in the database."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def put_sign_in(db: "sqlite3.Connection", sign_in: SignIn, csrf_hash: str) -> None:
+    """Writes a sign-in within a transaction."""
+    identity = sign_in.identity
+    values = (
+        sign_in.id, identity.principal, identity.credential, sign_in.device, csrf_hash, sign_in.created_at,
+        sign_in.used_at,
+    )  # fmt: skip
+    db.execute("INSERT OR REPLACE INTO sign_ins VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+
+
+def _drop_oldest(db: "sqlite3.Connection", table: str, key: str, age: str, principal: str, most: int) -> None:
+    """Leaves at most so many rows of a principal, the newest."""
+    db.execute(
+        f"DELETE FROM {table} WHERE {key} IN (SELECT {key} FROM {table} WHERE principal = ?"  # noqa: S608 - our own names
+        f" ORDER BY {age} DESC LIMIT -1 OFFSET ?)",
+        (principal, most),
+    )
+
+
+def _sign_in(row: Any) -> SignIn:
+    sign_in_id, principal, credential, device, created_at, used_at = row
+    return SignIn(sign_in_id, Identity(principal, credential), device, created_at, used_at)

@@ -1,0 +1,363 @@
+"""What an organisation's managed settings say about MCP servers holds for the hub as it does for Claude Code.
+
+The rows are decided by the hub and by the real Claude Code, side by side."""
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from claude_code_mcp.claude.executable import find_executable
+from claude_code_mcp.config import load_settings
+from claude_code_mcp.errors import PermissionDenied
+from claude_code_mcp.hub import config_files
+from claude_code_mcp.hub.config_files import ConfigPaths, HubConfig, read_configuration
+from claude_code_mcp.hub.url_patterns import fits, matches, written
+from claude_code_mcp.hub_factory import HubSource, following, make_hub
+from claude_code_mcp.testing import Sandbox
+from tests.server.conftest import COMMAND
+from tests.support.bubblewrap import missing
+from tests.support.managed_settings import with_managed_settings, write
+
+needs_bubblewrap = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+SERVER = str(Path(__file__).parent.parent / "support" / "mute_mcp_server.py")
+
+
+def program(*arguments: str) -> dict[str, Any]:
+    return {"command": sys.executable, "args": [SERVER, *arguments]}
+
+
+def remote(url: str, kind: str = "http") -> dict[str, Any]:
+    return {"type": kind, "url": url}
+
+
+class Case(NamedTuple):
+    """Managed settings, and servers with whether each may be used."""
+
+    settings: dict[str, Any]
+    servers: dict[str, tuple[dict[str, Any], bool]]
+
+
+BY_COMMAND = [sys.executable, SERVER, "allowed"]
+CASES = {
+    "denied by name": Case(
+        {"deniedMcpServers": [{"serverName": "bad"}, {"serverName": "Other"}]},
+        {"bad": (program(), False), "Bad": (program(), True), "other": (program(), True), "good": (program(), True)},
+    ),
+    "denied by command": Case(
+        {"deniedMcpServers": [{"serverCommand": [sys.executable, SERVER, "x"]}]},
+        {"bad": (program("x"), False), "more": (program("x", "y"), True), "less": (program(), True)},
+    ),
+    "denied by address": Case(
+        {"deniedMcpServers": [{"serverUrl": "http://*.denied.invalid/*"}, {"serverUrl": "http://127.0.0.1:9/secret"}]},
+        {
+            "below": (remote("http://a.denied.invalid/mcp"), False),
+            "far-below": (remote("http://a.b.denied.invalid/x"), False),
+            "upper-case": (remote("HTTP://A.DENIED.INVALID/mcp".replace("HTTP", "http")), False),
+            "dot": (remote("http://a.denied.invalid./mcp"), False),
+            "port": (remote("http://a.denied.invalid:8080/mcp"), False),
+            "sse": (remote("http://a.denied.invalid/mcp", "sse"), False),
+            "number": (remote("http://2130706433:9/secret"), False),
+            "short": (remote("http://127.1:9/secret"), False),
+            "dots": (remote("http://127.0.0.1:9/x/../secret"), False),
+            "user": (remote("http://me@127.0.0.1:9/secret"), False),
+            "itself": (remote("http://denied.invalid/mcp"), True),
+            "other-path": (remote("http://127.0.0.1:9/open"), True),
+            "other-port": (remote("http://127.0.0.1:8/secret"), True),
+        },
+    ),
+    "a host alone covers its paths": Case(
+        {"deniedMcpServers": [{"serverUrl": "https://one.invalid"}, {"serverUrl": "https://two.invalid/"}]},
+        {
+            "one": (remote("https://one.invalid/deep/mcp"), False),
+            "one-port": (remote("https://one.invalid:444/mcp"), True),
+            "one-plain": (remote("http://one.invalid/mcp"), True),
+            "two": (remote("https://two.invalid/mcp"), True),
+            "two-root": (remote("https://two.invalid/"), False),
+            "usual-port": (remote("https://one.invalid:443/mcp"), False),
+        },
+    ),
+    "every address": Case(
+        {"deniedMcpServers": [{"serverUrl": "*"}]},
+        {"any": (remote("http://127.0.0.1:9/x"), False), "program": (program(), True)},
+    ),
+    "allowed by name": Case(
+        {"allowedMcpServers": [{"serverName": "good"}]},
+        {"good": (program(), True), "bad": (program(), False), "far": (remote("http://127.0.0.1:9/x"), False)},
+    ),
+    "an empty list allows nothing": Case({"allowedMcpServers": []}, {"any": (program(), False)}),
+    "where commands are listed, names allow no program": Case(
+        {"allowedMcpServers": [{"serverName": "named"}, {"serverCommand": BY_COMMAND}]},
+        {
+            "named": (program(), False),
+            "listed": (program("allowed"), True),
+            "far": (remote("http://127.0.0.1:9/x"), False),
+        },
+    ),
+    "where addresses are listed, names allow no address": Case(
+        {"allowedMcpServers": [{"serverName": "named"}, {"serverUrl": "http://127.0.0.1:9/good/*"}]},
+        {
+            "named": (remote("http://127.0.0.1:9/x"), False),
+            "good": (remote("http://127.0.0.1:9/good/a"), True),
+            "dots": (remote("http://127.0.0.1:9/good/../x"), False),
+            "host": (remote("http://127.0.0.1:9@evil.invalid/good/a"), False),
+        },
+    ),
+    "denied and allowed is denied": Case(
+        {"allowedMcpServers": [{"serverName": "both"}], "deniedMcpServers": [{"serverName": "both"}]},
+        {"both": (program(), False)},
+    ),
+    "a list that is none allows nothing": Case({"allowedMcpServers": "all"}, {"any": (program(), False)}),
+}
+
+
+def read(directory: Path, settings: Any, servers: dict[str, Any], **paths: Any) -> HubConfig:
+    managed = write(directory / "managed", {"managed-settings.json": json.dumps(settings)})
+    claude = directory / ".claude.json"
+    claude.write_text(json.dumps({"mcpServers": servers}))
+    return read_configuration(ConfigPaths(directory / "none.json", claude, managed=managed, **paths), {})
+
+
+def allowed_by(configuration: HubConfig) -> set[str]:
+    return {name for name, server in configuration.servers.items() if server.barred is None}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_hub_decides_by_the_lists_of_the_organisation(tmp_path: Path, case: Case) -> None:
+    found = read(tmp_path, case.settings, {name: entry for name, (entry, _) in case.servers.items()})
+    assert allowed_by(found) == {name for name, (_, good) in case.servers.items() if good}
+    for server in found.servers.values():
+        assert server.barred is None or (server.locked and "organisation" in server.barred)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_claude_code_decides_in_the_same_way(tmp_path: Path, sandbox: Sandbox, case: Case) -> None:
+    managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(case.settings)})
+    servers = {name: entry for name, (entry, _) in case.servers.items()}
+    (sandbox.home / ".claude.json").write_text(json.dumps({"mcpServers": servers}))
+    environment = sandbox.environment(MCP_TIMEOUT="3000")
+    command = with_managed_settings(managed, [find_executable(None, environment), "mcp", "list"])
+    done = subprocess.run(command, env=environment, cwd=sandbox.project, capture_output=True, text=True, check=False)
+    listed = set(re.findall(r"^(\S+): ", done.stdout, re.MULTILINE))
+    assert listed & set(servers) == {name for name, (_, good) in case.servers.items() if good}, (
+        done.stdout + done.stderr
+    )
+
+
+# -- spellings that are worth a denial though Claude Code would let them pass ------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "denied"),
+    [
+        ("http://127.0.0.1:9/%73ecret", "http://127.0.0.1:9/secret", True),
+        ("http://[0:0:0:0:0:0:0:1]:9/x", "http://[::1]:9/*", True),
+        ("http://0x7f.0.0.1:9/x", "http://127.0.0.1:9/*", True),
+        ("http://%65vil.invalid/x", "http://evil.invalid/*", True),
+        ("http://evil.invalid\\@good.invalid/x", "http://evil.invalid/*", True),
+        ("http://good.invalid\\@evil.invalid/x", "http://evil.invalid/*", False),
+        ("http://evil.invalid/%2e%2e/x", "http://evil.invalid/x", True),
+        ("http:\t//evil.invalid/x", "http://evil.invalid/*", True),
+        ("http://bücher.invalid/x", "http://xn--bcher-kva.invalid/*", True),
+        ("http://notevil.invalid/x", "http://evil.invalid/*", False),
+        ("http://evil.invalid.example/x", "http://evil.invalid/*", False),
+        ("wss://evil.invalid/x", "*://evil.invalid/*", True),
+    ],
+)
+def test_no_spelling_of_an_address_escapes_a_denial(tmp_path: Path, address: str, pattern: str, denied: bool) -> None:
+    kind = "ws" if address.startswith("ws") else "http"
+    settings = {"deniedMcpServers": [{"serverUrl": pattern}]}
+    found = read(tmp_path, settings, {"x": remote(address, kind)})
+    barred = [server.barred for server in found.servers.values()]
+    assert barred == [None] if not denied else "x" not in allowed_by(found)
+
+
+def test_variables_in_an_entry_are_looked_at_as_written_and_as_they_become(tmp_path: Path) -> None:
+    denied = ["evil"], ["${TOOL}"], ["/src/evil"]
+    settings = {"deniedMcpServers": [{"serverCommand": command} for command in denied]}
+    managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(settings)})
+    claude = tmp_path / ".claude.json"
+    entries = {"a": {"command": "${NAME}"}, "b": {"command": "${TOOL}"}, "c": {"command": "tool"}}
+    entries |= {"d": {"command": "${PWD}/evil"}, "e": {"command": "${NAME:-x}"}}
+    claude.write_text(json.dumps({"mcpServers": entries}))
+    environment = {"NAME": "evil", "TOOL": "tool"}
+    found = read_configuration(ConfigPaths(tmp_path / "none", claude, managed=managed), environment)
+    assert allowed_by(found) == set()
+
+
+@pytest.mark.parametrize("host", ["good.invalid/x?", "evil.invalid/", "*", "me@evil.invalid", "a b", ""])
+def test_a_variable_does_not_make_more_of_an_allowed_address(tmp_path: Path, host: str) -> None:
+    settings = {"allowedMcpServers": [{"serverUrl": "http://${HOST}.corp.invalid/*"}]}
+    managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(settings)})
+    claude = tmp_path / ".claude.json"
+    claude.write_text(json.dumps({"mcpServers": {"x": remote("http://evil.invalid/x.corp.invalid/a")}}))
+    found = read_configuration(ConfigPaths(tmp_path / "none", claude, managed=managed), {"HOST": host})
+    assert allowed_by(found) == set()
+
+
+# -- where the lists are -----------------------------------------------------------------------------------------------
+
+
+def test_files_beside_the_settings_count_together(tmp_path: Path) -> None:
+    write(
+        tmp_path / "managed",
+        {
+            "managed-settings.d/10-a.json": json.dumps({"deniedMcpServers": [{"serverName": "a"}]}),
+            "managed-settings.d/20-b.json": json.dumps({"deniedMcpServers": [{"serverName": "b"}]}),
+            "managed-settings.d/.hidden.json": json.dumps({"deniedMcpServers": [{"serverName": "d"}]}),
+        },
+    )
+    settings = {"deniedMcpServers": [{"serverName": "c"}]}
+    assert allowed_by(read(tmp_path, settings, {name: program() for name in "abcd"})) == {"d"}
+
+
+def test_our_own_file_is_bound_too(tmp_path: Path) -> None:
+    managed = write(
+        tmp_path / "managed", {"managed-settings.json": json.dumps({"deniedMcpServers": [{"serverName": "bad"}]})}
+    )
+    own = tmp_path / "mcp.json"
+    own.write_text(json.dumps({"mcpServers": {"bad": program(), "good": program()}}))
+    assert allowed_by(read_configuration(ConfigPaths(own, managed=managed), {})) == {"good"}
+
+
+def test_a_user_may_deny_and_allow_what_is_left_open_and_a_project_may_only_take_away(tmp_path: Path) -> None:
+    user, project = tmp_path / ".claude" / "settings.json", tmp_path / "project"
+    write(project / ".claude", {})
+    (project / ".claude").mkdir(parents=True)
+    user.parent.mkdir()
+    servers = {name: program(name) for name in ("managed", "mine", "theirs")}
+    paths = {"user_settings": user, "project": project}
+
+    def decided(settings: Any, users: Any, projects: Any) -> set[str]:
+        user.write_text(json.dumps(users))
+        (project / ".claude" / "settings.json").write_text(json.dumps(projects))
+        return allowed_by(read(tmp_path, settings, servers, **paths))
+
+    allow = {name: {"allowedMcpServers": [{"serverName": name}]} for name in servers}
+    deny = {name: {"deniedMcpServers": [{"serverName": name}]} for name in servers}
+    assert decided({}, deny["mine"], deny["theirs"]) == {"managed"}
+    assert decided(allow["managed"], allow["mine"], allow["theirs"]) == {"managed", "mine"}
+    only = {**allow["managed"], "allowManagedMcpServersOnly": True}
+    assert decided(only, allow["mine"], {}) == {"managed"}
+    assert decided(only, deny["managed"], {}) == set()
+    assert decided({}, {}, allow["theirs"]) == {"theirs"}
+
+
+def test_settings_that_were_sent_to_claude_code_count(tmp_path: Path) -> None:
+    user = tmp_path / ".claude" / "settings.json"
+    user.parent.mkdir()
+    (user.parent / "remote-settings.json").write_text(json.dumps({"deniedMcpServers": [{"serverName": "bad"}]}))
+    found = read(tmp_path, {}, {"bad": program(), "good": program()}, user_settings=user)
+    assert allowed_by(found) == {"good"}
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"deniedMcpServers": {"serverName": "x"}}'])
+def test_managed_settings_that_cannot_be_read_allow_nothing(tmp_path: Path, content: str) -> None:
+    managed = write(tmp_path / "managed", {"managed-settings.json": content})
+    claude = tmp_path / ".claude.json"
+    claude.write_text(json.dumps({"mcpServers": {"any": program()}}))
+    found = read_configuration(ConfigPaths(tmp_path / "none", claude, managed=managed), {})
+    assert "cannot be read" in str(found.servers["any"].barred)
+
+
+def test_a_wrong_entry_is_reported_and_the_others_hold(tmp_path: Path) -> None:
+    settings = {"deniedMcpServers": [{"serverName": "a", "serverUrl": "b"}, {"serverName": "bad"}]}
+    found = read(tmp_path, settings, {"bad": program()})
+    assert allowed_by(found) == set()
+    assert any("exactly one of" in str(problem) for problem in found.problems)
+
+
+# -- servers that the organisation provides ----------------------------------------------------------------------------
+
+
+def test_where_the_organisation_provides_servers_they_are_the_only_ones(tmp_path: Path) -> None:
+    provided = {"mcpServers": {"given": program(), "denied": program(), "variable": {"command": "${TOOL}"}}}
+    settings = {"deniedMcpServers": [{"serverName": "denied"}], "allowedMcpServers": []}
+    managed = write(
+        tmp_path / "managed",
+        {"managed-mcp.json": json.dumps(provided), "managed-settings.json": json.dumps(settings)},
+    )
+    own, claude = tmp_path / "mcp.json", tmp_path / ".claude.json"
+    own.write_text(json.dumps({"mcpServers": {"own": program()}}))
+    claude.write_text(json.dumps({"mcpServers": {"user": program(), "given": program("another")}}))
+    everything = read_configuration(ConfigPaths(own, claude, managed=managed), {"TOOL": "x"})
+    assert allowed_by(everything) == {"given"}
+    assert everything.servers["given"].scope == "managed"
+    assert "only the servers that your organisation provides" in str(everything.servers["user"].barred)
+    assert allowed_by(read_configuration(ConfigPaths(own, managed=managed), {})) == set()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]"])
+def test_a_file_of_provided_servers_that_cannot_be_read_keeps_its_control(tmp_path: Path, content: str) -> None:
+    managed = write(tmp_path / "managed", {"managed-mcp.json": content})
+    own = tmp_path / "mcp.json"
+    own.write_text(json.dumps({"mcpServers": {"own": program()}}))
+    assert allowed_by(read_configuration(ConfigPaths(own, managed=managed), {})) == set()
+
+
+# -- in force ----------------------------------------------------------------------------------------------------------
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("extent", ["all", "own"])
+def test_a_denied_server_is_never_started_and_says_why(tmp_path: Path, sandbox: Sandbox, extent: str) -> None:
+    settings = {"deniedMcpServers": [{"serverName": "bad"}]}
+    managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(settings)})
+    started = {name: str(tmp_path / f"{name}-started") for name in ("bad", "good")}
+    servers = {"mcpServers": {name: program("--touch", path) for name, path in started.items()}}
+    file = sandbox.home / ".claude.json" if extent == "all" else tmp_path / "mcp.json"
+    file.write_text(json.dumps(servers))
+    environment = sandbox.environment(CLAUDE_CODE_MCP_HUB=extent, CLAUDE_CODE_MCP_HUB_FILE=str(tmp_path / "mcp.json"))
+    command = with_managed_settings(managed, [COMMAND, "mcp", "status", "--json"])
+    done = subprocess.run(command, env=environment, cwd=sandbox.project, capture_output=True, text=True, check=False)
+    states = {server["name"]: server for server in json.loads(done.stdout)}
+    assert (states["bad"]["state"], states["good"]["state"]) == ("disabled", "connected"), done.stdout + done.stderr
+    assert "denied by your organisation" in states["bad"]["reason"]
+    assert (Path(started["bad"]).exists(), Path(started["good"]).exists()) == (False, True)
+
+
+async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox
+) -> None:
+    managed = write(tmp_path / "managed", {"managed-settings.json": "{}"})
+    monkeypatch.setattr(config_files, "managed_directory", lambda: managed)
+    own = tmp_path / "mcp.json"
+    own.write_text(json.dumps({"mcpServers": {"notes": program()}}))
+    settings = load_settings({}, hub_file=own, state_dir=tmp_path / "state", hub="own")
+    environment = sandbox.environment()
+    source = HubSource(settings, environment)
+    async with make_hub(settings, configuration := source.read(), environment) as hub:
+        assert [status.state for status in await hub.connect()] == ["connected"]
+        async with following(hub, configuration, source):
+            changes: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+            hub.watch_servers(changes.put_nowait)
+            write(managed, {"managed-settings.json": json.dumps({"deniedMcpServers": [{"serverName": "notes"}]})})
+            assert await asyncio.wait_for(changes.get(), 40) == {"notes"}
+            (status,) = hub.status()
+            assert (status.state, "organisation" in str(status.reason)) == ("disabled", True)
+            with pytest.raises(PermissionDenied):
+                hub.enable("notes")
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "fitting"),
+    [("*", "", True), ("a*b", "ab", True), ("a*b", "aXbX", False), ("*a*a*", "aa", True), ("*a*a*", "a", False),
+     ("ab*ba", "aba", False), ("", "", True), ("a", "A", False)],
+)  # fmt: skip
+def test_a_star_stands_for_any_characters(pattern: str, text: str, fitting: bool) -> None:
+    assert matches(pattern, text) is fitting
+
+
+def test_what_is_no_address_fits_nothing_but_the_star() -> None:
+    assert written("no address") is None
+    assert not fits("no address", "http://*")
+    assert fits("no address", "*")

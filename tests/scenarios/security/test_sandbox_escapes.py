@@ -1,0 +1,151 @@
+"""Ways out of a sandbox that were found open once, walked by the commands of a real session: files put where the server
+or its user reads them, files uncovered by a rename outside, and secrets in the environment."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from claude_code_mcp.errors import InvalidArgument
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.claude.conftest import PATIENCE
+from tests.conftest import StartService
+from tests.sessions.support import end_of
+from tests.support.bubblewrap import missing
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+SECRETS = {
+    "DATABASE_URL": "postgres://shop:hunter2-of-the-database@db.example/shop",
+    "REDIS_URL": "redis://:hunter2-of-redis@cache.example:6379",
+    "SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T000/B000/hunter2slackslackslackslack",
+    "MYSQL_PWD": "hunter2-of-mysql",
+    "VAULT_TOKEN": "hvs.hunter2-of-the-vault",
+    "DEPLOY_CRED": "hunter2-of-the-deployment",
+    "http_proxy": "http://proxy-user:hunter2-of-the-proxy@127.0.0.1:9",
+    "ALL_PROXY": "proxy-user:hunter2-of-another-proxy@127.0.0.1:9",
+    "NO_PROXY": "127.0.0.1",
+    "no_proxy": "127.0.0.1",
+    "LC_TELEPHONE": "https://user:hunter2-in-disguise@example.org",
+    "GREETING": "hunter2-of-nobody",
+    "LC_NAME": "of-the-operator",
+}
+
+
+def remote(**entries: Any) -> Policy:
+    """The profile of callers over HTTP, whose sessions may run what they like."""
+    profile = {key: getattr(REMOTE_PROFILE, key) for key in Profile.model_fields}
+    return Policy(Profile(**{**profile, "allow": ("Bash",), **entries}))
+
+
+async def walk(service: Any, sandbox: Sandbox, command: str, cwd: Path | None = None) -> str:
+    """What a command says in a session of a caller with a token."""
+    directory = cwd or sandbox.project
+    prompt = script("look", tool("Bash", command=f"{{ {command}; }} > seen 2>&1; true"), "done")
+    turn = await service.create(prompt, SessionOptions(cwd=str(directory)), owner="alice")
+    assert (await end_of(turn)).result == "done"
+    return (directory / "seen").read_text()
+
+
+# -- files that the server or its user would read ------------------------------------------------------------------
+
+
+async def test_a_server_that_is_started_in_a_home_does_not_begin(start_service: StartService, sandbox: Sandbox) -> None:
+    """A session there would write ~/.config/claude-code-mcp/mcp.json, whose programs the hub starts outside."""
+    for default in (sandbox.home, sandbox.root):
+        with pytest.raises(InvalidArgument) as refusal:
+            await start_service(policy=remote(), principals=("alice",), default_cwd=str(default))
+        assert str(default) in refusal.value.message
+        assert "CLAUDE_CODE_DEFAULT_CWD" in refusal.value.message
+        assert "`roots`" in refusal.value.message
+
+
+async def test_a_session_makes_no_file_beside_what_it_was_given(start_service: StartService, sandbox: Sandbox) -> None:
+    project = sandbox.home / "src" / "shop"
+    project.mkdir(parents=True)
+    before = {path for path in sandbox.home.rglob("*") if ".claude" not in path.parts}
+    service = await start_service(policy=remote(), principals=("alice",), default_cwd=str(project))
+    home = sandbox.home
+    command = (
+        f"mkdir -p {home}/.config/claude-code-mcp {home}/.ssh; echo '{{}}' > {home}/.config/claude-code-mcp/mcp.json; "
+        f"echo key > {home}/.ssh/authorized_keys; echo evil >> {home}/.bashrc; touch {home}/src/beside; "
+        f"mv {home}/src {home}/src2; mv {project} {project}2"
+    )
+    await walk(service, sandbox, command, project)
+    assert {path for path in sandbox.home.rglob("*") if ".claude" not in path.parts} == {*before, project / "seen"}
+
+
+# -- files that are replaced outside -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("principals", [("alice",), ("alice", "bob")], ids=["one", "several"])
+async def test_settings_that_are_replaced_outside_stay_what_they_are(
+    start_service: StartService, sandbox: Sandbox, principals: tuple[str, ...]
+) -> None:
+    """Editors, `sed -i` and this server itself replace files; a cover on the old one went away with it."""
+    service = await start_service(
+        policy=remote(roots=(str(sandbox.project),)), principals=principals, default_cwd=str(sandbox.project)
+    )
+    user = sandbox.home / ".claude"
+    user.mkdir(exist_ok=True)
+    (user / "settings.json").write_text("{}")
+    (sandbox.home / ".claude.json").write_text('{"of": "the operator"}')
+    os.mkfifo(sandbox.project / "started")
+    os.mkfifo(sandbox.project / "go")
+    command = (
+        "echo > started; read line < go; C=$CLAUDE_CONFIG_DIR; echo evil > $C/settings.json; rm -f $C/settings.json; "
+        f"echo evil > $C/new.json; mv $C/settings.json $C/aside; cat $C/settings.json {sandbox.home}/.claude.json"
+    )
+    prompt = script("look", tool("Bash", command=f"{{ {command}; }} > seen 2>&1; true"), "done")
+    turn = await service.create(prompt, SessionOptions(cwd=str(sandbox.project)), owner="alice")
+    await asyncio.wait_for(asyncio.to_thread((sandbox.project / "started").read_bytes), PATIENCE)
+    directory = user if len(principals) == 1 else next(sandbox.root.glob("state/principals/alice-*/claude"))
+    for file in (directory / "settings.json", sandbox.home / ".claude.json"):
+        newer = file.with_name("newer")
+        newer.write_text('{"newer": "of the operator"}')
+        newer.replace(file)
+    await asyncio.to_thread((sandbox.project / "go").write_text, "go\n")
+    assert (await end_of(turn)).result == "done"
+    assert (directory / "settings.json").read_text() == '{"newer": "of the operator"}'
+    assert (sandbox.home / ".claude.json").read_text() == '{"newer": "of the operator"}'
+    assert not [*directory.glob("new.json"), *directory.glob("aside")]
+    assert "newer" not in (sandbox.project / "seen").read_text()
+
+
+async def test_a_file_of_the_server_in_a_root_stops_the_start(start_service: StartService, sandbox: Sandbox) -> None:
+    """It could be hidden only until somebody replaces it."""
+    tokens = sandbox.project / "tokens"
+    for exists in (False, True):
+        if exists:
+            tokens.write_text("alice token-of-alice-0123456789")
+        with pytest.raises(InvalidArgument, match="the tokens"):
+            await start_service(
+                policy=remote(), principals=("alice",), default_cwd=str(sandbox.project), http_tokens_file=tokens
+            )
+
+
+# -- the environment -----------------------------------------------------------------------------------------------
+
+
+async def test_of_the_servers_environment_a_session_has_what_is_listed_and_no_secret(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(extra=SECRETS, policy=remote(roots=(str(sandbox.project),)), principals=("alice",))
+    said = await walk(service, sandbox, "cat /proc/*/environ | tr '\\0' '\\n'")
+    assert "hunter2" not in said
+    assert "LC_NAME=of-the-operator" in said
+    assert "ANTHROPIC_API_KEY=" in said
+
+
+async def test_a_profile_lists_variables_by_name_that_its_sessions_get(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    listed = remote(roots=(str(sandbox.project),), environment=("GREETING", "MYSQL_PWD"))
+    service = await start_service(extra=SECRETS, policy=listed, principals=("alice",))
+    said = await walk(service, sandbox, "env")
+    assert {line.partition("=")[0] for line in said.splitlines() if "hunter2" in line} == {"GREETING", "MYSQL_PWD"}

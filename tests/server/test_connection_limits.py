@@ -1,0 +1,104 @@
+"""Connections that send nothing keep nobody else from being served."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from claude_code_mcp.server.transports.connection_limits import ConnectionLimits, report_accept_failures_sparingly
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+FOREVER = 3600.0
+
+
+@asynccontextmanager
+async def serving(limits: ConnectionLimits, head_seconds: float = FOREVER) -> AsyncIterator[int]:
+    app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("hello"))])
+    listener = socket.create_server(("127.0.0.1", 0))
+    protocol = limits.protocol(head_seconds)
+    config = uvicorn.Config(app, log_config=None, http=protocol, timeout_keep_alive=3600)  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = server.force_exit = True
+        await task
+
+
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(port: int) -> Connection:
+    return await asyncio.open_connection("127.0.0.1", port)
+
+
+async def ask(connection: Connection) -> bytes:
+    connection[1].write(REQUEST)
+    return await connection[0].readuntil(b"\r\n")
+
+
+async def test_a_connection_too_many_is_told_so_and_room_is_made_by_one_that_ends() -> None:
+    async with serving(ConnectionLimits(3, 100)) as port:
+        idle = [await connect(port) for _ in range(3)]
+        assert b"200" in await ask(idle[0])  # the others are counted by now, they were accepted before its answer
+        refused = await connect(port)
+        assert b"503" in await refused[0].readuntil(b"\r\n")
+        assert await refused[0].read() != b"", "and closed"
+        idle[1][1].close()
+        async with asyncio.timeout(60):
+            while b"200" not in await ask(last := await connect(port)):
+                last[1].close()
+        for _, writer in (*idle, refused, last):
+            writer.close()
+
+
+async def test_one_address_has_not_all_connections_unless_it_is_a_proxy() -> None:
+    limits = ConnectionLimits(100, 2, proxies=["10.0.0.9"])
+    assert [limits.admit("10.0.0.1") for _ in range(3)] == [True, True, False]
+    assert limits.admit("10.0.0.2")
+    assert [limits.admit("10.0.0.9") for _ in range(5)] == [True] * 5
+    limits.release("10.0.0.1")
+    assert limits.admit("10.0.0.1")
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", REQUEST[:-2]])
+async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
+    async with serving(ConnectionLimits(10, 10), head_seconds=0.05) as port:
+        reader, writer = await connect(port)
+        writer.write(sent)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_second_request_that_is_begun_and_not_ended_is_not_waited_for() -> None:
+    async with serving(ConnectionLimits(10, 10), head_seconds=0.5) as port:
+        connection = await connect(port)
+        assert b"200" in await ask(connection)
+        connection[1].write(b"GET / H")
+        assert (await connection[0].read()).endswith(b"hello")
+        connection[1].close()
+
+
+async def test_connections_that_cannot_be_accepted_are_logged_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    loop, now, others = asyncio.get_running_loop(), 0.0, []
+    loop.set_exception_handler(lambda _, context: others.append(context["message"]))
+    report_accept_failures_sparingly(loop, lambda: now)
+    failure = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
+    with caplog.at_level(logging.ERROR):
+        for _ in range(1000):
+            loop.call_exception_handler(failure)
+        now = 1.0
+        loop.call_exception_handler(failure)
+    loop.call_exception_handler({"message": "something else"})
+    assert (len(caplog.records), others) == (2, ["something else"])
+    loop.set_exception_handler(None)

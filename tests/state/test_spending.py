@@ -1,0 +1,173 @@
+"""What callers spend per day is kept, over restarts and between servers, and no dollar is given away twice."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.state.database import Database
+from claude_code_mcp.state.spending import Spending
+
+NOON = 1_790_000_000.0
+DAY = 86_400.0
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Database:
+    return Database(tmp_path / "state")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOON
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def spend(spending: Spending, who: str, usd: float) -> None:
+    spending.note(who, usd)
+    spending.write(who, usd)
+
+
+def test_amounts_add_up_by_caller(database: Database) -> None:
+    spending = Spending(database, Clock())
+    spend(spending, "alice", 1.5)
+    spend(spending, "alice", 0.5)
+    spend(spending, "bob", 4)
+    spending.refresh()
+    assert (spending.today("alice"), spending.today("bob"), spending.today("carol")) == (2.0, 4.0, 0.0)
+
+
+def test_another_server_and_the_next_one_know(database: Database) -> None:
+    clock = Clock()
+    one, two = Spending(database, clock), Spending(database, clock)
+    spend(one, "alice", 1)
+    two.refresh()
+    spend(two, "alice", 2)
+    one.refresh()
+    one.refresh()
+    later = Spending(database, clock)
+    later.refresh()
+    assert one.today("alice") == two.today("alice") == later.today("alice") == 3
+
+
+def test_a_new_day_begins_with_nothing(database: Database) -> None:
+    clock = Clock()
+    spending = Spending(database, clock)
+    spend(spending, "alice", 1)
+    clock.now += DAY
+    spending.refresh()
+    assert spending.today("alice") == 0
+    spend(spending, "alice", 2)
+    spending.refresh()
+    assert spending.today("alice") == 2
+
+
+def test_an_amount_that_is_written_after_midnight_counts_once_for_the_new_day(database: Database) -> None:
+    clock = Clock()
+    spending = Spending(database, clock)
+    spending.note("alice", 3)
+    clock.now += DAY
+    spending.write("alice", 3)
+    assert spending.today("alice") == 3
+    spending.refresh()
+    assert spending.today("alice") == 3
+
+
+def test_what_cannot_be_written_still_counts_here(database: Database) -> None:
+    spending = Spending(database, Clock())
+    spend(spending, "alice", 1)
+    database.close()
+    spending.note("alice", 2)
+    with pytest.raises(OSError, match="closed"):
+        spending.write("alice", 2)
+    with pytest.raises(OSError, match="closed"):
+        spending.reserve("alice", "a", 10, everything)
+    assert spending.today("alice") == 3
+
+
+@pytest.mark.parametrize("usd", [-5.0, float("nan"), float("inf")])
+def test_no_amount_makes_others_smaller(database: Database, usd: float) -> None:
+    spending = Spending(database, Clock())
+    spend(spending, "alice", 1)
+    Spending(database, Clock()).write("alice", usd)
+    spending.refresh()
+    assert spending.today("alice") == 1
+
+
+def test_old_days_go(database: Database) -> None:
+    clock = Clock()
+    spending = Spending(database, clock)
+    for _ in range(40):
+        spend(spending, "alice", 1)
+        clock.now += DAY
+    assert spending.clean_up() == 9
+    (days,) = database.read(lambda db: db.execute("SELECT count(*) FROM spending").fetchone())
+    assert days == 31
+
+
+def half(left: float) -> float:
+    return left / 2
+
+
+def everything(left: float) -> float:
+    return left
+
+
+def test_what_is_reserved_cannot_be_had_by_another_session_or_server(database: Database) -> None:
+    clock = Clock()
+    one, two = Spending(database, clock), Spending(database, clock)
+    assert one.reserve("alice", "a", 10, half) == 5
+    assert two.reserve("alice", "b", 10, half) == 2.5
+    assert two.reserve("bob", "c", 10, everything) == 10
+    assert one.reserve("alice", "d", 10, everything) == 2.5
+    assert two.reserve("alice", "e", 10, everything) == 0
+
+
+def test_a_reservation_becomes_smaller_as_its_session_spends(database: Database) -> None:
+    clock = Clock()
+    one, two = Spending(database, clock), Spending(database, clock)
+    one.reserve("alice", "a", 10, half)
+    one.note("alice", 3, "a")
+    one.write("alice", 3, "a")
+    assert (one.today("alice"), one.reserved("a")) == (3, 2)
+    assert two.reserve("alice", "b", 10, everything) == 5
+    assert one.release("a")
+    one.write("alice", 0, "a")
+    assert not one.release("a")
+    assert two.reserve("alice", "b", 10, everything) == 7
+
+
+def test_a_session_reserves_anew_in_place_of_what_it_had(database: Database) -> None:
+    spending = Spending(database, Clock())
+    assert spending.reserve("alice", "a", 10, everything) == 10
+    assert spending.moved("a", "b") == "alice"
+    assert spending.reserved("a") is None
+    assert spending.moved("a", "c") is None
+    assert spending.reserve("alice", "b", 10, half) == 5
+
+
+def test_the_reservations_of_a_server_that_died_count_no_more(database: Database) -> None:
+    code = (
+        "import sys, os, pathlib\n"
+        "from claude_code_mcp.state.database import Database\n"
+        "from claude_code_mcp.state.spending import Spending\n"
+        "spending = Spending(Database(pathlib.Path(sys.argv[1])), lambda: float(sys.argv[2]))\n"
+        "print(spending.reserve('alice', 'a', 10, lambda left: left), flush=True)\n"
+        "sys.stdin.read()\n"
+        "os._exit(9)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(database.directory), str(NOON)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "10.0\n"
+        here = Spending(database, Clock())
+        assert here.reserve("alice", "b", 10, everything) == 0
+        other.communicate()
+    assert here.reserve("alice", "b", 10, everything) == 10
