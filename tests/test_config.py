@@ -20,6 +20,7 @@ from claude_code_mcp.config import (
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.testing.script import script, text
+from tests.support.tables import every_row
 
 FAMILIAR = {
     "CLAUDE_CODE_PATH": ("claude_path", "/opt/claude", "/opt/claude"),
@@ -69,13 +70,13 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert settings.cleanup_interval_ms == 60_000
 
 
-@pytest.mark.parametrize(("variable", "field", "text", "value"), VARIABLES)
+@every_row(("variable", "field", "text", "value"), VARIABLES)
 def test_a_variable_sets_its_field(variable: str, field: str, text: str, value: object) -> None:
     assert getattr(load_settings({variable: text}), field) == value
     assert variable_of(field) == variable
 
 
-@pytest.mark.parametrize(("variable", "field", "text", "value"), VARIABLES)
+@every_row(("variable", "field", "text", "value"), VARIABLES)
 def test_the_file_takes_the_name_of_the_variable_or_of_the_field(
     variable: str, field: str, text: str, value: object, tmp_path: Path
 ) -> None:
@@ -83,13 +84,13 @@ def test_the_file_takes_the_name_of_the_variable_or_of_the_field(
         assert getattr(load_settings({}, config_file(tmp_path, f'{name} = "{text}"')), field) == value
 
 
-@pytest.mark.parametrize("field", sorted(Settings.model_fields))
+@every_row("field", sorted(Settings.model_fields))
 def test_every_field_is_documented_and_has_a_variable_of_its_own(field: str) -> None:
     assert description_of(field).endswith(".")
     assert [variable_of(one) for one in Settings.model_fields].count(variable_of(field)) == 1
 
 
-@pytest.mark.parametrize("field", [field for _, field, *_ in VARIABLES if field.endswith("_ms")])
+@every_row("field", [field for _, field, *_ in VARIABLES if field.endswith("_ms")])
 def test_every_time_of_the_engine_can_be_had_in_seconds(field: str) -> None:
     assert getattr(load_settings({variable_of(field): "1500"}), field.removesuffix("_ms")) == 1.5
 
@@ -148,7 +149,7 @@ async def test_sessions_that_name_no_directory_work_in_the_default_one(
     assert (session.cwd, named.cwd) == (str(default), str(other))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("variable", "text"),
     [(variable, text) for variable, field, *_ in VARIABLES if field.endswith("_ms") for text in ("0", "-1", "soon")]
     + [("MAX_SESSIONS", text) for text in ("0", "-3", "ten", "1.5", "1e3")]
@@ -174,7 +175,7 @@ def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
     assert "hush" not in repr(load_settings({"CLAUDE_CODE_MCP_TOKEN": "hush"}))
 
 
-@pytest.mark.parametrize("text", ["MAX_SESSION = 1", "[claude]\npath = 'x'"])
+@every_row("text", ["MAX_SESSION = 1", "[claude]\npath = 'x'"])
 def test_an_unknown_name_in_the_file_is_refused(text: str, tmp_path: Path) -> None:
     assert "There is no setting named" in refusal({}, config_file(tmp_path, text))
 
@@ -188,7 +189,7 @@ def test_one_setting_under_two_names_is_refused(tmp_path: Path) -> None:
     assert "both MAX_SESSIONS and max_sessions" in told
 
 
-@pytest.mark.parametrize("content", [b"MAX_SESSIONS =", b"\xff\xfe", b"A = 1\nA = 2"])
+@every_row("content", [b"MAX_SESSIONS =", b"\xff\xfe", b"A = 1\nA = 2"])
 def test_a_file_that_is_no_toml_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(content)

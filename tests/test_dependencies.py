@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.support.tables import every_row
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = "claude_code_mcp"
@@ -64,7 +65,7 @@ def test_what_is_optional_for_users_is_there_for_tests() -> None:
     assert {*extras["tui"], *extras["web"]} <= {*extras["dev"]}
 
 
-@pytest.mark.parametrize("name", sorted({**DECLARED, **OPTIONAL}))
+@every_row("name", sorted({**DECLARED, **OPTIONAL}))
 def test_a_dependency_has_a_lower_bound_and_excludes_the_next_major_version(name: str) -> None:
     bounds = {item.operator: item.version for item in {**DECLARED, **OPTIONAL}[name].specifier}
     assert set(bounds) == {">=", "<"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from claude_code_mcp.model.text import mark
 from claude_code_mcp.redaction import Redactor, is_secret_name
 from claude_code_mcp.secret_shapes import MARK
+from tests.support.tables import every_row
 
 SECRETS = {
     "anthropic": "sk-ant-api03-AbCdEf0123456789-xyz",
@@ -27,14 +28,14 @@ SECRETS = {
 }
 
 
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-@pytest.mark.parametrize("around", ["{}", "x={}", '"{}"', "({}) and", "key: {}\nnext", "https://h/p?q={}&r=1", "'{}',"])
+@every_row("secret", SECRETS.values())
+@every_row("around", ["{}", "x={}", '"{}"', "({}) and", "key: {}\nnext", "https://h/p?q={}&r=1", "'{}',"])
 def test_well_known_shapes(secret: str, around: str) -> None:
     text = Redactor().text(around.format(secret))
     assert text == around.format(MARK)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "redacted"),
     [
         ("Authorization: Bearer abc.def-123", f"Authorization: Bearer {MARK}"),
@@ -59,7 +60,7 @@ def test_where_a_secret_is_expected(text: str, redacted: str) -> None:
     assert Redactor().text(text) == redacted
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "The bearer of bad news",
@@ -81,7 +82,7 @@ def test_ordinary_text_stays(text: str) -> None:
     assert Redactor().text(text) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "secret"),
     [
         *(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from claude_code_mcp.claude.command_line import Command, ConversationStart, build_command
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import Preset, SessionOptions, Thinking, ToolPreset
+from tests.support.tables import every_row
 
 ID = "11111111-2222-4333-8444-555555555555"
 OTHER = "99999999-2222-4333-8444-555555555555"
@@ -144,7 +145,7 @@ def test_nothing_set_is_nothing_passed() -> None:
     assert (sorted(built.arguments), built.files, built.variables) == (sorted(BASE), {}, {})
 
 
-@pytest.mark.parametrize(("name", "expected"), ROWS, ids=[name for name, _ in ROWS])
+@every_row(("name", "expected"), ROWS)
 def test_an_option_adds_exactly_what_is_expected(name: str, expected: Expected) -> None:
     built = command(**{name: expected.value})
     assert sorted(built.arguments) == sorted({*BASE, *expected.added} - {*expected.removed})
@@ -152,7 +153,7 @@ def test_an_option_adds_exactly_what_is_expected(name: str, expected: Expected) 
     assert built.variables == expected.variables
 
 
-@pytest.mark.parametrize(("name", "expected"), ROWS, ids=[name for name, _ in ROWS])
+@every_row(("name", "expected"), ROWS)
 def test_no_secret_reaches_the_command_line(name: str, expected: Expected) -> None:
     assert SECRET not in " ".join(command(**{name: expected.value}).arguments)
 
@@ -178,21 +179,21 @@ def test_a_fork_gets_the_id_that_we_chose() -> None:
     assert {f"--session-id={ID}", f"--resume={OTHER}", "--fork-session", "--resume-session-at=message"} <= {*arguments}
 
 
-@pytest.mark.parametrize("name", ["model", "fallback_model", "permission_mode", "agent", "effort", "debug_file"])
+@every_row("name", ["model", "fallback_model", "permission_mode", "agent", "effort", "debug_file"])
 @given(words=st.text(min_size=1).map(lambda words: f"-{words}".replace("\0", "")))
 def test_a_value_cannot_become_a_flag(name: str, words: str) -> None:
     added = [one for one in command(**{name: words}).arguments if one not in BASE]
     assert added == [f"--{name.replace('_', '-')}={words}"]
 
 
-@pytest.mark.parametrize("name", ["allowed_tools", "disallowed_tools", "additional_directories", "betas"])
+@every_row("name", ["allowed_tools", "disallowed_tools", "additional_directories", "betas"])
 def test_a_listed_value_cannot_become_a_flag(name: str) -> None:
     added = [one for one in command(**{name: ("--dangerously-skip-permissions", "-x")}).arguments if one not in BASE]
     assert len(added) == 2
     assert all(one.startswith("--") and "=-" in one for one in added)
 
 
-@pytest.mark.parametrize("rule", ["Bash(", "Bash()", "Bash(*)", "Read(a:*b)", "WebFetch(x)", "a b", "", "Bash(a)(b)"])
+@every_row("rule", ["Bash(", "Bash()", "Bash(*)", "Read(a:*b)", "WebFetch(x)", "a b", "", "Bash(a)(b)"])
 def test_a_rule_that_would_void_the_settings_file_of_an_early_version_is_kept_out_of_it(rule: str) -> None:
     built = command(allowed_tools=(rule,), disallowed_tools=("Write",), sandbox={})
     (content,) = built.files.values()
@@ -200,9 +201,7 @@ def test_a_rule_that_would_void_the_settings_file_of_an_early_version_is_kept_ou
     assert f"--allowedTools={rule}" in built.arguments
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("model", "op\0us"), ("allowed_tools", ("Re\0ad",)), ("debug_file", "a\0b")]
-)
+@every_row(("name", "value"), [("model", "op\0us"), ("allowed_tools", ("Re\0ad",)), ("debug_file", "a\0b")])
 def test_a_nul_character_is_refused_naming_the_flag(name: str, value: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"--\w+.*NUL"):
         command(**{name: value})

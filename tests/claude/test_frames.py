@@ -23,6 +23,7 @@ from claude_code_mcp.claude.frames import (
     parse_frame,
     user_message,
 )
+from tests.support.tables import every_row
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -63,7 +64,7 @@ def test_the_raw_object_is_kept_as_it_was(raw: dict[str, Any]) -> None:
     assert frame.raw == {**raw, "type": "assistant"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("line", "kind"),
     [
         (b'{"type":"stream_event","event":{}}', StreamEvent),

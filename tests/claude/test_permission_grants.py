@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from claude_code_mcp.claude.command_line import ConversationStart, build_command, granted_rules, with_grants
 from claude_code_mcp.model.options import SessionOptions
+from tests.support.tables import every_row
 
 
 def rules(*rules: dict[str, Any], behavior: str = "allow") -> dict[str, Any]:
@@ -35,7 +34,7 @@ def test_the_last_mode_counts_and_directories_are_added_once() -> None:
     assert (options.permission_mode, options.additional_directories) == ("acceptEdits", ("/a", "/b"))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "grant",
     [
         {},

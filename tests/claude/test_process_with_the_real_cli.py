@@ -34,13 +34,16 @@ async def with_a_running_child(start_real: Start, sandbox: Sandbox, *, backgroun
     return started, await number_in(sandbox.project / "child")
 
 
-@pytest.mark.parametrize("background", [False, True])
-async def test_children_of_a_killed_cli_are_swept(start_real: Start, sandbox: Sandbox, background: bool) -> None:
-    started, child = await with_a_running_child(start_real, sandbox, background=background)
+async def test_children_of_a_killed_cli_are_swept(start_real: Start, sandbox: Sandbox) -> None:
+    started, behind = await with_a_running_child(start_real, sandbox, background=True)
+    await started.listener.result()
+    command = tool("Bash", command=f"echo $$ > another; {ENDLESS}")
+    started.process.send(script("Work.", command, "Done."), "m2")
+    child = await number_in(sandbox.project / "another")
     os.kill(started.process.pid, signal.SIGKILL)
     assert (await started.listener.ended()).code == -signal.SIGKILL
     await asyncio.wait_for(started.process.cleaned.wait(), PATIENCE)
-    await gone(child)
+    await gone(child, behind)
 
 
 async def test_a_stopped_turn_ends_with_an_interruption_and_a_clean_exit(start_real: Start, sandbox: Sandbox) -> None:
@@ -69,20 +72,14 @@ async def test_with_a_question_open_the_model_is_never_told_that_the_stream_clos
 
 
 async def test_a_message_in_mid_turn_is_unfinished_until_a_result_names_it(start_real: Start) -> None:
-    started = await start_real(new_id())
+    session_id = new_id()
+    started = await start_real(session_id)
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
     started.process.send(script("Speak.", text("word " * 50, chunks=50, interval=0.01)), first)
     started.process.send(script("Again.", "Again."), second, later=True)
     assert started.process.unfinished == {first, second}
     assert await started.process.settled(PATIENCE)
     assert [frame.message_ids for frame in started.listener.of(Result)] == [[first], [second]]
-
-
-async def test_a_session_id_in_use_is_told_with_the_words_of_the_cli(start_real: Start) -> None:
-    session_id = new_id()
-    first = await start_real(session_id)
-    first.process.send(script("Hello.", "Hello."), str(uuid.uuid4()))
-    await first.listener.result()
-    await first.process.stop(PATIENCE)
+    await started.process.stop(PATIENCE)
     with pytest.raises(ProcessFailed, match="already in use"):
-        await start_real(session_id)
+        await start_real(session_id)  # told with the words of the CLI

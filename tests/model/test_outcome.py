@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.model.outcome import Outcome, OutcomeCode, read_outcome
 from claude_code_mcp.model.states import State
 from claude_code_mcp.model.usage import ModelUsage
+from tests.support.tables import every_row
 
 SUCCESS = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "num_turns": 2}
 API_ERROR = {**SUCCESS, "is_error": True, "terminal_reason": "api_error", "api_error_status": 529, "result": "Busy"}
@@ -20,7 +20,7 @@ def read(raw: dict[str, Any], *, wants_structure: bool = False, interrupted: boo
     return read_outcome(raw, wants_structure=wants_structure, interrupted=interrupted)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("raw", "code"),
     [
         (SUCCESS, OutcomeCode.COMPLETED),
@@ -45,7 +45,7 @@ def test_a_result_has_a_code(raw: dict[str, Any], code: OutcomeCode) -> None:
     assert bool(outcome.detail) != outcome.ok, "whatever went wrong is explained, and nothing else is"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("raw", "code"),
     [
         (FAILED, OutcomeCode.INTERRUPTED),
@@ -58,7 +58,7 @@ def test_a_failure_that_we_asked_for_is_an_interruption(raw: dict[str, Any], cod
     assert read(raw, interrupted=True).code is code
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("raw", "code"),
     [
         (SUCCESS, OutcomeCode.STRUCTURED_OUTPUT_MISSING),
@@ -73,7 +73,7 @@ def test_a_success_without_the_structure_that_was_wanted_is_none(raw: dict[str, 
     assert read(raw, wants_structure=True).code is code
 
 
-@pytest.mark.parametrize("code", OutcomeCode)
+@every_row("code", OutcomeCode)
 def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: OutcomeCode) -> None:
     special = {
         OutcomeCode.COMPLETED: State.IDLE,
@@ -84,7 +84,7 @@ def test_every_outcome_leaves_the_session_in_a_state_of_its_own_kind(code: Outco
     assert Outcome(code).state is special.get(code, State.ERROR)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("raw", "detail"),
     [
         (FAILED, "boom"),
@@ -147,8 +147,8 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("base", [SUCCESS, FAILED, API_ERROR])
-@pytest.mark.parametrize("field", FIELDS)
+@every_row("base", [SUCCESS, FAILED, API_ERROR])
+@every_row("field", FIELDS)
 def test_a_malformed_field_never_keeps_a_result_from_ending_its_turn(base: dict[str, Any], field: str) -> None:
     for value in NONSENSE:
         outcome = read({**base, field: value})

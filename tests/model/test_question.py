@@ -2,16 +2,15 @@
 
 from typing import Any
 
-import pytest
-
 from claude_code_mcp.model.question import Choice, Question, QuestionKind, kind_of
+from tests.support.tables import every_row
 
 
 def question(tool: str, tool_input: dict[str, Any]) -> Question:
     return Question("q-1", "s-1", kind_of(tool), tool, tool_input, "…")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "kind"),
     [
         ("ExitPlanMode", QuestionKind.PLAN_REVIEW),
@@ -42,12 +41,12 @@ def test_the_parts_of_a_user_question_are_its_choices() -> None:
     assert asked.choices[0].labels == ("a", "b")
 
 
-@pytest.mark.parametrize("questions", [None, "x", 5, {}, [], ["x", None]])
+@every_row("questions", [None, "x", 5, {}, [], ["x", None]])
 def test_a_malformed_user_question_has_no_choices(questions: object) -> None:
     assert question("AskUserQuestion", {"questions": questions}).choices == ()
 
 
-@pytest.mark.parametrize("options", [None, "x", 5, {}])
+@every_row("options", [None, "x", 5, {}])
 def test_malformed_options_are_none(options: object) -> None:
     asked = question("AskUserQuestion", {"questions": [{"question": "Which?", "options": options}]})
     assert asked.choices == (Choice("Which?"),)

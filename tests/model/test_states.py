@@ -16,6 +16,7 @@ from claude_code_mcp.model.states import (
     State,
     move,
 )
+from tests.support.tables import every_row
 
 LEGAL = {
     "starting": "running idle interrupted cancelled error",
@@ -29,17 +30,17 @@ LEGAL = {
 PAIRS = list(itertools.product(State, State))
 
 
-@pytest.mark.parametrize(("current", "to"), [pair for pair in PAIRS if pair[1] in LEGAL[pair[0]].split()])
+@every_row(("current", "to"), [pair for pair in PAIRS if pair[1] in LEGAL[pair[0]].split()])
 def test_a_legal_move_leads_where_it_says(current: State, to: State) -> None:
     assert move(current, to) is to
 
 
-@pytest.mark.parametrize("state", State)
+@every_row("state", State)
 def test_staying_put_is_always_legal(state: State) -> None:
     assert move(state, state) is state
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("current", "to"), [pair for pair in PAIRS if pair[0] is not pair[1] and pair[1] not in LEGAL[pair[0]].split()]
 )
 def test_every_other_move_is_refused_by_name(current: State, to: State) -> None:
@@ -62,7 +63,7 @@ def test_every_state_is_busy_at_rest_or_final_and_only_one_of_them() -> None:
     assert sorted([*BUSY, *AT_REST, *FINAL]) == sorted(State)
 
 
-@pytest.mark.parametrize("state", State)
+@every_row("state", State)
 def test_every_state_but_the_final_one_can_run_again(state: State) -> None:
     reachable = {state}
     while more := {to for one in reachable for to in LEGAL[one].split()} - reachable:
@@ -70,7 +71,7 @@ def test_every_state_but_the_final_one_can_run_again(state: State) -> None:
     assert (State.RUNNING in reachable) == (state is not State.CANCELLED)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "session_tools", "code_tools"),
     [
         (State.STARTING, "running", "running"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.model.usage import ModelUsage, Totals, Usage, read_usage
+from tests.support.tables import every_row
 
 COUNTS = st.integers(0, 10**9)
 CENTS = st.integers(0, 10**6).map(lambda cents: cents / 64)  # exact in binary, so that sums are too
@@ -60,12 +61,12 @@ def test_the_shape_of_the_cli_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize("raw", [None, [], "x", 5, {}, {"opus": None}, {"opus": "much"}])
+@every_row("raw", [None, [], "x", 5, {}, {"opus": None}, {"opus": "much"}])
 def test_what_is_no_usage_counts_as_nothing(raw: object) -> None:
     assert read_usage(raw) == Usage()
 
 
-@pytest.mark.parametrize("number", ['"5"', "null", "-5", "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[1]"])
+@every_row("number", ['"5"', "null", "-5", "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[1]"])
 def test_a_number_that_cannot_be_one_counts_as_nothing(number: str) -> None:
     raw = json.loads(f'{{"opus": {{"inputTokens": {number}, "costUSD": {number}, "outputTokens": 3}}}}')
     assert read_usage(raw) == Usage({"opus": ModelUsage(output_tokens=3)})
@@ -132,7 +133,7 @@ def test_restored_totals_are_not_counted_again() -> None:
     assert used(Totals(restored(a=100)), result(a=100, b=7)) == [{"b": 7}]
 
 
-@pytest.mark.parametrize("first", [{"a": 20}, {"b": 500}], ids=["less than before", "without a model from before"])
+@every_row("first", [{"a": 20}, {"b": 500}])
 def test_totals_that_begin_from_nothing_count_whole(first: dict[str, int]) -> None:
     totals = Totals(restored(a=100))
     assert used(totals, result(None, **first)) == [first]

@@ -13,6 +13,7 @@ from claude_code_mcp.model.options import SessionOptions, ToolPreset
 from claude_code_mcp.policy.admission import Admission, may_set
 from claude_code_mcp.policy.policy import LOCAL_PROFILE, MODE_LADDER, OPEN_PROFILE, REMOTE_PROFILE, Limits, Profile
 from claude_code_mcp.policy.rules import parse_rule
+from tests.support.tables import every_row
 
 
 def resolve(path: str) -> str:
@@ -41,14 +42,14 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("path", ["base", "base/", "base/app", "base/app/..", "door/app", "base/./app", "base/not-yet"])
+@every_row("path", ["base", "base/", "base/app", "base/app/..", "door/app", "base/./app", "base/not-yet"])
 def test_directories_below_a_root_are_admitted_as_they_really_are(disk: Path, path: str) -> None:
     profile = Profile(roots=(f"{disk}/base",))
     admitted = admit(profile, cwd=f"{disk}/{path}")
     assert admitted.cwd == os.path.realpath(disk / path)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     ["", "base-old", "outside", "base/..", "base/../outside", "base/escape", "base/escape/deeper", "door/../outside"],
 )
@@ -82,8 +83,8 @@ def test_a_path_with_nul_is_refused() -> None:
         admit(Profile(roots=("/",)), cwd="/a\0b")
 
 
-@pytest.mark.parametrize("ceiling", MODE_LADDER[:-1])
-@pytest.mark.parametrize("mode", MODE_LADDER)
+@every_row("ceiling", MODE_LADDER[:-1])
+@every_row("mode", MODE_LADDER)
 def test_no_mode_above_the_ceiling(ceiling: str, mode: str) -> None:
     profile = Profile(mode_ceiling=ceiling)
     if MODE_LADDER.index(mode) <= MODE_LADDER.index(ceiling):
@@ -111,7 +112,7 @@ BYPASSES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wish", BYPASSES)
+@every_row("wish", BYPASSES)
 def test_bypassing(wish: dict[str, Any]) -> None:
     admit(Profile(bypass="allow"), **wish)
     admit(Profile(bypass="confirm"), bypass_on=True, **wish)
@@ -160,7 +161,7 @@ POISON = [
 ]
 
 
-@pytest.mark.parametrize("name", POISON)
+@every_row("name", POISON)
 def test_no_pattern_lets_a_caller_choose_programs_endpoints_or_homes(name: str) -> None:
     assert refused(Profile(env=("*",)), env={name: "x"}) == "env"
     assert refused(LOCAL_PROFILE, env={name: "x"}) == "env"
@@ -263,7 +264,7 @@ def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, wished:
     assert Admission(profile, resolve, "/tmp").admit(admitted) == admitted
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("field", "wished"),
     [
         ("sandbox.enabled", {"enabled": False}),

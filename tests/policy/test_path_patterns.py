@@ -1,16 +1,16 @@
 """Below means below."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.model.paths import HERE
 from claude_code_mcp.policy.rules import fits
+from tests.support.tables import every_row
 
 names = st.text(alphabet="ab.*?[", min_size=1, max_size=3).filter(lambda name: name not in (".", ".."))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "root", "below"),
     [
         ("/srv/app", "/srv/app", True),

@@ -4,6 +4,7 @@ import pytest
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.policy.policy import LOCAL_PROFILE, REMOTE_PROFILE, Policy, built_in, parse_policy
+from tests.support.tables import every_row
 
 TEAM = """
 default = "team"
@@ -51,7 +52,7 @@ def test_a_profile_may_be_written_over_and_emptied() -> None:
     assert policy.default.bypass == "never"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "named"),
     [
         ("default = ", "not valid TOML"),

@@ -11,9 +11,10 @@ from claude_code_mcp.policy.admission import Admission
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Profile
 from claude_code_mcp.policy.prompt_reader import mentioned_paths, mentioned_servers, slash_command
 from claude_code_mcp.policy.rules import parse_rule
+from tests.support.tables import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("prompt", "command"),
     [
         ("/config", "config"),
@@ -33,7 +34,7 @@ def test_a_command_is_what_stands_behind_a_slash_at_the_beginning(prompt: str, c
     assert slash_command(prompt) == command
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("prompt", "paths"),
     [
         ("look at @/etc/passwd", ["/etc/passwd"]),
@@ -49,7 +50,7 @@ def test_a_mention_is_read_in_every_way_that_claude_code_may_read_it(prompt: str
     assert set(paths) <= set(mentioned_paths(prompt))
 
 
-@pytest.mark.parametrize("prompt", ["me@example.org", "import x from '@/components'", "no mention", '@""'])
+@every_row("prompt", ["me@example.org", "import x from '@/components'", "no mention", '@""'])
 def test_an_at_sign_inside_a_word_mentions_nothing(prompt: str) -> None:
     assert not [path for path in mentioned_paths(prompt) if path]
 
@@ -62,14 +63,12 @@ def admission(profile: Profile) -> Admission:
     return Admission(profile, lambda path: path.replace("/srv/link", "/etc"), "/srv")
 
 
-@pytest.mark.parametrize(
-    "prompt", ["/compact", "/clear", "/mcp__docs__ask x", "hello", "@in.txt", "@/srv/x", "/srv/x?"]
-)
+@every_row("prompt", ["/compact", "/clear", "/mcp__docs__ask x", "hello", "@in.txt", "@/srv/x", "/srv/x?"])
 def test_what_the_remote_profile_lets_through(prompt: str) -> None:
     admission(REMOTE_PROFILE).check_prompt("prompt", prompt, "/srv")
 
 
-@pytest.mark.parametrize("prompt", ["/config", "/heapdump", "/COMPACT", "@/etc/passwd", "@../x", "@link/passwd"])
+@every_row("prompt", ["/config", "/heapdump", "/COMPACT", "@/etc/passwd", "@../x", "@link/passwd"])
 def test_what_the_remote_profile_refuses(prompt: str) -> None:
     with pytest.raises(PermissionDenied, match="prompt: "):
         admission(REMOTE_PROFILE).check_prompt("prompt", prompt, "/srv")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.model.paths import POSIX
 from claude_code_mcp.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
+from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 LINKS = {"/code/link": "/etc", "/code/src/up": "/code", "/mnt/code": "/code", "/safe": "/data/safe"}
@@ -33,7 +34,7 @@ def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/code", 
     return judge(call, [parse_rule(rule) for rule in allow], [parse_rule(rule) for rule in deny]).decision
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("command", "decision"),
     [
         ("git diff", ALLOW),
@@ -83,7 +84,7 @@ def test_a_command_that_may_hide_a_denied_one_is_asked_even_if_all_are_allowed()
 HUGE = "ls " + "a" * (64 << 10)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("allow", "deny", "command", "decision"),
     [
         (["Bash(ls *)"], [], HUGE, ASK),
@@ -101,7 +102,7 @@ def test_a_command_too_long_to_be_read_is_never_allowed_by_its_words(
     assert decide("Bash", allow, deny, command=command) is decision
 
 
-@pytest.mark.parametrize("repeated", ["command eval ", "eval ", "env -x a ", "sh -c ", "nice eval 'a' ", "xargs -x a;"])
+@every_row("repeated", ["command eval ", "eval ", "env -x a ", "sh -c ", "nice eval 'a' ", "xargs -x a;"])
 def test_programs_that_run_each_other_without_end_upset_nothing(repeated: str) -> None:
     assert decide("Bash", ["Bash"], ["Bash(rm *)"], command=f"{repeated * 5000}rm x"[-60_000:]) is not ALLOW
 
@@ -120,7 +121,7 @@ def test_a_command_that_is_no_text_is_asked() -> None:
     assert decide("Bash", ["Bash(ls *)"], [], command=["ls"]) is ASK
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "decision"),
     [
         ("src/a.py", ALLOW),
@@ -140,12 +141,12 @@ def test_a_command_that_is_no_text_is_asked() -> None:
         ("\0", DENY),
     ],
 )
-@pytest.mark.parametrize("tool", ["Edit", "Write", "MultiEdit"])
+@every_row("tool", ["Edit", "Write", "MultiEdit"])
 def test_files(tool: str, path: str, decision: Decision) -> None:
     assert decide(tool, ["Edit(src/**)"], ["Edit(src/secret/**)", "Edit(/etc/**)"], file_path=path) is decision
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "path", "decision"),
     [
         ("*.md", "a.md", ALLOW),
@@ -175,7 +176,7 @@ def test_searching_elsewhere_than_it_says_is_not_allowed() -> None:
     assert decide("Grep", ["Read(src/**)"], [], pattern="x") is ASK
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "rule", "fits"),
     [
         ("mcp__files__read", "mcp__files__*", True),
@@ -198,7 +199,7 @@ def test_names(tool: str, rule: str, fits: bool) -> None:
     assert decide(tool, [], [rule]) is (DENY if fits else ASK)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "allowed", "denied"),
     [
         ("https://example.org/x", True, True),
@@ -225,7 +226,7 @@ def test_an_empty_list_of_tools_has_no_tool() -> None:
     assert judge(call, [parse_rule("Read")], [], tools=("Read",)).decision is ALLOW
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["", "Bash(", "Bash()", "Bash( )", "(x)", "Ba*", "Bash*", "Task(x)", "WebFetch(example.org)", "Edit(../x)", "a b"],
 )
@@ -254,7 +255,7 @@ def test_nothing_but_the_command_itself_is_ever_allowed(text: str) -> None:
         assert not set(text) & set("$`()<>\\~")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "refused"),
     [
         (".claude/settings.json", True),

@@ -2,15 +2,15 @@
 
 import shlex
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.policy.programs import read_loosely
 from claude_code_mcp.policy.shell import LONGEST_COMMAND, LONGEST_SEARCHED, FileGlob, read_strictly
+from tests.support.tables import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "commands"),
     [
         ("git diff", [("git", "diff")]),
@@ -30,7 +30,7 @@ def test_a_plain_line_is_its_simple_commands(text: str, commands: list[tuple[str
     assert read_strictly(text) == commands
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "globs"),
     [
         ("ls *.py 'a*' \"b?\" c\\*", ["*.py"]),
@@ -45,7 +45,7 @@ def test_a_word_that_stands_for_names_of_files_is_marked(text: str, globs: list[
     assert [word for word in commands[0] if isinstance(word, FileGlob)] == globs
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "git diff $(rm x)",
@@ -91,7 +91,7 @@ def test_what_is_not_plain_is_not_read(text: str) -> None:
     assert read_strictly(text) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "rm x",
@@ -130,7 +130,7 @@ def test_whatever_might_be_run_is_seen(text: str) -> None:
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
 
 
-@pytest.mark.parametrize("text", ["git rm x", "echo 'rm x'", "git commit -m 'drop; rm x'", "ls rm"])
+@every_row("text", ["git rm x", "echo 'rm x'", "git commit -m 'drop; rm x'", "ls rm"])
 def test_a_word_that_is_not_run_is_no_command(text: str) -> None:
     assert "rm" not in {run[0] for run in read_loosely(text)}
 
@@ -147,7 +147,7 @@ def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> No
     assert ("rm", "x") in read_loosely("a" * (LONGEST_SEARCHED - 5) + ";rm x")
 
 
-@pytest.mark.parametrize("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])
+@every_row("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])
 def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
     text = (opening * LONGEST_COMMAND)[: LONGEST_COMMAND - 6] + ";rm x"  # an even number of backslashes
     read_strictly(text)

@@ -12,6 +12,7 @@ from claude_code_mcp.policy.admission import Admission
 from claude_code_mcp.policy.policy import Profile
 from claude_code_mcp.policy.rules import Decision, ToolCall, judge, parse_rule
 from claude_code_mcp.questions.presentation import describe
+from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
 
@@ -21,7 +22,7 @@ def resolve(path: str) -> str:
     return ntpath.normpath(path.replace("~", r"C:\Users\me", 1) if path.startswith("~") else path)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "root", "below"),
     [
         (r"C:\src\app", r"C:\src", True),
@@ -55,7 +56,7 @@ def admission(*roots: str) -> Admission:
     return Admission(Profile(roots=roots), resolve, r"C:\src", paths=WINDOWS)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("cwd", "really"),
     [
         (r"C:\src\app", r"C:\src\app"),
@@ -71,7 +72,7 @@ def test_a_directory_below_a_root_is_admitted(cwd: str, really: str) -> None:
     assert admission(".").admit(SessionOptions(cwd=cwd)).cwd == really
 
 
-@pytest.mark.parametrize(
+@every_row(
     "cwd", [r"C:\windows", r"..\windows", r"\windows", r"D:\src", r"\\server\share", r"C:\src\..\x", "~", r"C:..\x"]
 )
 def test_a_directory_outside_the_roots_is_not(cwd: str) -> None:
@@ -79,7 +80,7 @@ def test_a_directory_outside_the_roots_is_not(cwd: str) -> None:
         admission(r"C:\src").admit(SessionOptions(cwd=cwd))
 
 
-@pytest.mark.parametrize("cwd", ["D:app", "/c/src"])
+@every_row("cwd", ["D:app", "/c/src"])
 def test_a_directory_that_depends_on_who_looks_is_refused(cwd: str) -> None:
     with pytest.raises(InvalidArgument):
         admission(r"C:\src").admit(SessionOptions(cwd=cwd))
@@ -90,7 +91,7 @@ def decide(tool: str, allow: list[str], deny: list[str], **given: Any) -> Decisi
     return judge(call, [parse_rule(rule) for rule in allow], [parse_rule(rule) for rule in deny]).decision
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "decision"),
     [
         (r"C:\src\app\a.py", ALLOW),
@@ -122,12 +123,12 @@ def test_files(path: str, decision: Decision) -> None:
     assert decide("Edit", ["Edit(app/**)"], deny, file_path=path) is decision
 
 
-@pytest.mark.parametrize("path", ["D:app\\a.py", "/c/src/app/a.py"])
+@every_row("path", ["D:app\\a.py", "/c/src/app/a.py"])
 def test_a_path_that_depends_on_who_looks_is_asked(path: str) -> None:
     assert decide("Edit", ["Edit(**)"], [], file_path=path) is ASK
 
 
-@pytest.mark.parametrize(
+@every_row(
     "pattern",
     ["C:/src/app/**", r"C:\src\app\**", r"c:\SRC\app", "/src/app/**", r"app\*.py", "C:/src/*/a.py", "**/a.py"],
 )
@@ -140,7 +141,7 @@ def test_the_home_directory_is_expanded() -> None:
     assert decide("Read", ["Read(~/docs/**)"], [], file_path=r"C:\Users\me\docs\a") is ALLOW
 
 
-@pytest.mark.parametrize("pattern", [r"C:\x\*", r"\x\*", r"..\*", "D:*", "//server/share/*", "~/x"])
+@every_row("pattern", [r"C:\x\*", r"\x\*", r"..\*", "D:*", "//server/share/*", "~/x"])
 def test_searching_elsewhere_than_it_says_is_not_allowed(pattern: str) -> None:
     assert decide("Glob", ["Read(app/**)"], [], path="app", pattern=pattern) is ASK
     assert decide("Glob", ["Read(app/**)"], [], path="app", pattern=r"deep\*.py") is ALLOW
@@ -156,7 +157,7 @@ def test_a_program_is_known_with_its_extension() -> None:
     assert decide("Bash", ["Bash"], ["Bash(rm *)"], command="/usr/bin/RM.EXE x") is DENY
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "cwd", "told"),
     [
         (r"C:\src\app\a.py", r"C:\src", r"app\a.py"),

@@ -7,6 +7,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, Scope, kind_of
 from claude_code_mcp.questions.cli_reply import reply
+from tests.support.tables import every_row
 
 TWO = {
     "questions": [
@@ -54,7 +55,7 @@ def test_an_updated_input_replaces_the_old_one() -> None:
     assert updated == {"command": "pwd"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "message"),
     [
         ("Bash", "The user denied this."),
@@ -71,7 +72,7 @@ def test_a_denial_carries_the_reason_and_may_interrupt() -> None:
     assert body == {"behavior": "deny", "message": "not today", "interrupt": True}
 
 
-@pytest.mark.parametrize("extra", [{"updated_input": {"command": "ls"}}, {"answers": ["red"]}])
+@every_row("extra", [{"updated_input": {"command": "ls"}}, {"answers": ["red"]}])
 def test_a_denial_with_an_input_or_answers_is_refused(extra: dict[str, Any]) -> None:
     assert "denial" in refusal(question("AskUserQuestion", ONE), Answer(allow=False, **extra)).message
 
@@ -83,7 +84,7 @@ def test_an_allowance_for_the_session_passes_the_rules_on_but_never_into_a_setti
     assert body["updatedPermissions"][0] == {**RULE, "destination": "session"}
 
 
-@pytest.mark.parametrize("suggestions", [(), ("nonsense", None)])
+@every_row("suggestions", [(), ("nonsense", None)])
 def test_an_allowance_for_the_session_needs_a_rule_to_pass_on(suggestions: Any) -> None:
     asked = question("Bash", {}, suggestions=suggestions)
     assert "allow it once" in refusal(asked, Answer(allow=True, scope=Scope.SESSION)).message
@@ -94,7 +95,7 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
     assert allowed(asked, updated_input={"plan": "new"}) == {"plan": "new", "planFilePath": "/plans/p.md"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("answers", "heard"),
     [
         ({"Which colour?": "red"}, {"Which colour?": "red"}),
@@ -109,7 +110,7 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
         ({}, {}),
     ],
 )
-@pytest.mark.parametrize("way", ["answers", "updated_input"])
+@every_row("way", ["answers", "updated_input"])
 def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, heard: Any, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
     assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": heard}
@@ -131,7 +132,7 @@ def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
     assert allowed(asked, answers={"3": "x"})["answers"] == {"C": "x"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("answers", "told"),
     [
         ({"Which shape?": "round"}, "There is no question 'Which shape?'; there is 'Which colour?', 'Which sizes?'."),
@@ -147,7 +148,7 @@ def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
         ([{"label": "red"}], "a text or a list of labels"),
     ],
 )
-@pytest.mark.parametrize("way", ["answers", "updated_input"])
+@every_row("way", ["answers", "updated_input"])
 def test_answers_that_do_not_fit_are_explained(answers: Any, told: str, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
     error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
@@ -155,7 +156,7 @@ def test_answers_that_do_not_fit_are_explained(answers: Any, told: str, way: str
     assert error.data["field"] == "answers"
 
 
-@pytest.mark.parametrize("tool", ["Bash", "ExitPlanMode"])
+@every_row("tool", ["Bash", "ExitPlanMode"])
 def test_only_a_user_question_takes_answers(tool: str) -> None:
     assert "fit a user question" in refusal(question(tool, {}), Answer(allow=True, answers=["yes"])).message
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.questions.presentation import describe
+from tests.support.tables import every_row
 
 Input = dict[str, Any]
 
@@ -15,7 +15,7 @@ def ask(*questions: str) -> Input:
     return {"questions": [{"question": question} for question in questions]}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "tool_input", "line"),
     [
         ("Bash", {"command": "git push"}, "Run: git push"),
@@ -51,7 +51,7 @@ def test_a_call_reads_as(tool: str, tool_input: Input, line: str) -> None:
     assert describe(tool, tool_input) == line
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "cwd", "told"),
     [
         ("/srv/app/src/a.py", "/srv/app", "src/a.py"),
@@ -66,7 +66,7 @@ def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, 
     assert describe("Read", {"file_path": path}, cwd) == f"Read {told}"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("old", "new", "told"),
     [
         ("a", "b", "1 line changed"),
@@ -94,7 +94,7 @@ def test_no_edit_changes_more_lines_than_there_are(before: list[str], after: lis
     assert (changed == 0) == (before == after)
 
 
-@pytest.mark.parametrize("trick", ["\x1b[2K", "\r", "\x08" * 20, "\u202e", "\u2066", "\x9b31m", "\x00", "\u2028"])
+@every_row("trick", ["\x1b[2K", "\r", "\x08" * 20, "\u202e", "\u2066", "\x9b31m", "\x00", "\u2028"])
 def test_nothing_in_a_line_steers_a_terminal(trick: str) -> None:
     line = describe("Bash", {"command": f"rm -rf /{trick}echo harmless"})
     assert line.isprintable()
@@ -138,7 +138,7 @@ def test_the_end_of_a_long_command_is_in_its_line() -> None:
     assert "5029 characters in all" in line
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("command", "line"),
     [
         ("ls" + "\n" * 40 + "rm x", "Run: ls ⏎[40 line breaks]⏎ rm x"),

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from claude_code_mcp.questions.form_model import FieldKind, FormField, form_schema, options_of, read_fields
+from tests.support.tables import every_row
 
 FIELDS = [
     FormField("name", "Name", "How you are called"),
@@ -20,7 +19,7 @@ def test_a_form_reads_back_as_the_fields_it_was_made_of() -> None:
     assert schema["required"] == ["color"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content", "entered", "text"),
     [
         ({}, None, None),
@@ -36,6 +35,6 @@ def test_what_was_entered(content: dict[str, Any], entered: object, text: str | 
     assert FIELDS[2].entered_text(content) == text
 
 
-@pytest.mark.parametrize("schema", [None, [], "x", {}, {"properties": None}, {"properties": {"a": 1}}])
+@every_row("schema", [None, [], "x", {}, {"properties": None}, {"properties": {"a": 1}}])
 def test_what_is_no_form_has_no_fields(schema: object) -> None:
     assert read_fields(schema) == []

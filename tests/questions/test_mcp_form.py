@@ -8,6 +8,7 @@ from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, Question, QuestionKind
 from claude_code_mcp.questions.cli_reply import reply
 from claude_code_mcp.questions.form_model import TOOL, check_answers, filled_in, questions_of
+from tests.support.tables import every_row
 
 
 def form(**properties: Any) -> dict[str, Any]:
@@ -32,7 +33,7 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize(("field", "given", "expected"), FIELDS)
+@every_row(("field", "given", "expected"), FIELDS)
 def test_an_answer_becomes_the_value_of_its_field(field: dict[str, Any], given: Any, expected: Any) -> None:
     asked = form(it=field)
     question = Question("q", "s", QuestionKind.USER_QUESTION, TOOL, questions_of("x", asked), "")
@@ -54,7 +55,7 @@ def test_fields_without_an_answer_are_left_out() -> None:
     assert filled_in("x", asked, {texts[1]: "3"}) == {"action": "accept", "content": {"age": 3}}
 
 
-@pytest.mark.parametrize(("label", "action"), [("Yes", "accept"), ("No", "decline")])
+@every_row(("label", "action"), [("Yes", "accept"), ("No", "decline")])
 def test_a_form_without_fields_asks_yes_or_no(label: str, action: str) -> None:
     asked = {"message": "Really?"}
     text = questions_of("x", asked)["questions"][0]["question"]
@@ -69,7 +70,7 @@ def test_fields_of_one_title_are_told_apart() -> None:
     assert answer["content"] == {"first": "Ada", "second": "Lovelace"}
 
 
-@pytest.mark.parametrize(("label", "action"), [("Yes", "accept"), ("No", "decline")])
+@every_row(("label", "action"), [("Yes", "accept"), ("No", "decline")])
 def test_an_address_is_shown_and_its_answer_has_no_content(label: str, action: str) -> None:
     asked = {"mode": "url", "message": "Sign in.", "url": "https://example.com/a", "elicitationId": "1"}
     text = questions_of("x", asked)["questions"][0]["question"]
@@ -94,7 +95,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("field", "given", "why"), MISFITS)
+@every_row(("field", "given", "why"), MISFITS)
 def test_an_answer_that_the_form_does_not_take_is_refused_by_the_name_of_its_field(
     field: dict[str, Any], given: Any, why: str
 ) -> None:

@@ -21,6 +21,7 @@ from claude_code_mcp.questions.presentation import (
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
 from claude_code_mcp.server.elicitation.forms import answer_of, form_of
+from tests.support.tables import every_row
 
 SECRET = "correct-horse-battery-staple"
 
@@ -33,7 +34,7 @@ def test_a_short_command_is_told_once() -> None:
     assert full_text(asking("Bash", command="git push")) == "Claude Code wants to: Run: git push"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("tool", "tool_input", "parts"),
     [
         ("Bash", {"command": "ls", "run_in_background": True, "timeout": 5}, ["run_in_background: true", "timeout: 5"]),

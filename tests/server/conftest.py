@@ -1,6 +1,7 @@
 """One fixture for the real server over stdio and HTTP in both eras of the protocol, with the real `mcp.Client`.
 
-A module shares its servers and connections: each start costs half a second, and so does the first turn of a session.
+A module shares its servers and connections: the first turn of a session costs half a second. So would each start of a
+server, which is forked from a process that has everything loaded; tests of how it starts and ends start the program.
 Test modules replace `server_settings` to change the server's environment.
 """
 
@@ -49,8 +50,16 @@ USUAL_WIRES = WIRES if os.environ.get("EVERY_WIRE") else [WIRES[0], WIRES[3]]
 """Both transports and both eras; every combination of them is for `make soak`."""
 
 
-ONE_WIRE = {"test_list_sessions": WIRES[3], "test_sessions": WIRES[0], "test_concurrent_callers": WIRES[3]}
-"""Modules about what lies behind the wires, which is the same on all of them: one wire will do."""
+ONE_WIRE = {
+    "test_answering": WIRES[0],
+    "test_concurrent_callers": WIRES[3],
+    "test_faults": WIRES[0],
+    "test_list_sessions": WIRES[3],
+    "test_long_inputs": WIRES[3],
+    "test_sessions": WIRES[0],
+}
+"""Modules about what lies behind the wires, which is the same on all of them: one wire will do. Where they have tests
+with a client that shows forms, those run on every wire, for each era asks in its own way."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -60,7 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     for item in items:
         name, given = item.path.stem, getattr(item, "callspec", None)
-        if name in ONE_WIRE and given is not None and given.params.get("wire") not in (None, ONE_WIRE[name]):
+        if name not in ONE_WIRE or given is None or "asked" in getattr(item, "fixturenames", ()):
+            continue
+        if given.params.get("wire") not in (None, ONE_WIRE[name]):
             item.add_marker(pytest.mark.soak)
 
 

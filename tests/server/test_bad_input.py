@@ -14,9 +14,11 @@ from mcp.shared.exceptions import MCPError
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support import warm_commands
+from tests.support.tables import every_row
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import COMMAND, WIRES, HttpServer, Wire, http_server
+from .conftest import WIRES, HttpServer, Wire, http_server
 from .connection import CODES, Connection, Reply, check
 from .malformed import OTHER, QUESTION, SESSION, TABLE, Malformed
 from .test_server import NAMES
@@ -42,15 +44,20 @@ def steady(client: Connection, session: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("input.strict")
-@pytest.mark.parametrize("wire", [WIRES[0], WIRES[-1]], indirect=True, ids=str, scope="module")
-@pytest.mark.parametrize("wrong", TABLE, ids=[item.name for item in TABLE])
-def test_a_malformed_call_is_refused_by_name(client: Connection, waiting: Reply, warm: str, wrong: Malformed) -> None:
+@pytest.mark.parametrize(
+    "wire", [WIRES[0], pytest.param(WIRES[-1], marks=pytest.mark.soak)], indirect=True, ids=str, scope="module"
+)
+def test_malformed_calls_are_refused_by_name_and_change_nothing(client: Connection, waiting: Reply, warm: str) -> None:
     sessions = client.sessions()
     before = [steady(client, waiting.session), steady(client, warm)]
-    refused = client.call(wrong.tool, **filled_in(wrong.arguments, waiting, warm))
-    assert refused.code == wrong.code, refused.text
-    assert wrong.says in refused.refusal
-    assert len(refused.refusal) < 3000
+
+    def refuse(wrong: Malformed) -> None:
+        refused = client.call(wrong.tool, **filled_in(wrong.arguments, waiting, warm))
+        assert refused.code == wrong.code, refused.text
+        assert wrong.says in refused.refusal
+        assert len(refused.refusal) < 3000
+
+    every_row("wrong", TABLE)(refuse)()
     assert [steady(client, waiting.session), steady(client, warm)] == before
     assert client.sessions() == sessions
 
@@ -84,9 +91,8 @@ def frame(number: int, method: str, params: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def raw_stdio(place: Sandbox, server_environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(
-        [COMMAND], env=server_environment, cwd=place.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    command, pipe = [warm_commands.program()], subprocess.PIPE
+    with subprocess.Popen(command, env=server_environment, cwd=place.project, stdin=pipe, stdout=pipe) as process:
         assert process.stdin is not None
         process.stdin.write(frame(0, "initialize", json.dumps(HELLO).encode()) + b"\n")
         process.stdin.write(b'{"jsonrpc":"2.0","method":"notifications/initialized"}\n')

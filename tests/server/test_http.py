@@ -1,7 +1,6 @@
 """Who may call over HTTP, and what each may see."""
 
 import json
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +17,10 @@ from claude_code_mcp.server.transports.bearer import load_tokens
 from claude_code_mcp.server.transports.http import read_address
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.support import warm_commands
+from tests.support.tables import every_row
 
-from .conftest import COMMAND, HttpServer, http_server
+from .conftest import HttpServer, http_server
 from .connection import Connection
 
 ANN, BOB = "ann-5f0c9d2e7b41a86c3d90", "bob-91e4d7c2a5b8f3061e7d"
@@ -126,7 +127,8 @@ def test_a_connection_is_nobodys_but_its_makers(guarded: HttpServer) -> None:
 
 
 @pytest.mark.promise("http.principals")
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"], ids=["2025", "2026"])
+# Whose a session is, is decided by the token, which is checked in both eras.
+@pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"], ids=["2025", "2026"])
 def test_a_session_is_nobodys_but_its_makers(
     guarded: HttpServer, server_environment: dict[str, str], place: Sandbox, mode: str
 ) -> None:
@@ -158,15 +160,7 @@ def test_a_session_is_nobodys_but_its_makers(
 
 def refused_start(environment: dict[str, str], cwd: Path, *arguments: str) -> str:
     """The one line that a server says which does not start."""
-    done = subprocess.run(
-        [COMMAND, "serve", *arguments],
-        env=environment,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = warm_commands.run(["serve", *arguments], environment, cwd)
     assert done.returncode == 2, done
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -188,7 +182,7 @@ def test_a_weak_token_stops_the_start(environment: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.promise("http.weak-token")
-@pytest.mark.parametrize(
+@every_row(
     ("content", "mode", "says"),
     [
         (f"ann {ANN}\n", 0o644, "can be read by others"),
@@ -233,8 +227,8 @@ def test_a_door_whose_key_is_set_but_empty_stays_shut(
 
 
 @pytest.mark.promise("http.weak-token")
-@pytest.mark.parametrize("value", EMPTY, ids=["empty", "blank", "white"])
-@pytest.mark.parametrize("variable", KEYS)
+@every_row("value", EMPTY)
+@every_row("variable", KEYS)
 def test_a_key_that_is_set_but_empty_is_no_setting(variable: str, value: str) -> None:
     name = f"CLAUDE_CODE_MCP_{variable}"
     with pytest.raises(InvalidArgument, match="set, but empty"):

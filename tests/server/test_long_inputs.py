@@ -108,10 +108,17 @@ def test_a_plan_of_20_kb_is_approved_in_a_form_that_has_all_of_it(asked: Connect
     assert waiting.result(40).data["result"] == "on it"
 
 
+@pytest.fixture(scope="module")
+def here(asked: Connection) -> str:
+    """A session of the client that shows forms."""
+    return asked.create("hello", waitSeconds=30).session
+
+
 @pytest.mark.promise("ask.whole")
-def test_a_form_shows_the_end_of_a_padded_command_and_what_hides_in_it(asked: Connection) -> None:
+def test_a_form_shows_the_end_of_a_padded_command_and_what_hides_in_it(asked: Connection, here: str) -> None:
     command = "echo harmless" + "\n" * 300 + "echo \u202ebad\u200b >padded"
-    waiting = asked.start("claude_create_session", prompt=script("go", tool("Bash", command=command)), waitSeconds=40)
+    message = script("go", tool("Bash", command=command))
+    waiting = asked.start("claude_send_message", sessionId=here, message=message, waitSeconds=40)
     form = asked.dialog()
     assert "echo harmless" + "\n" * 300 + "echo \\u202ebad\\u200b >padded" in form.message
     assert "299 empty lines in a row" in form.message
@@ -124,11 +131,13 @@ def test_a_form_shows_the_end_of_a_padded_command_and_what_hides_in_it(asked: Co
 
 
 @pytest.mark.promise("ask.whole")
-def test_what_is_too_long_for_one_form_is_allowed_only_in_the_last(asked: Connection, place: Sandbox) -> None:
+def test_what_is_too_long_for_one_form_is_allowed_only_in_the_last(
+    asked: Connection, here: str, place: Sandbox
+) -> None:
     content = lines(300_000)
     target = place.project / "in_forms.txt"
-    prompt = script("go", tool("Write", file_path=str(target), content=content), "done")
-    waiting = asked.start("claude_create_session", prompt=prompt, waitSeconds=40)
+    message = script("go", tool("Write", file_path=str(target), content=content), "done")
+    waiting = asked.start("claude_send_message", sessionId=here, message=message, waitSeconds=40)
     first = asked.dialog()
     assert "THIS IS NOT ALL OF IT" in first.message
     assert first.fields["decision"]["enum"] == ["Show the next part", "Deny"]

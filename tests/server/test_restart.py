@@ -18,6 +18,8 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
+from tests.support import warm_commands
+from tests.support.warm_python import PID_FILE
 
 from .conftest import COMMAND
 from .connection import Connection
@@ -37,21 +39,24 @@ class Servers:
         return self.place.root / "state"
 
     @contextmanager
-    def running(self, *, killed: bool = False) -> Iterator[Connection]:
-        """A server with a client, until the client leaves or the server is killed."""
+    def running(self, *, killed: bool = False, umask: int | None = None) -> Iterator[Connection]:
+        """A server with a client, until the client leaves or the server is killed; with a umask, started anew."""
         pid_file = self.place.root / "pid"
         environment = self.place.environment(
             **{
                 RUN: os.environ[RUN],
                 "CLAUDE_CODE_MCP_STATE_DIR": str(self.place.root / "state"),
                 "CLAUDE_CODE_MCP_ALLOW_DISK_RESUME": "1",
+                PID_FILE: str(pid_file),
             }
         )
-        begin = f'umask 0; echo $$ > "{pid_file}"; exec "{COMMAND}"'
+        program, arguments = warm_commands.program(), list[str]()
+        if umask is not None:
+            program, arguments = shutil.which("sh") or "sh", ["-c", f'umask {umask:o}; exec "{COMMAND}"']
 
         def open_client(_: Any) -> Client:
             server = StdioServerParameters(
-                command=shutil.which("sh") or "sh", args=["-c", begin], env=environment, cwd=str(self.place.project)
+                command=program, args=arguments, env=environment, cwd=str(self.place.project)
             )
             return Client(stdio_client(server), mode="legacy")
 
@@ -159,7 +164,7 @@ def test_spent_and_cancelled_sessions_stay_so(servers: Servers, killed: bool) ->
 
 
 def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(servers: Servers) -> None:
-    with servers.running() as client:
+    with servers.running(umask=0) as client:
         made = client.call("claude_code", prompt="hello", tools=["Read"], env={"SOME_NAME": "some value"})
     found = [servers.state, *servers.state.rglob("*")]
     assert {path.stat().st_mode & 0o777 for path in found if path.is_dir()} == {0o700}

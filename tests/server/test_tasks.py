@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,8 +12,10 @@ import pytest
 
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, stall, text, tool
-from tests.server.tools.wires import COMMAND, MODERN
+from tests.server.tools.wires import MODERN
+from tests.support import warm_commands
 from tests.support.waiting import until
+from tests.support.warm_commands import WarmProcess
 
 from .conftest import http_server
 from .connection import LONG
@@ -38,7 +39,7 @@ def envelope(*, tasks: bool = True, forms: bool = True) -> Json:
 class Client:
     """A server on two pipes. What comes beside the answers is kept."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: WarmProcess) -> None:
         self.process = process
         self.notifications: list[Json] = []
         self._number = 0
@@ -114,24 +115,17 @@ Serve = Callable[[], Client]
 
 @contextmanager
 def serving(environment: dict[str, str], place: Sandbox) -> Iterator[Serve]:
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[WarmProcess] = []
 
     def serve() -> Client:
-        process = subprocess.Popen(
-            [COMMAND], env=environment, cwd=place.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        processes.append(process)
-        return Client(process)
+        processes.append(warm_commands.helper().open([], environment, place.project))
+        return Client(processes[-1])
 
     try:
         yield serve
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.communicate(timeout=LONG)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+            process.communicate(timeout=LONG)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +144,14 @@ def client(serve: Serve) -> Client:
     return serve()
 
 
+@pytest.fixture(scope="module")
+def session(client: Client) -> str:
+    """A session at rest that asks before it runs a command: another turn of it costs a tenth of a new session."""
+    params = {"prompt": "hello", "permissionMode": "default"}
+    reply = client.ask("tools/call", {"name": "claude_code", "arguments": params}, tasks=False)
+    return str(reply["result"]["structuredContent"]["sessionId"])
+
+
 def test_a_turn_is_a_task_with_the_result_of_the_call(client: Client) -> None:
     task = started(client.call("claude_code", prompt=script("Say", text("Said."))))
     ended = client.until(task, "completed")
@@ -161,8 +163,8 @@ def test_a_turn_is_a_task_with_the_result_of_the_call(client: Client) -> None:
     assert client.until(again, "completed")["result"]["structuredContent"]["result"] == "More said."
 
 
-def test_a_question_is_an_input_request_under_its_own_id(client: Client, place: Sandbox) -> None:
-    task = started(client.call("claude_code", prompt=TOUCH, permissionMode="default"))
+def test_a_question_is_an_input_request_under_its_own_id(client: Client, session: str, place: Sandbox) -> None:
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=TOUCH))
     asking = client.until(task, "input_required")
     ((input_id, request),) = asking["inputRequests"].items()
     assert request["method"] == "elicitation/create"
@@ -178,15 +180,10 @@ def test_a_question_is_an_input_request_under_its_own_id(client: Client, place: 
     assert client.get(task) == ended
 
 
-def test_an_answer_from_elsewhere_ends_the_input_request(client: Client) -> None:
-    task = started(client.call("claude_create_session", prompt=TOUCH, permissionMode="default", waitSeconds=1))
+def test_an_answer_from_elsewhere_ends_the_input_request(client: Client, session: str) -> None:
+    task = started(client.call("claude_send_message", sessionId=session, message=TOUCH, waitSeconds=1))
     (input_id,) = client.until(task, "input_required")["inputRequests"]
-    (row,) = [
-        row
-        for row in client.call("claude_list_sessions")["structuredContent"]["sessions"]
-        if row.get("activeStatus") == "waiting_for_input"
-    ]
-    answered = client.call("claude_respond", sessionId=row["sessionId"], inputId=input_id, decision="deny", reason="no")
+    answered = client.call("claude_respond", sessionId=session, inputId=input_id, decision="deny", reason="no")
     assert answered["resultType"] == "complete"
     ended = client.until(task, "completed")
     assert ended["result"]["structuredContent"]["status"] == "completed"
@@ -241,10 +238,11 @@ def test_what_is_refused_never_becomes_a_task(client: Client) -> None:
     assert refused["structuredContent"]["error"]["code"] == "INVALID_ARGUMENT"
 
 
-def test_a_client_that_does_not_declare_tasks_has_none(client: Client) -> None:
-    params = {"name": "claude_code", "arguments": {"prompt": script("Say", text("Plain."))}}
+def test_a_client_that_does_not_declare_tasks_has_none(client: Client, session: str) -> None:
+    plain = {"sessionId": session, "prompt": script("Say", text("Plain."))}
+    params = {"name": "claude_code_reply", "arguments": plain}
     assert client.ask("tools/call", params, tasks=False)["result"]["structuredContent"]["result"] == "Plain."
-    task = started(client.call("claude_code", prompt=script("Say", text("Said."))))
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=script("Say", text("Said."))))
     for method in ("tasks/get", "tasks/update", "tasks/cancel"):
         refused = client.ask(method, {"taskId": task["taskId"], "inputResponses": {}}, tasks=False)["error"]
         assert refused["code"] == -32021
@@ -254,8 +252,8 @@ def test_a_client_that_does_not_declare_tasks_has_none(client: Client) -> None:
     client.until(task, "completed")
 
 
-def test_who_listens_is_told_of_every_change(client: Client) -> None:
-    task = started(client.call("claude_code", prompt=TOUCH, permissionMode="default"))
+def test_who_listens_is_told_of_every_change(client: Client, session: str) -> None:
+    task = started(client.call("claude_code_reply", sessionId=session, prompt=TOUCH))
     client.until(task, "input_required")
     client.notifications.clear()
     wanted = {"notifications": {"taskIds": [task["taskId"], "another"], "toolsListChanged": True}}

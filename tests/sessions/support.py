@@ -4,9 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from claude_code_mcp.model.events import Event, Message, Partial, PartialRun
+import pytest
+
+from claude_code_mcp.model.events import Event, Message, Partial, PartialRun, TurnStarted
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import Outcome
 from claude_code_mcp.model.states import State
@@ -70,6 +73,12 @@ def events(session: Session, kind: type[E]) -> list[E]:
     return [one for one in session.log.after(0) if isinstance(one, kind)]
 
 
+def events_of_turn(session: Session, *kinds: type[E]) -> list[E]:
+    """The events of these kinds since the last turn began, which is when its message was accepted."""
+    [begun] = session.log.latest(TurnStarted, 1)
+    return [one for one in session.log.after(begun.seq) if isinstance(one, kinds)]
+
+
 def api_times(session: Session) -> list[int]:
     """The time with the API at the end of every turn, as the CLI counts it: over the whole conversation."""
     return [event.raw["duration_api_ms"] for event in events(session, Message) if event.type == "result"]
@@ -87,6 +96,34 @@ async def parked(session: Session) -> None:
     await session.closed()
 
 
+on_shared_loop = pytest.mark.asyncio(loop_scope="session")
+"""For tests that use the fixture `shared`."""
+
+
+class SharedSessions:
+    """A service, and sessions at rest with a process, one for each set of options."""
+
+    def __init__(self, service: Service, sandbox: Sandbox) -> None:
+        self.service = service
+        self.sandbox = sandbox
+        self._made: dict[str, Session] = {}
+
+    @property
+    def project(self) -> Path:
+        return self.sandbox.project
+
+    async def session(self, **given: Any) -> Session:
+        """The session with these options, idle and with a process; a new one if a test has left it otherwise."""
+        wanted = options(self.sandbox, **given)
+        key = wanted.model_dump_json()
+        session = self._made.get(key)
+        if session is None or not session.live or session.state not in (State.IDLE, State.INTERRUPTED, State.ERROR):
+            session, outcome = await run(self.service, script("hello", "ready"), wanted)
+            assert outcome.ok, outcome
+            self._made[key] = session
+        return session
+
+
 @dataclass(frozen=True)
 class Moment:
     """A point in a turn, and how to get there."""
@@ -99,32 +136,45 @@ class Moment:
 
 
 def streams(session: Session) -> bool:
-    return any(isinstance(one, Partial | PartialRun) and one.text for one in session.log.after(0))
+    """Whether the turn has said something."""
+    return any(isinstance(one, Partial | PartialRun) and one.text for one in events_of_turn(session, Event))
 
 
-def _uses_tool(session: Session) -> bool:
+def uses_tool(session: Session) -> bool:
     return any(one.status == "running" for one in session.readable_lines.tools.values())
 
 
 MOMENTS = [
     Moment("starting", script("start", "never said"), lambda session: session.state is State.STARTING),
     Moment("streaming", script("stream", text("word " * 400, chunks=400, interval=0.1)), streams),
-    Moment("in a tool", script("work", tool("Bash", command=ENDLESS)), _uses_tool),
+    Moment("in a tool", script("work", tool("Bash", command=ENDLESS)), uses_tool),
     Moment("retrying", script("retry", fail(529)), lambda session: session.retrying is not None),
     Moment("asking", script("ask", tool("Bash", command="touch asked")), lambda session: bool(session.questions), ()),
-    Moment("with a queue", script("work", tool("Bash", command=ENDLESS)), _uses_tool, queued=True),
+    Moment("with a queue", script("work", tool("Bash", command=ENDLESS)), uses_tool, queued=True),
 ]
+STREAMING, IN_A_TOOL = MOMENTS[1:3]
 
 
 @asynccontextmanager
 async def at(moment: Moment, service: Service, sandbox: Sandbox) -> AsyncIterator[tuple[Session, list[PendingTurn]]]:
-    """A session at that moment, and everything it was sent."""
+    """A new session at that moment, and everything it was sent."""
     given = options(sandbox, allowed_tools=moment.allowed)
     turn = await service.create(moment.prompt, given)
-    session = turn.session
+    yield turn.session, await _reach(moment, service, turn)
+
+
+@asynccontextmanager
+async def shared_at(moment: Moment, shared: SharedSessions) -> AsyncIterator[tuple[Session, list[PendingTurn]]]:
+    """A shared session at that moment of its next turn, which is none at which its process starts."""
+    session = await shared.session(allowed_tools=moment.allowed)
+    turn = await shared.service.send(session.id, moment.prompt)
+    yield session, await _reach(moment, shared.service, turn)
+
+
+async def _reach(moment: Moment, service: Service, turn: PendingTurn) -> list[PendingTurn]:
+    session, sent = turn.session, [turn]
     await until(session, lambda: moment.reached(session))
-    sent = [turn]
     if moment.queued:
         sent.append(await service.send(session.id, "joins"))
         sent.append(await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))
-    yield session, sent
+    return sent

@@ -4,18 +4,30 @@ import asyncio
 
 import pytest
 
+from claude_code_mcp.errors import SessionNotFound
 from claude_code_mcp.model.events import ProcessChanged, TurnEnded, TurnStarted
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.model.states import State
-from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import agent, modify, script, text, tool
 from tests.conftest import StartService
 from tests.support.waiting import HANG_SECONDS
 
-from .support import PATIENCE, end_of, event, events, options, question, say, until
+from .support import (
+    ENDLESS,
+    PATIENCE,
+    SharedSessions,
+    end_of,
+    events,
+    on_shared_loop,
+    options,
+    question,
+    say,
+    until,
+    uses_tool,
+)
 
 WAITS = tool("Bash", command="until [ -e go ]; do sleep 0.05; done")
 PROMPT = script(
@@ -23,33 +35,31 @@ PROMPT = script(
 )
 
 
-async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    session = turn.session
+@on_shared_loop
+async def test_the_end_of_a_background_agent_is_a_turn_of_its_own(shared: SharedSessions) -> None:
+    session = await shared.session(allowed_tools=("Bash", "Agent"))
+    turn = await shared.service.send(session.id, PROMPT)
+    number = session.turns
     assert (await end_of(turn)).result == "on its way"
     assert session.state is State.IDLE
     await until(session, lambda: session.background_tasks == 1)
-    (sandbox.project / "go").touch()
-    started = await event(session, TurnStarted, 2)
+    (shared.project / "go").touch()
+    started = await turn_started(session, number + 1)
     assert (started.message_id, started.prompt) == ("", "")
     await session.wait(HANG_SECONDS)
     assert session.outcome is not None
     assert session.outcome.result == "all done"
-    assert (session.turns, session.background_tasks) == (2, 0)
+    assert (session.turns, session.background_tasks) == (number + 1, 0)
 
 
-async def test_a_session_with_background_work_is_not_parked(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(max_sessions=2, idle_park_ms=50, cleanup_interval_ms=50)
-    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    session = turn.session
-    await end_of(turn)
-    await until(session, lambda: session.background_tasks == 1)
-    other = (await service.create(script("one", "first"), options(sandbox))).session
-    await until(other, lambda: other.turns == 1 and not other.live and not other.busy)
-    assert session.live
-    (sandbox.project / "go").touch()
-    await until(session, lambda: not session.live)
-    assert [one.number for one in events(session, TurnStarted)] == [1, 2]
+async def turn_started(session: Session, number: int) -> TurnStarted:
+    """The turn of this number, as soon as it has started."""
+
+    def numbered() -> list[TurnStarted]:
+        return [one for one in events(session, TurnStarted) if one.number == number]
+
+    await until(session, lambda: bool(numbered()))
+    return numbered()[0]
 
 
 IN_A_SHELL = script(
@@ -58,30 +68,38 @@ IN_A_SHELL = script(
 
 
 @pytest.mark.parametrize("prompt", [PROMPT, IN_A_SHELL], ids=["agent", "shell"])
-async def test_background_work_outlives_the_time_of_an_idle_session(
+async def test_background_work_keeps_the_session_and_its_process_for_however_long_they_are_idle(
     start_service: StartService, sandbox: Sandbox, prompt: str
 ) -> None:
-    service = await start_service(session_ttl_ms=100, idle_park_ms=50, cleanup_interval_ms=20)
+    service = await start_service(session_ttl_ms=1, idle_park_ms=20)
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash", "Agent")))
     session = turn.session
     await end_of(turn)
     await until(session, lambda: session.background_tasks == 1)
-    short = (await service.create(script("one", "first"), options(sandbox))).session
-    await log_closed(short)  # its time is over, and so would the other's be
+    service._sessions._clean_up(session)
     assert service.session(session.id) is session
     assert session.live
     (sandbox.project / "go").touch()
     await log_closed(session)
     assert [one.outcome.result for one in events(session, TurnEnded)][1:] == ["all done"]
+    with pytest.raises(SessionNotFound):
+        service.session(session.id)
 
 
-async def test_background_work_ends_when_it_has_run_for_too_long(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(running_session_max_ms=3_600_000, cleanup_interval_ms=50)
-    turn = await service.create(IN_A_SHELL, options(sandbox, allowed_tools=("Bash",)))
+async def test_what_runs_for_too_long_is_ended_in_a_turn_and_in_the_background(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(running_session_max_ms=1)
+    work = script("work", tool("Bash", command=ENDLESS))
+    turn = await service.create(work, options(sandbox, allowed_tools=("Bash",)))
     session = turn.session
-    await end_of(turn)
+    await until(session, lambda: uses_tool(session))
+    service._sessions._clean_up(session)
+    assert (await end_of(turn)).code is OutcomeCode.TIMEOUT
+    assert (session.state, session.busy) == (State.ERROR, False)
+    await say(service, session, IN_A_SHELL)
     await until(session, lambda: session.background_tasks == 1)
-    session._events._background_since -= 3601  # as if it had begun an hour ago
+    service._sessions._clean_up(session)
     await until(session, lambda: not session.live)
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
 
@@ -94,15 +112,15 @@ async def log_closed(session: Session) -> None:
                 pass
 
 
-async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(
-    service: Service, sandbox: Sandbox
-) -> None:
-    turn = await service.create(PROMPT, options(sandbox, allowed_tools=("Bash", "Agent")))
-    session = turn.session
+@on_shared_loop
+async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(shared: SharedSessions) -> None:
+    session = await shared.session(allowed_tools=("Bash", "Agent"))
+    turn = await shared.service.send(session.id, PROMPT)
+    number = session.turns
     await end_of(turn)
-    (sandbox.project / "go").touch()
-    await event(session, TurnStarted, 2)
-    mine = await service.send(session.id, script("and this", "my answer"))
+    (shared.project / "go").touch()
+    await turn_started(session, number + 1)
+    mine = await shared.service.send(session.id, script("and this", "my answer"))
     assert (await end_of(mine)).result == "my answer"
     await session.wait(HANG_SECONDS)
     assert session.state is State.IDLE
@@ -114,23 +132,24 @@ def asking(before: float, after: float) -> str:
     return script("delegate", agent("look", asks, background=True), text("on its way", delay=after), "all done")
 
 
-async def test_a_background_agent_may_ask_when_no_turn_is_running(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
-    session = turn.session
+@on_shared_loop
+async def test_a_background_agent_may_ask_when_no_turn_is_running(shared: SharedSessions) -> None:
+    service, session = shared.service, await shared.session(allowed_tools=("Agent",))
+    turn = await service.send(session.id, asking(0.5, 0))
+    number = session.turns
     assert (await end_of(turn)).result == "on its way"
     service.respond(session.id, await question(session), Answer(allow=True))
     assert session.state is State.RUNNING
     await session.wait(HANG_SECONDS)
-    assert (sandbox.project / "made").exists()
+    assert (shared.project / "made").exists()
     assert session.outcome is not None
-    assert (session.outcome.result, session.turns) == ("all done", 2)
+    assert (session.outcome.result, session.turns) == ("all done", number + 1)
 
 
-async def test_the_question_of_a_background_agent_outlives_the_turn_that_started_it(
-    service: Service, sandbox: Sandbox
-) -> None:
-    turn = await service.create(asking(0, 1), options(sandbox, allowed_tools=("Agent",)))
-    session = turn.session
+@on_shared_loop
+async def test_the_question_of_a_background_agent_outlives_the_turn_that_started_it(shared: SharedSessions) -> None:
+    service, session = shared.service, await shared.session(allowed_tools=("Agent",))
+    turn = await service.send(session.id, asking(0, 1))
     asked = await question(session)
     assert not turn.done()
     assert (await end_of(turn)).result == "on its way"
@@ -140,21 +159,22 @@ async def test_the_question_of_a_background_agent_outlives_the_turn_that_started
     assert (session.state, [one.id for one in session.questions]) == (State.WAITING, [asked])
     service.respond(session.id, asked, Answer(allow=True))
     await session.wait(HANG_SECONDS)
-    assert (sandbox.project / "made").exists()
+    assert (shared.project / "made").exists()
     assert session.state is State.IDLE
 
 
-async def test_interrupting_leaves_a_background_agent_without_its_answer(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(asking(0.5, 0), options(sandbox, allowed_tools=("Agent",)))
-    session = turn.session
+@on_shared_loop
+async def test_interrupting_leaves_a_background_agent_without_its_answer(shared: SharedSessions) -> None:
+    service, session = shared.service, await shared.session(allowed_tools=("Agent",))
+    turn = await service.send(session.id, asking(0.5, 0))
     await end_of(turn)
     await question(session)
-    pid = session.pid
+    pid, number = session.pid, session.turns
     await service.interrupt(session.id)
     assert (session.state, session.questions, session.pid) == (State.INTERRUPTED, [], pid)
     assert session.outcome is not None
     assert session.outcome.code is OutcomeCode.INTERRUPTED
-    await event(session, TurnStarted, 3)  # the agent hears that nobody answered, and reports back
+    await turn_started(session, number + 1)  # the agent hears that nobody answered, and reports back
     await session.wait(HANG_SECONDS)
-    assert not (sandbox.project / "made").exists()
+    assert not (shared.project / "made").exists()
     assert (await say(service, session, script("go on", "fine"))).result == "fine"

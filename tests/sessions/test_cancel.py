@@ -14,12 +14,16 @@ from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
 
-from .support import MOMENTS, Moment, at, end_of, event, events, options, parked, run, streams, until
+from .support import IN_A_TOOL, MOMENTS, Moment, at, end_of, event, events, options, run, streams, until
 
-every_moment = pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name)
+# Cancelling ends the process, whatever that does; an interruption, which asks it, is tested at every moment.
+CASES = [
+    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
+    for moment in MOMENTS
+]
 
 
-@every_moment
+@pytest.mark.parametrize("moment", CASES, ids=lambda moment: moment.name)
 async def test_a_cancelled_session_is_over_at_once_and_for_good(
     service: Service, sandbox: Sandbox, moment: Moment
 ) -> None:
@@ -37,15 +41,14 @@ async def test_a_cancelled_session_is_over_at_once_and_for_good(
         assert len(events(session, TurnEnded)) == 1
         with pytest.raises(Cancelled):
             await service.send(session.id, "hello")
+        with pytest.raises(Cancelled):
+            await service.fork(session.id, script("two", "second"))
         await service.interrupt(session.id)
         assert session.state is State.CANCELLED
 
 
-@pytest.mark.parametrize("live", [True, False])
-async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: Sandbox, live: bool) -> None:
+async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: Sandbox) -> None:
     session, outcome = await run(service, script("one", "first"), options(sandbox))
-    if not live:
-        await parked(session)
     await service.cancel(session.id)
     await service.cancel(session.id)
     await session.closed()
@@ -55,17 +58,20 @@ async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: San
 
 
 async def test_cancelling_beats_an_interruption_that_is_under_way(service: Service, sandbox: Sandbox) -> None:
-    async with at(MOMENTS[2], service, sandbox) as (session, sent):
+    async with at(IN_A_TOOL, service, sandbox) as (session, sent):
         interruption = asyncio.create_task(service.interrupt(session.id))
         await asyncio.sleep(0)
         await service.cancel(session.id)
         await interruption
         assert (await end_of(sent[0])).code is OutcomeCode.CANCELLED
         assert session.state is State.CANCELLED
+        await session.closed()
+        assert session.usage.cost_usd > 0, "what a cancelled turn cost is counted"
+        assert session.spent_usd == pytest.approx(session.usage.cost_usd)
 
 
 async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox))
+    session, outcome = await run(service, script("one", "first"), options(sandbox))
     session.evict()
     sending = asyncio.create_task(service.send(session.id, "hello"))
     await asyncio.sleep(0)
@@ -74,6 +80,7 @@ async def test_a_message_on_its_way_into_a_parked_session_is_refused(service: Se
         await sending
     await session.closed()
     assert [one.change for one in events(session, ProcessChanged)] == ["started", "parked"]
+    assert (session.state, session.outcome) == (State.CANCELLED, outcome)
 
 
 async def test_a_process_that_is_just_being_started_is_stopped(service: Service, sandbox: Sandbox) -> None:
@@ -98,11 +105,3 @@ async def test_a_process_that_resists_is_gone_all_the_same(start_service: StartS
     await session.closed()
     assert pid is not None
     assert not psutil.pid_exists(pid)
-
-
-async def test_what_a_cancelled_turn_cost_is_counted(service: Service, sandbox: Sandbox) -> None:
-    async with at(MOMENTS[2], service, sandbox) as (session, _):
-        await service.cancel(session.id)
-        await session.closed()
-        assert session.usage.cost_usd > 0
-        assert session.spent_usd == pytest.approx(session.usage.cost_usd)

@@ -39,32 +39,31 @@ async def test_the_session_goes_on_under_the_new_id_and_the_old_one_leads_there(
     assert service.session(old) is session
     assert (session.options.allowed_tools, session.options.model) == (("Read",), "claude-opus-5-5")
     assert [one.id for one in service.sessions()] == [new]
-    assert (await say(service, old, script("two", "second"))).result == "second"
+    assert (await say(service, old, script("persimmon", "second"))).result == "second"
     assert SECRET in told(model, old)
-    assert "two" in told(model, new)
-    assert SECRET not in told(model, new)
-
-
-@pytest.mark.parametrize("words", [(), (script("persimmon", "said"),)], ids=["at once", "after a message"])
-async def test_a_parked_session_resumes_the_conversation_after_the_clearing(
-    service: Service, sandbox: Sandbox, model: ScriptedModelThread, words: tuple[str, ...]
-) -> None:
-    old, new = await cleared(service, sandbox)
-    session = service.session(new)
-    for prompt in words:
-        await say(service, session, prompt)
+    assert "persimmon" in told(model, new)
+    turn = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
+    asked = await question(turn.session)
+    assert [one.id for one in service.questions(old)] == [asked]
+    service.respond(old, asked, Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    assert (sandbox.project / "made").exists()
     await parked(session)
     assert (await say(service, old, script("again", "resumed"))).result == "resumed"
     assert session.id == new
+    last = str([one.body for one in model.requests if one.session_id == new][-1])
+    assert "persimmon" in last, "the conversation after the clearing is resumed"
     assert SECRET not in told(model, new)
-    assert ("persimmon" in told(model, new)) is bool(words)
 
 
-async def test_after_a_restart_the_old_id_leads_to_the_new_conversation(
+async def test_a_session_that_is_parked_right_after_the_clearing_resumes_what_came_after_it(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     first = await start_service()
     old, new = await cleared(first, sandbox)
+    await parked(first.session(new))
+    assert (await say(first, old, script("again", "resumed"))).result == "resumed"
+    assert first.session(old).id == new
     again = await say(first, old, "/clear")
     newest = first.session(old).id
     assert again.ok
@@ -75,8 +74,8 @@ async def test_after_a_restart_the_old_id_leads_to_the_new_conversation(
         turn = await second.send(name, script(f"{number}", "here"))
         session = turn.session
         assert (await end_of(turn)).result == "here"
-        assert session.id == newest
-    assert SECRET not in told(model, newest)
+        assert session.id == newest, "after a restart too, each id leads to the new conversation"
+    assert SECRET not in told(model, new) + told(model, newest)
 
 
 async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: StartService, sandbox: Sandbox) -> None:
@@ -95,19 +94,6 @@ async def test_the_new_id_is_leased_and_owned_like_the_old_one(start_service: St
             session.deps.stores.leases.take(name)
     assert (await say(second, old, script("two", "second"), owner="alice")).result == "second"
     assert second.session(session.id, owner="alice").live
-
-
-async def test_questions_of_the_new_conversation_are_answered_under_either_id(
-    service: Service, sandbox: Sandbox
-) -> None:
-    old, _ = await cleared(service, sandbox)
-    turn = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
-    session = turn.session
-    asked = await question(session)
-    assert [one.id for one in service.questions(old)] == [asked]
-    service.respond(old, asked, Answer(allow=True))
-    assert (await end_of(turn)).result == "done"
-    assert (sandbox.project / "made").exists()
 
 
 async def test_clearing_gives_no_new_budget(service: Service, sandbox: Sandbox) -> None:

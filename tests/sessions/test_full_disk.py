@@ -11,8 +11,6 @@ from claude_code_mcp.model.states import State
 from claude_code_mcp.server.tools.code_reports import finished_report
 from claude_code_mcp.server.tools.paging import ResultParts
 from claude_code_mcp.server.tools.sessions import session_list
-from claude_code_mcp.service import Service
-from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
 from tests.conftest import StartService
@@ -46,8 +44,11 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield SmallDisk(place)
 
 
-async def not_saved(service: Service, sandbox: Sandbox, disk: SmallDisk) -> Session:
-    """A session whose second turn found the disk full."""
+async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the_disk(
+    start_service: StartService, sandbox: Sandbox, disk: SmallDisk, model: ScriptedModelThread
+) -> None:
+    small = {"CLAUDE_CONFIG_DIR": str(disk.root / "config")}
+    service = await start_service(small)
     session, outcome = await run(service, script("first", "kept-answer"), options(sandbox))
     assert outcome.ok
     disk.fill()
@@ -55,14 +56,6 @@ async def not_saved(service: Service, sandbox: Sandbox, disk: SmallDisk) -> Sess
     assert outcome.code is OutcomeCode.NOT_SAVED
     assert outcome.result.startswith("lost"), "the answer is given all the same"
     assert "No space left" in outcome.detail
-    return session
-
-
-async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the_disk(
-    start_service: StartService, sandbox: Sandbox, disk: SmallDisk, model: ScriptedModelThread
-) -> None:
-    service = await start_service({"CLAUDE_CONFIG_DIR": str(disk.root / "config")})
-    session = await not_saved(service, sandbox, disk)
     assert session.state is State.ERROR
     assert session.outcome is not None
     report = finished_report(session, session.outcome, ResultParts(service.redaction))
@@ -70,28 +63,18 @@ async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the
     assert "The answer was not saved" in str(report.result)
     with pytest.raises(LimitReached, match="No space left"):
         await service.send(session.id, script("third", "never said"))
-    disk.empty()
-    assert (await say(service, session, script("third", "said-answer"))).result == "said-answer"
-    await parked(session)
-    assert (await say(service, session, script("fourth", "said again"))).ok
-    sent = str([one.body for one in model.requests if one.session_id == session.id and "fourth" in one.prompt][-1])
-    assert "kept-answer" in sent
-    assert "said-answer" in sent
-    assert "lost-answer" not in sent
-
-
-async def test_the_next_server_waits_for_the_disk_too(
-    start_service: StartService, sandbox: Sandbox, disk: SmallDisk
-) -> None:
-    small = {"CLAUDE_CONFIG_DIR": str(disk.root / "config")}
-    service = await start_service(small)
-    session = await not_saved(service, sandbox, disk)
     await service.__aexit__()
     again = await start_service(small)
     with pytest.raises(LimitReached, match="No space left"):
         await again.send(session.id, script("third", "never said"))
     disk.empty()
-    assert (await say(again, session.id, script("third", "said"))).result == "said"
+    assert (await say(again, session.id, script("third", "said-answer"))).result == "said-answer"
+    await parked(again.session(session.id))
+    assert (await say(again, session.id, script("fourth", "said again"))).ok
+    sent = str([one.body for one in model.requests if one.session_id == session.id and "fourth" in one.prompt][-1])
+    assert "kept-answer" in sent
+    assert "said-answer" in sent
+    assert "lost-answer" not in sent
 
 
 async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(

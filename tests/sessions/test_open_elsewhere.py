@@ -51,7 +51,7 @@ async def open_in_claude(
             await process.wait()
 
 
-async def test_a_session_that_is_open_in_claude_code_is_busy_until_it_is_closed_there(
+async def test_a_session_that_is_open_in_claude_code_is_busy_and_what_a_killed_process_leaves_locks_nothing(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     session_id = str(uuid.uuid4())
@@ -62,10 +62,14 @@ async def test_a_session_that_is_open_in_claude_code_is_busy_until_it_is_closed_
         fork = turn.session
         assert (await asyncio.wait_for(turn.outcome(), PATIENCE)).result == "a copy"
         assert fork.id != session_id
+        other.kill()
+        await other.wait()
+    left = [json.loads(path.read_text()) for path in sandbox.home.glob(".claude/sessions/*.json")]
+    assert session_id in [one["sessionId"] for one in left]
     assert (await say(service, session_id, script("now", "mine"))).result == "mine"
 
 
-async def test_a_parked_session_that_somebody_took_over_is_busy(
+async def test_a_parked_session_that_somebody_took_over_is_busy_until_it_is_closed_there(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
@@ -75,15 +79,3 @@ async def test_a_parked_session_that_somebody_took_over_is_busy(
             await service.send(session.id, "second writer")
         assert not session.busy
     assert (await say(service, session, script("now", "mine"))).result == "mine"
-
-
-async def test_what_a_killed_process_left_behind_locks_nothing(
-    service: Service, sandbox: Sandbox, environment: dict[str, str]
-) -> None:
-    session_id = str(uuid.uuid4())
-    async with open_in_claude(sandbox, environment, session_id, "--session-id") as other:
-        other.kill()
-        await other.wait()
-    left = [json.loads(path.read_text()) for path in sandbox.home.glob(".claude/sessions/*.json")]
-    assert [one["sessionId"] for one in left] == [session_id]
-    assert (await say(service, session_id, script("now", "mine"))).result == "mine"

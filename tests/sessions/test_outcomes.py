@@ -15,7 +15,22 @@ from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, structured, text, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, PATIENCE, end_of, event, events, options, parked, run, say, until
+from .support import (
+    ENDLESS,
+    PATIENCE,
+    SharedSessions,
+    end_of,
+    event,
+    events,
+    events_of_turn,
+    on_shared_loop,
+    options,
+    parked,
+    run,
+    say,
+    until,
+    uses_tool,
+)
 
 WORK = script("work", tool("Bash", command=ENDLESS))
 SCHEMA = {
@@ -26,40 +41,36 @@ SCHEMA = {
 }
 
 
-async def test_a_turn_that_outlasts_its_timeout_is_ended(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox, allowed_tools=("Bash",), turn_timeout=20))
-    outcome = await say(service, session, WORK, timeout=0.5)
+async def test_a_turn_that_outlasts_the_timeout_of_the_session_or_its_own_is_ended(
+    service: Service, sandbox: Sandbox
+) -> None:
+    given = options(sandbox, allowed_tools=("Bash",), turn_timeout=0.001)
+    session, outcome = await run(service, WORK, given)
+    assert outcome.code is OutcomeCode.TIMEOUT, "its time was up before it had started"
+    assert (await say(service, session, script("one", "in time"), timeout=PATIENCE)).result == "in time"
+    outcome = await say(service, session, WORK, timeout=2)
     assert (outcome.code, session.state) == (OutcomeCode.TIMEOUT, State.ERROR)
     assert "longer" in outcome.detail
     assert session.live
-    assert (await say(service, session, script("go on", "in time"))).result == "in time"
-
-
-async def test_a_time_limit_belongs_to_its_call(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(script("one", "first"), options(sandbox), timeout=20)
-    await end_of(turn)
-    assert turn.message.timeout == 20
-    later = await service.send(turn.session.id, script("two", "second"))
-    await end_of(later)
-    assert (later.message.timeout, turn.session.options.turn_timeout) == (None, None)
-
-
-async def test_the_timeout_of_the_session_counts_for_every_turn(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, WORK, options(sandbox, allowed_tools=("Bash",), turn_timeout=1.5))
-    assert session.outcome is not None
-    assert session.outcome.code is OutcomeCode.TIMEOUT
-    assert (await say(service, session, script("one", "first"), timeout=PATIENCE)).ok
-    assert (await say(service, session, WORK)).code is OutcomeCode.TIMEOUT
-
-
-async def test_a_turn_whose_time_is_up_before_it_has_started_is_ended(service: Service, sandbox: Sandbox) -> None:
-    session, outcome = await run(service, WORK, options(sandbox, turn_timeout=0.001))
-    assert outcome.code is OutcomeCode.TIMEOUT
+    assert (await say(service, session, WORK)).code is OutcomeCode.TIMEOUT, "every turn has that of the session"
     assert (await say(service, session, script("go on", "in time"), timeout=PATIENCE)).result == "in time"
 
 
-async def test_silence_is_reported_and_ends_with_the_next_word(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(stall_ms=300)
+@on_shared_loop
+async def test_a_time_limit_belongs_to_its_call(shared: SharedSessions) -> None:
+    session = await shared.session()
+    turn = await shared.service.send(session.id, script("one", "first"), timeout=PATIENCE)
+    await end_of(turn)
+    assert turn.message.timeout == PATIENCE
+    later = await shared.service.send(session.id, script("two", "second"))
+    await end_of(later)
+    assert (later.message.timeout, session.options.turn_timeout) == (None, None)
+
+
+async def test_silence_is_reported_and_ends_with_the_next_word_and_waiting_for_an_answer_is_none(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(stall_ms=300, permission_timeout_ms=1500)
     gate = sandbox.project / "go"
     turn = await service.create(script("slow", text("at last", until=str(gate))), options(sandbox))
     session = turn.session
@@ -70,15 +81,10 @@ async def test_silence_is_reported_and_ends_with_the_next_word(start_service: St
     assert not session.stalled
     logged = [isinstance(item, Stalled) for item in session.log.after(0)]
     assert (True, True) not in itertools.pairwise(logged), "once per silence, not once per look"
-
-
-async def test_waiting_for_an_answer_is_no_silence(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(stall_ms=300, permission_timeout_ms=1500)
-    turn = await service.create(script("ask", tool("Bash", command="touch a"), "ok"), options(sandbox))
-    session = turn.session
+    turn = await service.send(session.id, script("ask", tool("Bash", command="touch a"), "ok"))
     assert (await end_of(turn)).ok
-    logged = [item for item in session.log.after(0) if isinstance(item, StateChanged | Stalled)]
-    states = [item.state if isinstance(item, StateChanged) else None for item in logged]
+    changes = events_of_turn(session, StateChanged, Stalled)
+    states = [item.state if isinstance(item, StateChanged) else None for item in changes]
     asked = states.index(State.WAITING)
     assert states[asked + 1] is not None, "a silence was reported while it waited"
 
@@ -116,32 +122,24 @@ async def test_what_is_left_of_a_budget_survives_parking(service: Service, sandb
         await service.send(session.id, "hello")
 
 
-async def test_structured_output_is_handed_over(service: Service, sandbox: Sandbox) -> None:
-    _, outcome = await run(service, script("count", structured({"count": 3})), options(sandbox, output_schema=SCHEMA))
+async def test_structured_output_is_handed_over_and_without_it_a_turn_has_not_succeeded(
+    service: Service, sandbox: Sandbox
+) -> None:
+    handed_over, wrong = script("count", structured({"count": 3})), structured({"count": "three"})
+    session, outcome = await run(service, handed_over, options(sandbox, output_schema=SCHEMA))
     assert (outcome.ok, outcome.structured_output) == (True, {"count": 3})
+    for steps in (["three", "still three", "three!"], [wrong] * 12):
+        outcome = await say(service, session, script("count", *steps))
+        assert (outcome.code, session.state) == (OutcomeCode.STRUCTURED_OUTPUT_MISSING, State.ERROR)
+        assert outcome.structured_output is None
+    assert (await say(service, session, handed_over)).structured_output == {"count": 3}
 
 
-async def test_a_model_that_gives_no_structured_output_has_not_succeeded(service: Service, sandbox: Sandbox) -> None:
-    session, outcome = await run(
-        service, script("count", "three", "still three", "three!"), options(sandbox, output_schema=SCHEMA)
-    )
-    assert (outcome.code, session.state) == (OutcomeCode.STRUCTURED_OUTPUT_MISSING, State.ERROR)
-    assert outcome.structured_output is None
-    assert (await say(service, session, script("count", structured({"count": 3})))).structured_output == {"count": 3}
-
-
-async def test_a_model_that_never_fits_the_schema_has_not_succeeded(service: Service, sandbox: Sandbox) -> None:
-    wrong = structured({"count": "three"})
-    session, outcome = await run(service, script("count", *[wrong] * 12), options(sandbox, output_schema=SCHEMA))
-    assert (outcome.code, session.state) == (OutcomeCode.STRUCTURED_OUTPUT_MISSING, State.ERROR)
-    assert outcome.structured_output is None
-
-
-async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status(
+async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status_and_one_that_recovers_ends_the_retrying(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     service = await start_service({"CLAUDE_CODE_MAX_RETRIES": "1"})
-    turn = await service.create(script("fail", fail(529)), options(sandbox))
+    turn = await service.create(script("fail", fail(529)), options(sandbox, allowed_tools=("Bash",)))
     session = turn.session
     retry = await event(session, Retrying)
     assert (retry.attempt, retry.of, retry.status) == (1, 1, 529)
@@ -150,14 +148,9 @@ async def test_an_api_that_keeps_failing_is_an_outcome_with_its_status(
     outcome = await end_of(turn)
     assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 529)
     assert (session.state, session.retrying) == (State.ERROR, None)
-    assert (await say(service, session, script("go on", "fine again"))).result == "fine again"
-
-
-async def test_an_api_that_recovers_ends_the_retrying(service: Service, sandbox: Sandbox) -> None:
-    prompt = script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS)))
-    session = (await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))).session
+    await service.send(session.id, script("fail once", fail(529, times=1, then=tool("Bash", command=ENDLESS))))
     await until(session, lambda: session.retrying is not None)
-    await until(session, lambda: bool(session.readable_lines.tools))
+    await until(session, lambda: uses_tool(session))
     assert (session.retrying, session.state) == (None, State.RUNNING)
 
 
@@ -167,13 +160,21 @@ async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbo
     assert (outcome.code, outcome.api_status) == (OutcomeCode.API_ERROR, 401)
 
 
-async def test_a_crash_in_mid_turn_tells_how_the_process_died(service: Service, sandbox: Sandbox) -> None:
+async def test_a_crash_in_mid_turn_tells_how_the_process_died_here_and_after_a_restart_and_the_session_goes_on(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service()
     turn = await service.create(WORK, options(sandbox, allowed_tools=("Bash",)))
     session = turn.session
-    await until(session, lambda: bool(session.readable_lines.tools))
+    await until(session, lambda: uses_tool(session))
     assert session.pid is not None
     os.kill(session.pid, signal.SIGKILL)
     outcome = await end_of(turn)
     assert (outcome.code, outcome.exit_code) == (OutcomeCode.CRASHED, -signal.SIGKILL)
     assert "SIGKILL" in outcome.detail
     assert (session.state, session.live) == (State.ERROR, False)
+    await service.__aexit__()
+    another = await start_service()
+    found = await another.find(session.id)
+    assert (found.state, found.outcome) == (State.ERROR, outcome)
+    assert (await say(another, session.id, script("again", "recovered"))).result == "recovered"

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.callers import Callers
 from claude_code_mcp.errors import SessionBusy
+from claude_code_mcp.model.events import ProcessChanged
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.service import Service
@@ -17,9 +18,20 @@ from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
-from tests.sessions.support import api_times
 
-from .support import end_of, options, parked, run, say, until
+from .support import (
+    SharedSessions,
+    api_times,
+    end_of,
+    events,
+    on_shared_loop,
+    options,
+    parked,
+    run,
+    say,
+    until,
+    uses_tool,
+)
 
 DAILY = Policy(OPEN_PROFILE.model_copy(update={"limits": Limits(daily_usd=100)}))
 Whereabouts = Callable[[Session, Service], Awaitable[None]]
@@ -68,43 +80,29 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     [(number, turn)] = accepted
     gate.touch()
     assert (await end_of(turn)).result == f"answer {number}"
+    started = [one.change for one in events(turn.session, ProcessChanged)].count("started")
+    assert started == (2 if where is in_memory else 1), "the refused one has left no process behind"
 
 
-async def test_a_refused_message_leaves_no_process_behind(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(policy=DAILY)
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    await parked(session)
-    gate = sandbox.project / "go"
-    prompts = [script(name, text("slow", until=str(gate))) for name in ("a", "b")]
-    first, second = (
-        asyncio.create_task(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE)) for prompt in prompts
-    )
-    await asyncio.wait({first, second})
-    gate.touch()
-    [accepted] = [task for task in (first, second) if task.exception() is None]
-    [refused] = [task for task in (first, second) if task.exception() is not None]
-    assert isinstance(refused.exception(), SessionBusy)
-    assert (await end_of(accepted.result())).result == "slow"
-    assert session.turns == 2
-
-
-async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(service: Service, sandbox: Sandbox) -> None:
-    given = options(sandbox, allowed_tools=("Bash",))
+@on_shared_loop
+async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(shared: SharedSessions) -> None:
+    session = await shared.session(allowed_tools=("Bash",))
+    await say(shared.service, session, script("before", "before"))
+    before = session.usage.cost_usd
     work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), "done")
-    first = await service.create(work, given)
-    session = first.session
-    await until(session, lambda: bool(session.readable_lines.tools))
-    second = await service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
-    (sandbox.project / "go").touch()
+    first = await shared.service.send(session.id, work)
+    await until(session, lambda: uses_tool(session))
+    second = await shared.service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
+    (shared.project / "go").touch()
     long, short = await end_of(first), await end_of(second)
     assert (long.num_turns, short.num_turns) == (2, 1)
     assert long.usage.cost_usd > short.usage.cost_usd > 0
-    counted = api_times(session)
-    assert [long.duration_api_ms, short.duration_api_ms] == [counted[0], counted[1] - counted[0]]
-    assert session.usage.cost_usd == pytest.approx(long.usage.cost_usd + short.usage.cost_usd)
+    *_, earlier, one, two = api_times(session)
+    assert [long.duration_api_ms, short.duration_api_ms] == [one - earlier, two - one]
+    assert session.usage.cost_usd == pytest.approx(before + long.usage.cost_usd + short.usage.cost_usd)
 
 
-async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_and_a_fork(
+async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_and_a_fork(
     service: Service, sandbox: Sandbox
 ) -> None:
     """The CLI goes on counting from what it wrote at its last clean exit."""
@@ -120,12 +118,11 @@ async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_a_crash_
     assert (await turn.outcome()).duration_api_ms == five - two, "what it wrote when it was parked"
 
 
-async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(
-    service: Service, sandbox: Sandbox
-) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    slow = await service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
-    behind = await service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
+@on_shared_loop
+async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(shared: SharedSessions) -> None:
+    session = await shared.session()
+    slow = await shared.service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
+    behind = await shared.service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
     assert (await end_of(slow)).code is OutcomeCode.TIMEOUT
     assert (await end_of(behind)).result == "my answer"
 

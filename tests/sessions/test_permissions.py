@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -11,12 +13,13 @@ from claude_code_mcp.model.events import QuestionOpened, QuestionSettled
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer, Closure, Question, QuestionKind, Resolution, Scope
 from claude_code_mcp.model.states import State
-from claude_code_mcp.service import Service
+from claude_code_mcp.service import PendingTurn, Service
+from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import end_of, events, options, question
+from .support import SharedSessions, end_of, events, events_of_turn, on_shared_loop, options, question
 
 ASK = script("ask", tool("Bash", command="touch made"), "saw: ${tool_result}")
 
@@ -25,9 +28,17 @@ def made(sandbox: Sandbox) -> bool:
     return (sandbox.project / "made").exists()
 
 
-async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
+async def asked_in(shared: SharedSessions, prompt: str = ASK) -> tuple[Session, PendingTurn, str]:
+    """A shared session that asks, its turn, and the id of its question."""
+    session = await shared.session()
+    turn = await shared.service.send(session.id, prompt)
+    return session, turn, await question(session)
+
+
+@on_shared_loop
+async def test_what_is_allowed_is_done(shared: SharedSessions) -> None:
+    service, sandbox, session = shared.service, shared.sandbox, await shared.session()
+    turn = await service.send(session.id, ASK)
     await service.wait(session.id, 30)
     [asked] = service.questions(session.id)
     assert (session.state, asked.kind) == (State.WAITING, QuestionKind.PERMISSION)
@@ -38,29 +49,29 @@ async def test_what_is_allowed_is_done(service: Service, sandbox: Sandbox) -> No
     assert session.state is State.RUNNING
     assert (await end_of(turn)).ok
     assert made(sandbox)
-    [settled] = events(session, QuestionSettled)
+    [settled] = events_of_turn(session, QuestionSettled)
     assert (settled.resolution.closure, settled.resolution.by) == (Closure.ANSWERED, "me")
 
 
-async def test_what_is_denied_is_not_done_and_the_model_hears_why(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    service.respond(session.id, await question(session), Answer(allow=False, message="not on a Friday"))
+@on_shared_loop
+async def test_what_is_denied_is_not_done_and_the_model_hears_why(shared: SharedSessions) -> None:
+    session, turn, asked = await asked_in(shared)
+    shared.service.respond(session.id, asked, Answer(allow=False, message="not on a Friday"))
     outcome = await end_of(turn)
     assert "not on a Friday" in outcome.result
-    assert not made(sandbox)
+    assert not made(shared.sandbox)
     assert len(outcome.permission_denials) == 1
-    [used] = session.readable_lines.tools.values()
+    *_, used = session.readable_lines.tools.values()
     assert used.status == "denied"
 
 
-async def test_a_denial_may_end_the_turn(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    service.respond(session.id, await question(session), Answer(allow=False, interrupt=True))
+@on_shared_loop
+async def test_a_denial_may_end_the_turn(shared: SharedSessions) -> None:
+    session, turn, asked = await asked_in(shared)
+    shared.service.respond(session.id, asked, Answer(allow=False, interrupt=True))
     outcome = await end_of(turn)
     assert (outcome.code, session.state) == (OutcomeCode.INTERRUPTED, State.INTERRUPTED)
-    assert not made(sandbox)
+    assert not made(shared.sandbox)
 
 
 async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(service: Service, sandbox: Sandbox) -> None:
@@ -73,19 +84,19 @@ async def test_allowing_for_the_session_asks_no_more_and_outlives_nothing(servic
     assert list((sandbox.project / ".claude").glob("*")) == []
 
 
-async def test_an_edited_input_is_what_runs(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
+@on_shared_loop
+async def test_an_edited_input_is_what_runs(shared: SharedSessions) -> None:
+    session, turn, asked = await asked_in(shared)
     edited = Answer(allow=True, updated_input={"command": "echo something else"})
-    service.respond(session.id, await question(session), edited)
+    shared.service.respond(session.id, asked, edited)
     assert "something else" in (await end_of(turn)).result
-    assert not made(sandbox)
+    assert not made(shared.sandbox)
 
 
-async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    asked = await question(session)
+@on_shared_loop
+async def test_an_answer_that_does_not_fit_leaves_the_question_open(shared: SharedSessions) -> None:
+    service = shared.service
+    session, turn, asked = await asked_in(shared)
     with pytest.raises(InvalidArgument):
         service.respond(session.id, asked, Answer(allow=True, answers=["blue"]))
     with pytest.raises(QuestionClosed):
@@ -95,13 +106,12 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open(service: Ser
     assert (await end_of(turn)).ok
 
 
-async def test_the_first_answer_wins(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    asked = await question(session)
-    service.respond(session.id, asked, Answer(allow=True), by="the terminal")
+@on_shared_loop
+async def test_the_first_answer_wins(shared: SharedSessions) -> None:
+    session, turn, asked = await asked_in(shared)
+    shared.service.respond(session.id, asked, Answer(allow=True), by="the terminal")
     with pytest.raises(QuestionClosed, match="the terminal"):
-        service.respond(session.id, asked, Answer(allow=False))
+        shared.service.respond(session.id, asked, Answer(allow=False))
     assert (await end_of(turn)).ok
 
 
@@ -132,46 +142,53 @@ class Bystander:
         del self.shown[question.id]
 
 
-@pytest.mark.parametrize("end", ["interrupt", "cancel", "kill"])
-async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(
-    service: Service, sandbox: Sandbox, end: str
-) -> None:
-    bystander = Bystander()
-    service.add_channel(bystander)
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    asked = await question(session)
-    await asyncio.sleep(0)  # channels are told right after the code that opened the question
-    assert list(bystander.shown) == [asked]
-    if end == "kill":
-        assert session.pid is not None
-        os.kill(session.pid, signal.SIGKILL)
-    else:
-        await getattr(service, end)(session.id)
-    await end_of(turn)
-    assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
+@contextmanager
+def added(service: Service, channel: Bystander) -> Iterator[None]:
+    service.add_channel(channel)
+    try:
+        yield
+    finally:
+        service.remove_channel(channel)
+
+
+@on_shared_loop
+@pytest.mark.parametrize("end", ["interrupt", "kill", "cancel"])
+async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(shared: SharedSessions, end: str) -> None:
+    service, bystander = shared.service, Bystander()
+    with added(service, bystander):
+        session, turn, asked = await asked_in(shared)
+        await asyncio.sleep(0)  # channels are told right after the code that opened the question
+        assert list(bystander.shown) == [asked]
+        if end == "kill":
+            assert session.pid is not None
+            os.kill(session.pid, signal.SIGKILL)
+        else:
+            await getattr(service, end)(session.id)
+        await end_of(turn)
+        assert (bystander.shown, service.pending_questions(), session.questions) == ({}, [], [])
     with pytest.raises(QuestionClosed, match="withdrawn"):
         service.respond(session.id, asked, Answer(allow=True))
-    assert not made(sandbox)
+    assert not made(shared.sandbox)
 
 
-async def test_a_channel_that_answers_at_once_is_heard(service: Service, sandbox: Sandbox) -> None:
+@on_shared_loop
+async def test_a_channel_that_answers_at_once_is_heard(shared: SharedSessions) -> None:
     class Eager(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)
-            service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
+            shared.service.answer_question(question.session_id, question.id, Answer(allow=True), "eager")
 
-    service.add_channel(Eager())
-    turn = await service.create(ASK, options(sandbox))
-    session = turn.session
-    assert (await end_of(turn)).ok
-    assert made(sandbox)
-    kinds = [type(one) for one in session.log.after(0) if isinstance(one, QuestionOpened | QuestionSettled)]
+    session = await shared.session()
+    with added(shared.service, Eager()):
+        turn = await shared.service.send(session.id, ASK)
+        assert (await end_of(turn)).ok
+    assert made(shared.sandbox)
+    kinds = [type(one) for one in events_of_turn(session, QuestionOpened, QuestionSettled)]
     assert kinds == [QuestionOpened, QuestionSettled]
 
 
 async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbox: Sandbox) -> None:
-    names = ("a", "b", "c")
+    names = ("a", "b")
     prompts = [script("ask", tool("Bash", command=f"touch {name}"), "saw: ${tool_result}") for name in names]
     made = [await service.create(prompt, options(sandbox)) for prompt in prompts]
     asked = [await question(turn.session) for turn in made]
@@ -181,25 +198,24 @@ async def test_questions_of_several_sessions_do_not_mix(service: Service, sandbo
     for turn, one, name in reversed(list(zip(made, asked, names, strict=True))):
         service.respond(turn.session.id, one, Answer(allow=name != "b", message="no b" if name == "b" else None))
     results = [(await end_of(turn)).result for turn in made]
-    assert ["no b" in result for result in results] == [False, True, False]
-    assert sorted(path.name for path in sandbox.project.iterdir()) == ["a", "c"]
+    assert ["no b" in result for result in results] == [False, True]
+    assert [path.name for path in sandbox.project.iterdir()] == ["a"]
 
 
-async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(service: Service, sandbox: Sandbox) -> None:
+@on_shared_loop
+async def test_an_input_that_goes_back_as_it_was_shown_keeps_its_secret(shared: SharedSessions) -> None:
     """Callers see inputs without secrets, and what they send back must not write the mark into a file."""
-    secret = "correct-horse-battery-staple"
+    service, project, secret = shared.service, shared.project, "correct-horse-battery-staple"
     service.add_secrets([secret])
-    asking = tool("Write", file_path=str(sandbox.project / "asked"), content=f"key={secret}\n")
-    turn = await service.create(script("ask", asking, "done"), options(sandbox))
-    session = turn.session
-    asked = await question(session)
+    asking = tool("Write", file_path=str(project / "asked"), content=f"key={secret}\n")
+    session, turn, asked = await asked_in(shared, script("ask", asking, "done"))
     shown = service.redaction.data(session.questions[0].tool_input)
     assert secret not in str(shown)
     changed = {**shown, "content": shown["content"] + "more\n"}
     with pytest.raises(InvalidArgument, match="stands for a secret"):
         service.respond(session.id, asked, Answer(allow=True, updated_input=changed))
     assert session.questions, "it is still open"
-    moved = {**shown, "file_path": str(sandbox.project / "moved")}
+    moved = {**shown, "file_path": str(project / "moved")}
     service.respond(session.id, asked, Answer(allow=True, updated_input=moved))
     assert (await end_of(turn)).ok
-    assert (sandbox.project / "moved").read_text() == f"key={secret}\n"
+    assert (project / "moved").read_text() == f"key={secret}\n"

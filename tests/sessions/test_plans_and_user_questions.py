@@ -1,60 +1,56 @@
 """Plan reviews and questions of the model to the person, on the real CLI."""
 
-from typing import Any
-
 import pytest
 
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.question import Answer, GivenAnswers, QuestionKind
-from claude_code_mcp.service import Service
+from claude_code_mcp.service import PendingTurn, Service
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import ask_user, plan, script, tool
 from claude_code_mcp.testing.script import question as asking
 
-from .support import end_of, options, question
+from .support import SharedSessions, end_of, on_shared_loop, options, question
 
 PLAN = script("plan", plan("# Tidy up\n1. sweep"), "saw: ${tool_result}")
 
 
-async def ask(service: Service, sandbox: Sandbox, prompt: str, **given: Any) -> tuple[Session, Any, str]:
-    turn = await service.create(prompt, options(sandbox, **given))
+async def ask(service: Service, session: Session, prompt: str) -> tuple[PendingTurn, str]:
+    """A turn that asks, and the id of its question."""
+    turn = await service.send(session.id, prompt)
+    return turn, await question(session)
+
+
+async def test_a_plan_is_sent_back_with_feedback_and_then_approved(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(PLAN, options(sandbox, permission_mode="plan"))
     session = turn.session
-    return session, turn, await question(session)
-
-
-async def test_an_approved_plan_goes_ahead(service: Service, sandbox: Sandbox) -> None:
-    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
+    asked = await question(session)
     [review] = session.questions
     assert review.kind is QuestionKind.PLAN_REVIEW
     assert review.description == "Plan ready for review: Tidy up"
     assert "1. sweep" in review.tool_input["plan"]
+    service.respond(session.id, asked, Answer(allow=False, message="mop as well"))
+    assert "mop as well" in (await end_of(turn)).result
+    turn, asked = await ask(service, session, PLAN)
     service.respond(session.id, asked, Answer(allow=True))
     assert "approved" in (await end_of(turn)).result.lower()
 
 
-async def test_feedback_on_a_plan_reaches_the_model(service: Service, sandbox: Sandbox) -> None:
-    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
-    service.respond(session.id, asked, Answer(allow=False, message="mop as well"))
-    assert "mop as well" in (await end_of(turn)).result
-
-
 async def test_an_edited_plan_replaces_the_old_one(service: Service, sandbox: Sandbox) -> None:
-    session, turn, asked = await ask(service, sandbox, PLAN, permission_mode="plan")
+    only_in_the_call = script("plan", tool("ExitPlanMode", plan="# Only here"), "saw: ${tool_result}")
+    turn = await service.create(only_in_the_call, options(sandbox, permission_mode="plan"))
+    session = turn.session
+    asked = await question(session)
+    assert session.questions[0].tool_input["plan"] == "# Only here", "one that is in no file yet is shown too"
+    assert session.questions[0].description == "Plan ready for review: Only here"
+    service.respond(session.id, asked, Answer(allow=False))
+    assert (await end_of(turn)).ok
+    turn, asked = await ask(service, session, PLAN)
     edited = {**session.questions[0].tool_input, "plan": "# Tidy up\n1. mop"}
     service.respond(session.id, asked, Answer(allow=True, updated_input=edited))
     assert "1. mop" in (await end_of(turn)).result
     written = [path.read_text() for path in sandbox.home.glob(".claude/plans/*")]
     assert written == ["# Tidy up\n1. mop"]
-
-
-async def test_a_plan_that_stands_only_in_the_tool_call_is_shown(service: Service, sandbox: Sandbox) -> None:
-    prompt = script("plan", tool("ExitPlanMode", plan="# Only here"), "saw: ${tool_result}")
-    session, turn, asked = await ask(service, sandbox, prompt, permission_mode="plan")
-    assert session.questions[0].tool_input["plan"] == "# Only here"
-    assert session.questions[0].description == "Plan ready for review: Only here"
-    service.respond(session.id, asked, Answer(allow=True))
-    assert (await end_of(turn)).ok
 
 
 TWO = script(
@@ -67,6 +63,7 @@ TWO = script(
 )
 
 
+@on_shared_loop
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
@@ -78,26 +75,25 @@ TWO = script(
     ids=["mapping", "headers and numbers", "list", "free text"],
 )
 async def test_answers_reach_the_model(
-    service: Service, sandbox: Sandbox, answers: GivenAnswers, expected: tuple[str, str]
+    shared: SharedSessions, answers: GivenAnswers, expected: tuple[str, str]
 ) -> None:
-    session, turn, asked = await ask(service, sandbox, TWO)
+    session = await shared.session()
+    turn, asked = await ask(shared.service, session, TWO)
     [user_question] = session.questions
     assert user_question.kind is QuestionKind.USER_QUESTION
     assert [choice.labels for choice in user_question.choices] == [("red", "blue"), ("apple", "pear", "plum")]
-    service.respond(session.id, asked, Answer(allow=True, answers=answers))
+    shared.service.respond(session.id, asked, Answer(allow=True, answers=answers))
     heard = (await end_of(turn)).result
     assert all(f'"{answer}"' in heard for answer in expected), heard
 
 
-async def test_a_person_may_decline_to_answer(service: Service, sandbox: Sandbox) -> None:
-    session, turn, asked = await ask(service, sandbox, TWO)
-    service.respond(session.id, asked, Answer(allow=False, message="ask me tomorrow"))
-    assert "ask me tomorrow" in (await end_of(turn)).result
-
-
-async def test_answers_to_something_else_are_refused(service: Service, sandbox: Sandbox) -> None:
-    session, _, asked = await ask(service, sandbox, TWO)
+@on_shared_loop
+async def test_a_person_may_decline_to_answer_and_answers_to_something_else_are_refused(shared: SharedSessions) -> None:
+    session = await shared.session()
+    turn, asked = await ask(shared.service, session, TWO)
     for wrong in ({"Which shape?": "round"}, ["a", "b", "c"]):
         with pytest.raises(InvalidArgument):
-            service.respond(session.id, asked, Answer(allow=True, answers=wrong))
+            shared.service.respond(session.id, asked, Answer(allow=True, answers=wrong))
     assert [one.id for one in session.questions] == [asked]
+    shared.service.respond(session.id, asked, Answer(allow=False, message="ask me tomorrow"))
+    assert "ask me tomorrow" in (await end_of(turn)).result

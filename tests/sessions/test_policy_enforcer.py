@@ -48,8 +48,11 @@ async def start(start_service: StartService, profile: Profile, **more: Any) -> S
     return service
 
 
-async def test_a_rule_answers_with_nobody_asked(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_rules_answer_with_nobody_asked_and_bind_whoever_answers(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
+) -> None:
     service = await start(start_service, BASH_RULES)
+    (sandbox.project / "kept").touch()
     prompt = script("work", tool("Bash", command="touch made && echo done"), "finished")
     session, outcome = await run(service, prompt, options(sandbox))
     assert (outcome.result, outcome.permission_denials) == ("finished", ())
@@ -59,18 +62,25 @@ async def test_a_rule_answers_with_nobody_asked(start_service: StartService, san
         ("policy", True)
     ]
     assert len(events(session, QuestionOpened)) == 1
+    asked = next(one for one in reversed(model.requests) if one.session_id == session.id and one.tools)
+    assert "Write" not in asked.tools, "a denied tool is not there"
+    assert "Bash" in asked.tools
 
-
-async def test_a_rule_denies_with_nobody_asked(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start(start_service, BASH_RULES)
     prompt = script("work", tool("Bash", command="echo a; rm -rf kept"), text("${tool_result}"))
-    (sandbox.project / "kept").touch()
-    _, outcome = await run(service, prompt, options(sandbox))
+    outcome = await say(service, session, prompt)
     assert (sandbox.project / "kept").exists()
     assert "Bash(rm *)" in outcome.result
 
+    turn = await service.send(session.id, script("work", tool("Bash", command="mkdir directory"), "done"))
+    question_id = await question(session)
+    with pytest.raises(PermissionDenied):
+        service.respond(session.id, question_id, Answer(allow=True, updated_input={"command": "rm kept"}))
+    service.respond(session.id, question_id, Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    assert (sandbox.project / "kept").exists(), "an answer cannot turn a call into a denied one"
 
-async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand(
+
+async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand_nor_hide(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start(start_service, BASH_RULES)
@@ -80,6 +90,23 @@ async def test_what_the_policy_denies_a_caller_cannot_allow_beforehand(
         prompt = script("work", tool("Bash", command=command), text("${tool_result}"))
         assert "policy" in (await say(service, session, prompt)).result, command
         assert (sandbox.project / "kept").exists(), command
+    could_hide_it = (
+        "x=hidden; $(echo touch) $x",
+        "echo 'touch hidden' | sh",
+        "trap 'tou\\ch hidden' EXIT",
+        "git -c alias.x='!t' x",
+    )
+    prompt = script("work", *(tool("Bash", command=command) for command in could_hide_it), "done")
+    turn = await service.send(session.id, prompt)
+    for _ in could_hide_it:
+        service.respond(session.id, await question(session), Answer(allow=False))
+    await end_of(turn)
+    assert not (sandbox.project / "hidden").exists()
+    turn = await service.send(session.id, script("work", tool("Bash", command="ls; make all"), "done"))
+    asked = await question(session)
+    assert "it is not known that 'make' runs no other program" in str(session.questions[0].reason)
+    service.respond(session.id, asked, Answer(allow=False))
+    await end_of(turn)
 
 
 async def test_denials_hold_where_permissions_are_bypassed(start_service: StartService, sandbox: Sandbox) -> None:
@@ -89,37 +116,6 @@ async def test_denials_hold_where_permissions_are_bypassed(start_service: StartS
     await run(service, prompt, options(sandbox, permission_mode="bypassPermissions"))
     assert (sandbox.project / "kept").exists()
     assert (sandbox.project / "ran").exists()
-
-
-async def test_a_command_that_could_hide_a_denied_one_is_asked_though_all_were_allowed(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    service = await start(start_service, BASH_RULES)
-    commands = (
-        "x=kept; $(echo touch) $x",
-        "echo 'touch kept' | sh",
-        "trap 'tou\\ch kept' EXIT",
-        "git -c alias.x='!t' x",
-    )
-    prompt = script("work", *(tool("Bash", command=command) for command in commands), "done")
-    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
-    session = turn.session
-    for _ in commands:
-        service.respond(session.id, await question(session), Answer(allow=False))
-    await end_of(turn)
-    assert not (sandbox.project / "kept").exists()
-
-
-async def test_a_question_about_a_command_says_what_is_not_known_of_it(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    service = await start(start_service, BASH_RULES)
-    prompt = script("work", tool("Bash", command="ls; make all"), "done")
-    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
-    asked = await question(turn.session)
-    assert "it is not known that 'make' runs no other program" in str(turn.session.questions[0].reason)
-    service.respond(turn.session.id, asked, Answer(allow=False))
-    await end_of(turn)
 
 
 async def test_git_takes_no_directory_for_a_repository_that_only_looks_like_one(
@@ -150,17 +146,6 @@ def _make_lookalike(project: Path) -> None:
     (project / "lookalike" / "config").write_text(f"{settings}\tfsmonitor = touch {project}/ran; true\n")
 
 
-async def test_a_denied_tool_is_not_there(
-    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
-) -> None:
-    service = await start(start_service, BASH_RULES)
-    session, outcome = await run(service, script("look", "seen"), options(sandbox))
-    assert outcome.result == "seen"
-    asked = next(one for one in reversed(model.requests) if one.session_id == session.id and one.tools)
-    assert "Write" not in asked.tools
-    assert "Bash" in asked.tools
-
-
 async def test_only_the_tools_of_the_list_are_there(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
@@ -170,19 +155,6 @@ async def test_only_the_tools_of_the_list_are_there(
     asked = next(one for one in reversed(model.requests) if one.session_id == session.id and one.tools)
     assert set(asked.tools) & {"Read", "Bash", "Write", "Edit"} == {"Read"}
     assert not (sandbox.project / "made").exists()
-
-
-async def test_an_answer_cannot_turn_a_call_into_a_denied_one(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start(start_service, BASH_RULES)
-    (sandbox.project / "kept").touch()
-    turn = await service.create(script("work", tool("Bash", command="mkdir made"), "done"), options(sandbox))
-    session = turn.session
-    asked = await question(session)
-    with pytest.raises(PermissionDenied):
-        service.respond(session.id, asked, Answer(allow=True, updated_input={"command": "rm kept"}))
-    service.respond(session.id, asked, Answer(allow=True))
-    assert (await end_of(turn)).result == "done"
-    assert (sandbox.project / "kept").exists()
 
 
 async def test_allowing_for_the_session_does_not_lift_the_mode_above_its_ceiling(
@@ -234,14 +206,14 @@ async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
 
 
 async def test_each_caller_has_so_many_sessions_at_work(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start(start_service, Profile(limits=Limits(sessions=2)))
+    service = await start(start_service, Profile(limits=Limits(sessions=1)))
     work = script("work", tool("Bash", command=ENDLESS))
     given = options(sandbox, allowed_tools=("Bash",))
-    made = await asyncio.gather(*(service.create(work, given, owner="alice") for _ in range(5)), return_exceptions=True)
+    made = await asyncio.gather(*(service.create(work, given, owner="alice") for _ in range(4)), return_exceptions=True)
     refused = [one for one in made if isinstance(one, LimitReached)]
     assert len(refused) == 3
     await service.create(work, given, owner="bob")
-    first = next(one for one in made if isinstance(one, PendingTurn)).session
+    [first] = [one.session for one in made if isinstance(one, PendingTurn)]
     await service.interrupt(first.id, owner="alice")
     await service.create(work, given, owner="alice")
 

@@ -27,6 +27,7 @@ from .test_open_elsewhere import open_in_claude
 
 TOOLS = ("Bash", "Write", "Edit", "Read", "Agent")
 FULL = Detail(full=True)
+SECRET = "hidden-behind-7-hills"
 
 
 async def whole(service: Service, session_id: str, detail: Detail = FULL, **how: Any) -> str:
@@ -38,7 +39,10 @@ async def whole(service: Service, session_id: str, detail: Detail = FULL, **how:
     return text
 
 
-async def test_a_conversation_is_read_turn_by_turn(service: Service, sandbox: Sandbox) -> None:
+async def test_a_conversation_is_read_turn_by_turn_and_exported_without_secrets(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service: Service = await start_service(extra={"MY_API_TOKEN": SECRET})
     file = str(sandbox.project / "a.txt")
     edits = (
         tool("Write", file_path=file, content="one\ntwo\nthree\n"),
@@ -79,6 +83,21 @@ async def test_a_conversation_is_read_turn_by_turn(service: Service, sandbox: Sa
     assert "A fork." in forked
     assert "A fork." not in await whole(service, session.id)
 
+    telling = script("say it", tool("Bash", command=f"echo {SECRET}"), "<script>alert(1)</script>")
+    await say(service, session, telling)
+    await an_export_is_whole_and_has_no_secret(service, session.id, sandbox)
+
+
+async def an_export_is_whole_and_has_no_secret(service: Service, session_id: str, sandbox: Sandbox) -> None:
+    forms: dict[ExportFormat, str] = {"markdown": "<script>alert(1)", "html": "&lt;script&gt;alert(1)"}
+    for form, escaped in forms.items():
+        path = await service.stored.export(session_id, form)
+        text = path.read_text(encoding="utf-8")
+        assert escaped in text
+        assert "hidden-behind" not in text
+        assert path.stat().st_mode & 0o077 == 0
+        assert path.is_relative_to(Path(sandbox.root / "state"))
+
 
 async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: Service, sandbox: Sandbox) -> None:
     turn = await service.create(
@@ -102,8 +121,12 @@ async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: 
     assert "# The plan" not in read.text
 
 
-async def test_the_list_tells_what_the_transcript_does(service: Service, sandbox: Sandbox) -> None:
-    session, outcome = await run(service, script("hello", "one"), options(sandbox, model="claude-opus-5-5"))
+async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the_title(
+    service: Service, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    given = options(sandbox, max_budget_usd=5, model="claude-opus-5-5")
+    session, outcome = await run(service, script("hello", "one"), given)
+    assert outcome.ok
     await say(service, session, script("again", "two"))
     await parked(session)
     (entry,) = await service.catalogue()
@@ -111,14 +134,6 @@ async def test_the_list_tells_what_the_transcript_does(service: Service, sandbox
     assert entry.cost_usd == pytest.approx(session.usage.cost_usd)
     assert entry.created is not None
     assert entry.created <= entry.last_used
-    assert outcome.ok
-
-
-async def test_claude_code_shows_the_title_and_goes_on_with_a_copy(
-    service: Service, sandbox: Sandbox, environment: dict[str, str]
-) -> None:
-    session, _ = await run(service, script("hello", "one"), options(sandbox, max_budget_usd=5))
-    await parked(session)
     assert await service.stored.rename(session.id, "  My\nkitchen ") == "My kitchen"
     assert await service.stored.tag(session.id, "cooking") == "cooking"
     copy = await service.stored.copy(session.id)
@@ -220,17 +235,3 @@ async def test_costs_add_up_to_what_the_sessions_say(service: Service, sandbox: 
     assert [line.name for line in only.lines] == [second.id]
     assert only.total.usd == pytest.approx(second.usage.cost_usd)
     assert (await service.stored.costs("session", owner="alice")).lines == []
-
-
-async def test_an_export_is_whole_and_has_no_secret(start_service: StartService, sandbox: Sandbox) -> None:
-    service: Service = await start_service(extra={"MY_API_TOKEN": "hidden-behind-7-hills"})
-    prompt = script("say it", tool("Bash", command="echo hidden-behind-7-hills"), "<script>alert(1)</script>")
-    session, _ = await run(service, prompt, options(sandbox, allowed_tools=TOOLS))
-    forms: dict[ExportFormat, str] = {"markdown": "<script>alert(1)", "html": "&lt;script&gt;alert(1)"}
-    for form, escaped in forms.items():
-        path = await service.stored.export(session.id, form)
-        text = path.read_text(encoding="utf-8")
-        assert escaped in text
-        assert "hidden-behind" not in text
-        assert path.stat().st_mode & 0o077 == 0
-        assert path.is_relative_to(Path(sandbox.root / "state"))

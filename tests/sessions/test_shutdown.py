@@ -18,16 +18,35 @@ from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService, programs_below
 
-from .support import MOMENTS, PATIENCE, Moment, at, end_of, events, options, parked, run, say, streams, until
+from .support import (
+    MOMENTS,
+    PATIENCE,
+    Moment,
+    SharedSessions,
+    at,
+    end_of,
+    events,
+    on_shared_loop,
+    options,
+    parked,
+    run,
+    say,
+    streams,
+    until,
+)
 
-every_moment = pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.name)
+# Closing ends the processes, whatever they do; an interruption, which asks them, is tested at every moment.
+CASES = [
+    moment if moment.name in ("starting", "asking", "with a queue") else pytest.param(moment, marks=pytest.mark.soak)
+    for moment in MOMENTS
+]
 
 
 def children() -> set[int]:
     return {one.pid for one in programs_below()}
 
 
-@every_moment
+@pytest.mark.parametrize("moment", CASES, ids=lambda moment: moment.name)
 async def test_closing_ends_every_turn_and_every_process(
     start_service: StartService, sandbox: Sandbox, moment: Moment
 ) -> None:
@@ -41,6 +60,10 @@ async def test_closing_ends_every_turn_and_every_process(
         assert (await waiting).state is State.INTERRUPTED
         assert (session.live, session.questions) == (False, [])
         assert children() <= before
+        with pytest.raises(Cancelled):
+            await service.send(session.id, "hello")
+        with pytest.raises(Cancelled):
+            await service.create("hello", options(sandbox))
 
 
 async def test_closing_many_stops_them_all_at_once(
@@ -66,16 +89,6 @@ async def test_closing_many_stops_them_all_at_once(
     await service.__aexit__()
     assert stopping == [0] * len(sessions)
     assert children() <= before
-
-
-async def test_a_closed_service_takes_no_messages(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service()
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    await service.__aexit__()
-    with pytest.raises(Cancelled):
-        await service.send(session.id, "hello")
-    with pytest.raises(Cancelled):
-        await service.create("hello", options(sandbox))
 
 
 async def test_a_message_on_its_way_while_the_service_closes_is_refused(
@@ -107,11 +120,12 @@ async def gone_after(call: Awaitable[object], steps: int) -> None:
     await asyncio.wait([caller])
 
 
+@pytest.mark.parametrize("rounds", [(0, 4), pytest.param((1, 2, 8), marks=pytest.mark.soak)], ids=str)
 async def test_callers_that_go_away_while_creating_leave_nothing_half_done(
-    start_service: StartService, sandbox: Sandbox
+    start_service: StartService, sandbox: Sandbox, rounds: tuple[int, ...]
 ) -> None:
     service = await start_service(max_sessions=1)
-    for steps in (0, 1, 2, 4, 8):
+    for steps in rounds:
         await gone_after(service.create(script("one", "first"), options(sandbox)), steps)
         for session in service.sessions():  # it was accepted before the caller had gone: then it runs like any other
             await session.wait(PATIENCE)
@@ -120,9 +134,12 @@ async def test_callers_that_go_away_while_creating_leave_nothing_half_done(
     assert outcome.ok
 
 
-async def test_callers_that_go_away_while_sending_leave_the_session_usable(service: Service, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("rounds", [(1, 6), pytest.param((0, 3), marks=pytest.mark.soak)], ids=str)
+async def test_callers_that_go_away_while_sending_leave_the_session_usable(
+    service: Service, sandbox: Sandbox, rounds: tuple[int, ...]
+) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
-    for steps in (0, 1, 3, 6):
+    for steps in rounds:
         session.evict()
         await gone_after(service.send(session.id, script("more", "said")), steps)
         await session.wait(PATIENCE)
@@ -133,10 +150,11 @@ async def test_callers_that_go_away_while_sending_leave_the_session_usable(servi
     assert started == session.turns
 
 
-async def test_a_caller_that_goes_away_while_waiting_leaves_the_turn_alone(service: Service, sandbox: Sandbox) -> None:
-    turn = await service.create(script("say", "hello"), options(sandbox))
-    session = turn.session
-    await gone_after(service.wait(session.id), 3)
+@on_shared_loop
+async def test_a_caller_that_goes_away_while_waiting_leaves_the_turn_alone(shared: SharedSessions) -> None:
+    session = await shared.session()
+    turn = await shared.service.send(session.id, script("say", "hello"))
+    await gone_after(shared.service.wait(session.id), 3)
     await gone_after(end_of(turn), 3)
     assert (await end_of(turn)).result == "hello"
 
@@ -183,7 +201,7 @@ async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
     monkeypatch.chdir(gone)
     service = await start_service()
     there = options(sandbox).model_copy(update={"cwd": str(gone)})
-    session, _ = await run(service, "hello", there)
+    session, _ = await run(service, script("one", "first"), there)
     await parked(session)
     gone.rmdir()
     with pytest.raises(InvalidArgument, match="gone"):
@@ -192,4 +210,5 @@ async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
         await service.create("hello", options(sandbox).model_copy(update={"cwd": None}))
     with pytest.raises(InvalidArgument, match="started in no longer exists"):
         Service(service.settings)
-    assert (await run(service, "hello", options(sandbox)))[1].ok
+    gone.mkdir()
+    assert (await say(service, session, script("two", "second"))).result == "second"

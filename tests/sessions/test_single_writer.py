@@ -19,7 +19,7 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, end_of, events, options, parked, question, run, say, until
+from .support import ENDLESS, end_of, events, options, parked, question, run, say, until, uses_tool
 
 OTHER_SERVER = """
 import asyncio, json, os, sys
@@ -29,13 +29,10 @@ from claude_code_mcp.service import Service
 
 async def serve(state, cwd, prompt):
     async with Service(load_settings({}, state_dir=state), dict(os.environ)) as service:
-        turn = await service.create(prompt, SessionOptions(cwd=cwd))
-        await turn.outcome()
-        print(json.dumps(turn.session.id), flush=True)
-        await asyncio.to_thread(sys.stdin.readline)
-        turn.session.evict()
-        await turn.session.closed()
-        print(json.dumps("parked"), flush=True)
+        turns = [await service.create(prompt, SessionOptions(cwd=cwd)) for _ in range(2)]
+        for turn in turns:
+            await turn.outcome()
+        print(json.dumps([turn.session.id for turn in turns]), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
 
 asyncio.run(serve(*sys.argv[1:]))
@@ -44,7 +41,7 @@ asyncio.run(serve(*sys.argv[1:]))
 
 @contextmanager
 def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """A server in a process of its own, that has just finished a turn; each line it is sent takes it a step on."""
+    """A server in a process of its own, that has two sessions at rest and tells their ids."""
     arguments = [sys.executable, "-c", OTHER_SERVER, str(sandbox.root / "state"), str(sandbox.project)]
     source = str(Path(__file__).parents[2] / "src")
     server = subprocess.Popen(
@@ -59,37 +56,20 @@ def another_server(sandbox: Sandbox, environment: dict[str, str]) -> Iterator["s
         server.kill()
 
 
-def step(server: "subprocess.Popen[str]") -> str:
-    assert server.stdin is not None
-    server.stdin.write("\n")
-    server.stdin.flush()
-    return heard(server)
-
-
-def heard(server: "subprocess.Popen[str]") -> str:
+def ids_from(server: "subprocess.Popen[str]") -> list[str]:
     assert server.stdout is not None
-    return str(json.loads(server.stdout.readline()))
+    return list(json.loads(server.stdout.readline()))
 
 
-async def test_a_server_gives_a_session_at_rest_to_another_that_is_sent_a_message(
+async def test_a_server_gives_a_session_at_rest_to_another_and_has_none_any_more_when_it_is_killed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     with another_server(sandbox, environment) as server:
-        session_id = await asyncio.to_thread(heard, server)
-        assert (await say(service, session_id, script("two", "second"))).result == "second"
-
-
-async def test_a_session_at_work_in_another_server_is_busy_and_it_is_said_where(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    here, there = await start_service(), await start_service()
-    allowed = options(sandbox, allowed_tools=("Bash",))
-    session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
-    await until(session, lambda: bool(session.readable_lines.tools))
-    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
-        await here.send(session.id, "hello")
-    assert here.sessions() == []
-    assert session.busy, "nothing was done to it"
+        given, left = await asyncio.to_thread(ids_from, server)
+        assert (await say(service, given, script("two", "second"))).result == "second"
+        server.kill()
+        await asyncio.to_thread(server.wait)
+        assert (await say(service, left, script("two", "second"))).result == "second"
 
 
 async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
@@ -130,50 +110,31 @@ async def test_a_question_that_is_open_in_another_server_is_named_with_its_place
     assert not (await here.find(asked.session.id)).runs_elsewhere
 
 
-async def test_a_session_is_free_when_the_server_that_had_it_is_killed(
-    service: Service, sandbox: Sandbox, environment: dict[str, str]
-) -> None:
-    with another_server(sandbox, environment) as server:
-        session_id = await asyncio.to_thread(heard, server)
-        server.kill()
-        await asyncio.to_thread(server.wait)
-        assert (await say(service, session_id, script("two", "second"))).result == "second"
-
-
-async def test_a_session_is_free_when_the_service_that_had_it_has_closed(
+async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_costs_nobody_a_slot(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
-    first, second = await start_service(), await start_service()
-    session, _ = await run(first, script("one", "first"), options(sandbox))
-    await first.__aexit__()
-    assert (await say(second, session.id, script("two", "second"))).result == "second"
-
-
-async def test_a_busy_session_costs_nobody_a_slot(start_service: StartService, sandbox: Sandbox) -> None:
     """The refusal comes before another session would be parked to make room."""
     first, second = await start_service(), await start_service(max_sessions=1)
     allowed = options(sandbox, allowed_tools=("Bash",))
     taken = (await first.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
-    await until(taken, lambda: bool(taken.readable_lines.tools))
+    await until(taken, lambda: uses_tool(taken))
     mine, _ = await run(second, script("two", "second"), options(sandbox))
-    with pytest.raises(SessionBusy):
+    with pytest.raises(SessionBusy, match=f"server with process id {os.getpid()}"):
         await second.send(taken.id, "hello")
     assert mine.live
+    assert second.sessions() == [mine]
+    assert taken.busy, "nothing was done to it"
 
 
-async def test_two_messages_at_once_start_one_process(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    await parked(session)
-    sent = await asyncio.gather(*(service.send(session.id, script(f"{number}", "more")) for number in range(3)))
-    assert all([(await end_of(turn)).ok for turn in sent])
-    assert [one.change for one in events(session, ProcessChanged)].count("started") == 2
-
-
-async def test_two_messages_at_once_to_a_session_on_disk_start_one_process(
+async def test_messages_at_once_start_one_process_in_memory_and_from_disk(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()
     session, _ = await run(first, script("one", "first"), options(sandbox))
+    await parked(session)
+    sent = await asyncio.gather(*(first.send(session.id, script(f"{number}", "more")) for number in range(3)))
+    assert all([(await end_of(turn)).ok for turn in sent])
+    assert [one.change for one in events(session, ProcessChanged)].count("started") == 2
     await first.__aexit__()
     second = await start_service()
     sent = await asyncio.gather(*(second.send(session.id, script(f"{number}", "more")) for number in range(2)))

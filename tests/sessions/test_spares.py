@@ -81,12 +81,11 @@ async def test_the_next_session_like_the_last_one_takes_the_spare_and_its_id(
     assert transcripts(sandbox) == {cold.id, warm.id}
     assert registered(sandbox) >= {cold.pid, warm.pid}
     await its_events_and_costs_are_those_of_a_cold_start(cold, warm)
-    again = await spare_of(service)
-    assert again.id not in (cold.id, warm.id)
     assert (
         await say(service, warm, script("where", tool("Bash", command="pwd > where"), "went on"))
     ).result == "went on"
     assert (sandbox.project / "where").read_text().strip() == str(sandbox.project)
+    await an_unused_spare_is_no_session_and_leaves_no_trace(service, sandbox, {cold, warm})
 
 
 async def its_events_and_costs_are_those_of_a_cold_start(cold: Session, warm: Session) -> None:
@@ -101,16 +100,18 @@ async def its_events_and_costs_are_those_of_a_cold_start(cold: Session, warm: Se
     assert record.usage == cold.usage
 
 
-async def test_an_unused_spare_is_no_session_and_leaves_no_trace(service: Service, sandbox: Sandbox) -> None:
-    cold, spare = await with_spare(service, options(sandbox))
+async def an_unused_spare_is_no_session_and_leaves_no_trace(
+    service: Service, sandbox: Sandbox, used: set[Session]
+) -> None:
+    spare = await spare_of(service)
     pid = spare.pid
     assert pid is not None
-    assert [session.id for session in service.sessions()] == [cold.id]
-    assert {entry.session_id for entry in await service.catalogue()} == {cold.id}
-    assert registered(sandbox) == {cold.pid}
+    assert {session.id for session in service.sessions()} == {session.id for session in used}
+    assert {entry.session_id for entry in await service.catalogue()} == {session.id for session in used}
+    assert registered(sandbox) == {session.pid for session in used}
     await service.__aexit__()
     await gone(pid)
-    assert transcripts(sandbox) == {cold.id}
+    assert transcripts(sandbox) == {session.id for session in used}
     assert spare.id not in "".join(str(path) for path in (sandbox.root / "state").rglob("*"))
     assert pid not in registered(sandbox)
 
@@ -122,24 +123,6 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "a variable": {"env": {"COLOUR": "red"}},
     "a budget": {"max_budget_usd": 3.0},
 }
-
-
-async def test_a_session_that_asks_for_anything_else_starts_cold(service: Service, sandbox: Sandbox) -> None:
-    _, spare = await with_spare(service, options(sandbox))
-    (sandbox.root / "elsewhere").mkdir()
-    others = [options(sandbox, **more) for more in DIFFERENT.values()]
-    others.append(SessionOptions(cwd=str(sandbox.root / "elsewhere")))
-    other_key = {**spare.deps.launcher.environment, "ANTHROPIC_API_KEY": "sk-other"}
-    for other in others:
-        assert (await service._sessions.create(other, LOCAL, spare.deps)).id != spare.id
-    assert (await service._sessions.create(options(sandbox), "somebody", spare.deps)).id != spare.id
-    foreign = service._workplaces.of(ClientOrigin(str(sandbox.root), other_key, "another client"), LOCAL)
-    assert (await service._sessions.create(options(sandbox), LOCAL, foreign)).id != spare.id
-    assert spare.usable
-    session, outcome = await run(service, HELLO, options(sandbox, model="claude-sonnet-4-5"))
-    assert (outcome.ok, session.id != spare.id) == (True, True)
-    last = await spare_of(service)  # it is for the launch that was used last, and there is one only
-    assert (last.options.model, spare.usable) == ("claude-sonnet-4-5", False)
 
 
 def remember(sandbox: Sandbox) -> None:
@@ -163,9 +146,23 @@ def change_user_file(sandbox: Sandbox) -> None:
 CHANGES: list[Callable[[Sandbox], None]] = [remember, configure, register_server, change_user_file]
 
 
-async def test_a_spare_that_has_read_something_else_is_thrown_away(service: Service, sandbox: Sandbox) -> None:
+async def test_a_session_that_asks_for_anything_else_or_would_read_it_starts_cold(
+    service: Service, sandbox: Sandbox
+) -> None:
     cold, spare = await with_spare(service, options(sandbox))
-    launcher, launch, pid = cold.deps.launcher, launch_of(cold, cold.deps, ()), spare.pid
+    pid = spare.pid
+    (sandbox.root / "elsewhere").mkdir()
+    others = [options(sandbox, **more) for more in DIFFERENT.values()]
+    others.append(SessionOptions(cwd=str(sandbox.root / "elsewhere")))
+    other_key = {**spare.deps.launcher.environment, "ANTHROPIC_API_KEY": "sk-other"}
+    for other in others:
+        assert (await service._sessions.create(other, LOCAL, spare.deps)).id != spare.id
+    assert (await service._sessions.create(options(sandbox), "somebody", spare.deps)).id != spare.id
+    foreign = service._workplaces.of(ClientOrigin(str(sandbox.root), other_key, "another client"), LOCAL)
+    assert (await service._sessions.create(options(sandbox), LOCAL, foreign)).id != spare.id
+    assert spare.usable
+
+    launcher, launch = cold.deps.launcher, launch_of(cold, cold.deps, ())
     keys = [await launcher.key(launch)]
     assert keys == [spare.key]
     for change in CHANGES:
@@ -173,8 +170,11 @@ async def test_a_spare_that_has_read_something_else_is_thrown_away(service: Serv
         keys.append(await launcher.key(launch))
     assert None not in keys
     assert len(set(keys)) == len(CHANGES) + 1
-    session, outcome = await run(service, HELLO, options(sandbox))
-    assert (session.id != spare.id, outcome.ok) == (True, True)
+
+    session, outcome = await run(service, HELLO, options(sandbox, model="claude-sonnet-4-5"))
+    assert (outcome.ok, session.id != spare.id) == (True, True)
+    last = await spare_of(service)  # it is for the launch that was used last, and there is one only
+    assert (last.options.model, spare.usable) == ("claude-sonnet-4-5", False)
     await gone(pid)
 
 
@@ -191,9 +191,11 @@ async def test_a_spare_in_a_repository_lasts_until_a_file_of_it_changes(service:
     session, _ = await run(service, HELLO, options(sandbox))
     assert session.id == spare.id
     spare = await spare_of(service)
+    pid = spare.pid
     (sandbox.project / "a.txt").write_text("two")
-    session, _ = await run(service, HELLO, options(sandbox))
-    assert session.id != spare.id
+    session, outcome = await run(service, HELLO, options(sandbox))
+    assert (outcome.ok, session.id != spare.id) == (True, True)
+    await gone(pid)
 
 
 async def test_where_hooks_run_at_the_start_there_is_no_spare(service: Service, sandbox: Sandbox) -> None:
@@ -242,21 +244,19 @@ async def test_a_spare_makes_room_before_any_session_for_a_slot_and_for_memory(
     await gone(pid)
 
 
-async def test_a_spare_that_was_killed_is_not_missed(service: Service, sandbox: Sandbox) -> None:
-    _, spare = await with_spare(service, options(sandbox))
-    pid = spare.pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    session, outcome = await run(service, HELLO, options(sandbox))
-    assert (outcome.result, session.pid != pid) == ("done", True)
-
-
-async def test_of_two_sessions_at_the_same_moment_one_gets_the_spare(service: Service, sandbox: Sandbox) -> None:
+async def test_of_two_sessions_at_the_same_moment_one_gets_the_spare_and_one_that_was_killed_is_not_missed(
+    service: Service, sandbox: Sandbox
+) -> None:
     _, spare = await with_spare(service, options(sandbox))
     both = await asyncio.gather(*(run(service, HELLO, options(sandbox)) for _ in range(2)))
     assert [outcome.result for _, outcome in both] == ["done", "done"]
     assert [session.id == spare.id for session, _ in both].count(True) == 1
     assert len({session.id for session, _ in both}) == 2
+    pid = (await spare_of(service)).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    session, outcome = await run(service, HELLO, options(sandbox))
+    assert (outcome.result, session.pid != pid) == ("done", True)
 
 
 async def test_what_is_left_of_a_day_is_part_of_the_launch(start_service: StartService, sandbox: Sandbox) -> None:

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from claude_code_mcp.errors import Cancelled, InvalidArgument, LimitReached
+from claude_code_mcp.errors import InvalidArgument, LimitReached
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.question import Answer
 from claude_code_mcp.service import Service
@@ -16,18 +16,20 @@ from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import StartService
 
-from .support import ENDLESS, PATIENCE, end_of, options, question, run, until
+from .support import ENDLESS, PATIENCE, SharedSessions, end_of, on_shared_loop, options, question, run, until
 
 
-def recorded(service: Service, sandbox: Sandbox) -> SessionRecords:
+def records_in(sandbox: Sandbox) -> SessionRecords:
     return SessionRecords(database_in(sandbox.root / "state"), str(sandbox.home / ".claude"))
 
 
-async def test_an_outcome_is_in_the_record_when_it_is_told(service: Service, sandbox: Sandbox) -> None:
+@on_shared_loop
+async def test_an_outcome_is_in_the_record_when_it_is_told(shared: SharedSessions) -> None:
+    session = await shared.session()
     for number in range(5):
-        turn = await service.create(script("one", f"answer {number}"), options(sandbox))
+        turn = await shared.service.send(session.id, script("one", f"answer {number}"))
         outcome = await asyncio.wait_for(turn.outcome(), PATIENCE)
-        record = recorded(service, sandbox).read(turn.session.id)
+        record = records_in(shared.sandbox).read(session.id)
         assert record is not None
         assert record.outcome is not None
         assert (record.outcome.result, record.running_since) == (outcome.result, None)
@@ -54,7 +56,7 @@ async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
     first = await start_service()
     session, outcome = await run(first, script("one", "first"), options(sandbox, max_budget_usd=5.0))
     await first.__aexit__()
-    records = recorded(first, sandbox)
+    records = records_in(sandbox)
     record = records.read(session.id)
     assert record is not None
     assert outcome.usage.cost_usd > 0
@@ -65,24 +67,18 @@ async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
     assert found.usage.cost_usd == pytest.approx(outcome.usage.cost_usd)
 
 
-async def test_a_cancelled_session_cannot_be_forked(service: Service, sandbox: Sandbox) -> None:
-    session, _ = await run(service, script("one", "first"), options(sandbox))
-    await service.cancel(session.id)
-    with pytest.raises(Cancelled):
-        await service.fork(session.id, script("two", "second"))
-
-
-async def test_a_changed_call_is_told_as_it_ran(service: Service, sandbox: Sandbox) -> None:
-    prompt = script("Touch", tool("Bash", command="touch asked"), "done")
-    turn = await service.create(prompt, options(sandbox))
-    asked = await question(turn.session)
+@on_shared_loop
+async def test_a_changed_call_is_told_as_it_ran(shared: SharedSessions) -> None:
+    service, session = shared.service, await shared.session()
+    turn = await service.send(session.id, script("Touch", tool("Bash", command="touch asked"), "done"))
+    asked = await question(session)
     with pytest.raises(InvalidArgument, match="updated_input"):
-        service.respond(turn.session.id, asked, Answer(allow=True, updated_input={}))
-    service.respond(turn.session.id, asked, Answer(allow=True, updated_input={"command": "touch changed"}))
+        service.respond(session.id, asked, Answer(allow=True, updated_input={}))
+    service.respond(session.id, asked, Answer(allow=True, updated_input={"command": "touch changed"}))
     assert (await end_of(turn)).ok
-    assert (sandbox.project / "changed").exists()
-    assert not (sandbox.project / "asked").exists()
-    [used] = turn.session.readable_lines.tools.values()
+    assert (shared.project / "changed").exists()
+    assert not (shared.project / "asked").exists()
+    *_, used = session.readable_lines.tools.values()
     assert used.description == "Run: touch changed (changed by the answer)"
 
 

@@ -4,13 +4,22 @@ import asyncio
 from pathlib import Path
 
 from claude_code_mcp.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
-from claude_code_mcp.service import Service
 from claude_code_mcp.store.event_log import Subscription
 from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
 
-from .support import PATIENCE, end_of, events, options, run, say
+from .support import (
+    PATIENCE,
+    SharedSessions,
+    end_of,
+    events,
+    events_of_turn,
+    on_shared_loop,
+    options,
+    run,
+    say,
+)
 
 
 async def up_to_the_end(watching: Subscription) -> list[Event]:
@@ -23,16 +32,16 @@ async def up_to_the_end(watching: Subscription) -> list[Event]:
     return seen
 
 
-async def test_a_watcher_sees_a_turn_as_it_happens_and_can_go_on_from_a_number(
-    service: Service, sandbox: Sandbox
-) -> None:
-    turn = await service.create(script("say", text("one\ntwo\nthree", chunks=4)), options(sandbox))
-    session = turn.session
-    with service.watch(session.id, after=0) as watching:
+@on_shared_loop
+async def test_a_watcher_sees_a_turn_as_it_happens_and_can_go_on_from_a_number(shared: SharedSessions) -> None:
+    service, session = shared.service, await shared.session()
+    before = session.log.last_seq
+    turn = await service.send(session.id, script("say", text("one\ntwo\nthree", chunks=4)))
+    with service.watch(session.id, after=before) as watching:
         seen = await up_to_the_end(watching)
     await end_of(turn)
     numbers = [event.seq for event in seen]
-    assert numbers == list(range(1, len(seen) + 1))
+    assert numbers == list(range(before + 1, before + len(seen) + 1))
     assert isinstance(seen[0], TurnStarted)
     assert [event.line for event in seen if isinstance(event, Output)] == ["one", "two", "three"]
     await say(service, session, script("more", "four"))
@@ -42,24 +51,32 @@ async def test_a_watcher_sees_a_turn_as_it_happens_and_can_go_on_from_a_number(
     assert [event.line for event in rest if isinstance(event, Output)] == ["four"]
 
 
-async def test_tool_calls_read_as_lines_with_their_outcome(service: Service, sandbox: Sandbox) -> None:
+@on_shared_loop
+async def test_tool_calls_read_as_lines_with_their_outcome(shared: SharedSessions) -> None:
+    session = await shared.session(allowed_tools=("Bash",))
     prompt = script("work", tool("Bash", command="echo hi"), tool("Bash", command="false"), "done")
-    session, _ = await run(service, prompt, options(sandbox, allowed_tools=("Bash",)))
-    lines = [one.line for one in events(session, Output)]
+    await say(shared.service, session, prompt)
+    lines = [one.line for one in events_of_turn(session, Output)]
     assert lines[:2] == ["[tool] Run: echo hi", "[ok] Run: echo hi -> hi"]
     assert lines[2] == "[tool] Run: false"
     assert lines[3].startswith("[failed] Run: false")
     assert lines[4] == "done"
 
 
-async def test_what_the_log_no_longer_has_is_a_gap(start_service: StartService, sandbox: Sandbox) -> None:
-    service = await start_service(event_buffer_size=10)
-    session, _ = await run(service, script("say", text("line\n", repeat=50)), options(sandbox))
+async def test_what_the_log_no_longer_has_is_a_gap_and_partial_text_flushes_nothing_out_of_it(
+    start_service: StartService, sandbox: Sandbox
+) -> None:
+    service = await start_service(event_buffer_size=60)
+    session, _ = await run(service, script("say", text("word " * 2000, chunks=2000)), options(sandbox))
+    assert session.log.first_seq == 1
+    assert [one.type for one in events(session, Message)].count("result") == 1
+    await say(service, session, script("say", text("line\n", repeat=100)))
+    assert session.log.first_seq > 1
     with service.watch(session.id, after=0) as watching:
         seen = await up_to_the_end(watching)
     assert isinstance(seen[0], Gap)
     assert (seen[0].first, seen[0].seq + 1) == (1, seen[1].seq)
-    assert len(seen) <= 11
+    assert len(seen) <= 61
 
 
 async def test_a_watcher_that_never_reads_loses_events_and_nobody_else_does(
@@ -77,12 +94,3 @@ async def test_a_watcher_that_never_reads_loses_events_and_nobody_else_does(
     assert kept[0].seq == lost.seq + 1
     assert isinstance(kept[-1], TurnEnded)
     assert (await say(service, session, "again")).ok
-
-
-async def test_partial_text_does_not_flush_the_rest_out_of_the_log(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
-    service = await start_service(event_buffer_size=60)
-    session, _ = await run(service, script("say", text("word " * 2000, chunks=2000)), options(sandbox))
-    assert session.log.first_seq == 1
-    assert [one.type for one in events(session, Message)].count("result") == 1

@@ -12,6 +12,8 @@ import sys
 
 _SERVER = ["-P", "-m", "claude_code_mcp", "shared", "run"]
 _INHERITED = (0, 1, 2, 3, 4)
+PID_FILE = "TEST_PID_FILE"
+"""The variable with the path of a file for the process id of the program, which is not that of its stand-in."""
 
 
 def interpreter(address: str, python: str) -> None:
@@ -28,7 +30,11 @@ def program(address: str, python: str) -> None:
     arguments = sys.argv[1:]
     if _read_at_start():
         os.execv(python, [python, "-m", "claude_code_mcp", *arguments])
+    pid_file = os.environ.pop(PID_FILE, None)
     connection, pid = _fork(address, python, arguments, (0, 1, 2))
+    if pid_file is not None:
+        with open(pid_file, "w", encoding="ascii") as file:
+            file.write(str(pid))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: os.kill(pid, number))
     for descriptor in (0, 1, 2):

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import pytest
-
 from claude_code_mcp.testing.request_reader import answer_to
 from claude_code_mcp.testing.script import (
     Block,
@@ -25,6 +23,7 @@ from claude_code_mcp.testing.script import (
     thinking,
     tool,
 )
+from tests.support.tables import every_row
 
 Json = dict[str, Any]
 
@@ -102,7 +101,7 @@ def test_without_a_script_the_model_says_so() -> None:
     assert text_of(answer_to({})).startswith("There is no script")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("bad", "said"),
     [
         ("SCRIPT:", "it is not JSON"),
@@ -179,7 +178,7 @@ def test_modify_adds_to_any_step() -> None:
     assert modify(tool("Bash", timeout=5), chunks=2) == {"tool": "Bash", "input": {"timeout": 5}, "chunks": 2}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("step", "fault"),
     [
         (fail(529), Fault("error", None, 529, "overloaded_error", "scripted error 529")),

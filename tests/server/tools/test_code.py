@@ -9,7 +9,7 @@ import pytest
 
 from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.model.states import State
-from claude_code_mcp.testing.script import fail, script, stall, text, tool
+from claude_code_mcp.testing.script import fail, script, text, tool
 from tests.sessions.support import ENDLESS
 from tests.support.waiting import HANG_SECONDS
 
@@ -18,78 +18,52 @@ from .conftest import Caller, StartCaller
 HELLO = script("Say hello", "hello")
 
 
-async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(caller: Caller) -> None:
+async def test_turns_and_costs_are_of_the_call_and_totals_of_the_session(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(allow_disk_resume=True)
     two = script("Two requests", tool("Bash", command="true"), "done")
     first = await caller.ok("claude_code", prompt=two, allowedTools=["Bash"])
     assert first["numTurns"] == first["sessionTotalTurns"] == 2
     assert first["totalCostUsd"] == pytest.approx(first["sessionTotalCostUsd"])
-    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+    given = {"sessionId": first["sessionId"], "prompt": HELLO, "maxTurns": 3, "model": "sonnet"}
+    second = await caller.ok("claude_code_reply", **given)
     assert second["sessionId"] == first["sessionId"]
+    assert second["notice"].endswith("ignored: maxTurns, model."), "a session in memory does not take them"
     assert second["numTurns"] == 1
     assert second["sessionTotalTurns"] == 3
     assert second["sessionTotalCostUsd"] == pytest.approx(first["totalCostUsd"] + second["totalCostUsd"])
     assert second["modelUsage"]
 
-
-async def test_totals_survive_a_parked_process(caller: Caller) -> None:
-    first = await caller.ok("claude_code", prompt=HELLO)
-    caller.session(first).evict()
-    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
-    assert second["sessionTotalCostUsd"] == pytest.approx(first["totalCostUsd"] + second["totalCostUsd"])
-    assert second["sessionTotalTurns"] == 2
-
-
-async def test_options_that_a_session_in_memory_does_not_take_are_named(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(allow_disk_resume=True)
-    first = await caller.ok("claude_code", prompt=HELLO)
-    given = {"sessionId": first["sessionId"], "prompt": HELLO, "maxTurns": 3, "model": "sonnet"}
-    reply = await caller.ok("claude_code_reply", **given)
-    assert reply["notice"].endswith("ignored: maxTurns, model.")
     fork = await caller.ok("claude_code_reply", **given, forkSession=True)
     assert "notice" not in fork
     assert caller.session(fork).options.max_turns == 3
-    assert "notice" not in await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
-
-
-async def test_a_fork_has_its_own_id_and_totals(caller: Caller) -> None:
-    first = await caller.ok("claude_code", prompt=HELLO)
-    fork = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO, forkSession=True)
     assert fork["sessionId"] != first["sessionId"]
     assert fork["sessionTotalCostUsd"] == pytest.approx(fork["totalCostUsd"])
-    assert caller.session(first).usage.cost_usd == pytest.approx(first["totalCostUsd"])
-    assert caller.session(first).model_turns == 1
+    assert caller.session(first).usage.cost_usd == pytest.approx(second["sessionTotalCostUsd"])
+    assert caller.session(first).model_turns == 3
+
+    caller.session(first).evict()
+    third = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
+    assert "notice" not in third
+    assert third["sessionTotalCostUsd"] == pytest.approx(second["sessionTotalCostUsd"] + third["totalCostUsd"])
+    assert third["sessionTotalTurns"] == 4
 
 
-async def test_a_reply_to_a_running_session_is_refused(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(call_limit_ms=300)
-    running = await caller.ok("claude_code", prompt=script("Wait", stall("…")))
-    assert running["status"] == "running"
-    for fork in (False, True):
-        code, _ = await caller.refused(
-            "claude_code_reply", sessionId=running["sessionId"], prompt=HELLO, forkSession=fork
-        )
-        assert code == "SESSION_BUSY"
-
-
-async def test_a_long_turn_hands_over_to_the_session_tools(start_caller: StartCaller, tmp_path: Path) -> None:
+async def test_a_long_turn_hands_over_to_the_session_tools_and_takes_no_reply(
+    start_caller: StartCaller, tmp_path: Path
+) -> None:
     caller: Caller = await start_caller(call_limit_ms=400)
     prompt = script("Slowly", text("one\ntwo\n", chunks=2, until=str(tmp_path / "go")))
     report = await caller.ok("claude_code", prompt=prompt)
     assert report["status"] == "running"
     assert "claude_get_status" in report["result"]
+    for fork in (False, True):
+        code, _ = await caller.refused(
+            "claude_code_reply", sessionId=report["sessionId"], prompt=HELLO, forkSession=fork
+        )
+        assert code == "SESSION_BUSY"
     (tmp_path / "go").touch()
     status = await caller.ok("claude_get_status", sessionId=report["sessionId"], waitSeconds=30)
     assert (status["status"], status["recentOutput"]) == ("completed", ["one", "two"])
-
-
-async def test_a_question_comes_back_with_how_to_answer_it(caller: Caller) -> None:
-    prompt = script("Touch", tool("Bash", command="touch asked"), "done")
-    report = await caller.ok("claude_code", prompt=prompt, permissionMode="default")
-    (pending,) = report["pendingInputs"]
-    answer = {"sessionId": report["sessionId"], "inputId": pending["inputId"], "decision": "allow"}
-    status = await caller.ok("claude_respond", **answer, waitSeconds=30)
-    assert status["result"] == "done"
-    assert (caller.sandbox.project / "asked").exists()
 
 
 async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: StartCaller, caller: Caller) -> None:
@@ -101,20 +75,16 @@ async def test_an_execution_error_is_an_error_with_a_subtype(start_caller: Start
     assert result.structured_content["errorSubtype"] == "error_api_error"
 
 
-async def test_a_session_that_is_only_on_disk_is_not_found(caller: Caller, environment: dict[str, str]) -> None:
+async def test_a_session_that_is_only_on_disk_is_resumed_where_the_operator_allows_it(
+    caller: Caller, start_caller: StartCaller, environment: dict[str, str]
+) -> None:
     session_id = await _a_session_of_someone_else(caller, environment)
     code, _ = await caller.refused("claude_code_reply", sessionId=session_id, prompt=HELLO)
     assert code == "SESSION_NOT_FOUND"
-
-
-async def test_disk_resume_is_there_when_the_operator_allows_it(
-    start_caller: StartCaller, environment: dict[str, str]
-) -> None:
-    caller: Caller = await start_caller(allow_disk_resume=True)
-    session_id = await _a_session_of_someone_else(caller, environment)
-    report = await caller.ok("claude_code_reply", sessionId=session_id, prompt=HELLO, model="claude-sonnet-4-5")
+    allowed: Caller = await start_caller(allow_disk_resume=True)
+    report = await allowed.ok("claude_code_reply", sessionId=session_id, prompt=HELLO, model="claude-sonnet-4-5")
     assert report["sessionId"] == session_id
-    assert caller.requests(report)[-1].model == "claude-sonnet-4-5"
+    assert allowed.requests(report)[-1].model == "claude-sonnet-4-5"
     assert report["sessionTotalCostUsd"] > report["totalCostUsd"]
 
 
@@ -137,14 +107,10 @@ async def test_disk_parameters_are_in_the_schema_only_when_allowed(caller: Calle
     assert (code, message) == ("INVALID_ARGUMENT", "model: unknown field")
 
 
-async def test_progress_tells_what_happens(caller: Caller) -> None:
-    prompt = script("Work", tool("Bash", command="sleep 0.5"), text("finished\n"))
-    await caller.ok("claude_code", prompt=prompt, allowedTools=["Bash"])
+async def test_progress_tells_what_happens_and_of_api_trouble(caller: Caller) -> None:
+    retried = fail(529, times=1, then=tool("Bash", command="sleep 0.5"))
+    await caller.ok("claude_code", prompt=script("Work", retried, text("finished\n")), allowedTools=["Bash"])
     assert "[tool] Run: sleep 0.5" in caller.progress
-
-
-async def test_progress_tells_of_api_trouble(caller: Caller) -> None:
-    await caller.ok("claude_code", prompt=script("Retry", fail(529, times=1, then="ok")))
     assert any("529" in line for line in caller.progress)
 
 
@@ -158,7 +124,7 @@ async def test_a_cancelled_call_interrupts_its_turn(caller: Caller) -> None:
     assert session.state is State.INTERRUPTED
 
 
-@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
 async def test_a_session_of_one_family_is_usable_in_the_others(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
     created = await caller.ok(

@@ -17,12 +17,13 @@ from .conftest import Caller
 from .test_images import png, seen, url
 
 Check = Callable[[Caller], Awaitable[None]]
-CHECKS: dict[str, Check] = {}
+CHECKS: dict[Check, tuple[str, ...]] = {}
+"""The parameters whose effect each check sees."""
 
 
 def checks(*parameters: str) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
-        CHECKS.update(dict.fromkeys(parameters, check))
+        CHECKS[check] = parameters
         return check
 
     return register
@@ -43,49 +44,12 @@ def body(caller: Caller, report: dict[str, Any]) -> dict[str, Any]:
 HELLO = script("Say hello", "hello")
 
 
-@checks("prompt", "cwd")
-async def the_prompt_runs_in_the_directory(caller: Caller) -> None:
-    other = caller.sandbox.root / "elsewhere"
-    other.mkdir()
-    prompt = script("Where are you?", tool("Bash", command="pwd"), "${tool_result}")
-    report = await caller.ok("claude_code", prompt=prompt, cwd=str(other), allowedTools=["Bash"])
-    assert report["result"] == str(other)
-
-
-@checks("allowedTools")
-async def only_allowed_tools_run(caller: Caller) -> None:
-    prompt = script("Touch", tool("Bash", command="touch here"), "${tool_result}")
-    await caller.ok("claude_code", prompt=prompt, allowedTools=["Bash(touch *)"])
-    assert (caller.sandbox.project / "here").exists()
-
-
 @checks("permissionMode")
 async def nobody_is_asked_by_default(caller: Caller) -> None:
     prompt = script("Touch", tool("Bash", command="touch there"), "${tool_result}")
     report = await caller.ok("claude_code", prompt=prompt)
     assert not (caller.sandbox.project / "there").exists()
     assert [denial["tool_name"] for denial in report["permissionDenials"]] == ["Bash"]
-    report = await caller.ok("claude_code", prompt=HELLO, permissionMode="plan", hubServers=[])
-    assert "--permission-mode=plan" in argv(caller, report)
-
-
-@checks("tools")
-async def only_these_tools_are_offered(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, tools=["Read", "Glob"])
-    offered = set(caller.requests(report)[0].tools)
-    assert {"Read"} <= offered
-    assert not offered & {"Bash", "Edit", "Write"}
-    preset = await caller.ok("claude_code", prompt=HELLO, tools={"type": "preset", "preset": "claude_code"})
-    assert "Bash" in caller.requests(preset)[0].tools
-
-
-@checks("persistSession")
-async def a_session_can_leave_no_transcript(caller: Caller) -> None:
-    kept = await caller.ok("claude_code", prompt=HELLO)
-    gone = await caller.ok("claude_code", prompt=HELLO, persistSession=False)
-    transcripts = {path.stem for path in caller.sandbox.home.rglob("*.jsonl")}
-    assert kept["sessionId"] in transcripts
-    assert gone["sessionId"] not in transcripts
 
 
 @checks("maxTurns")
@@ -97,27 +61,7 @@ async def turns_are_limited(caller: Caller) -> None:
     assert result.structured_content["errorSubtype"] == "error_max_turns"
 
 
-@checks("systemPrompt")
-async def the_system_prompt_is_replaced_or_extended(caller: Caller) -> None:
-    replaced = await caller.ok("claude_code", prompt=HELLO, systemPrompt="Only speak of cheese.")
-    extended = await caller.ok(
-        "claude_code", prompt=HELLO, systemPrompt={"type": "preset", "preset": "claude_code", "append": "And of wine."}
-    )
-    short, long = caller.requests(replaced)[0].system, caller.requests(extended)[0].system
-    assert "Only speak of cheese." in short
-    assert "And of wine." in long
-    assert len(long) > len(short) + 1000
-
-
 REVIEWER = {"reviewer": {"description": "Reviews code", "prompt": "You review only."}}
-
-
-@checks("agents", "agent")
-async def agents_are_defined_and_chosen(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, agents=REVIEWER)
-    assert "reviewer" in json.dumps(body(caller, report))
-    chosen = await caller.ok("claude_code", prompt=HELLO, agents=REVIEWER, agent="reviewer")
-    assert "You review only." in caller.requests(chosen)[0].system
 
 
 @checks("maxBudgetUsd")
@@ -138,13 +82,15 @@ async def the_turn_is_limited_in_time(caller: Caller) -> None:
 
 @checks(
     *("effort", "betas", "additionalDirectories", "disallowedTools", "fallbackModel", "debug", "debugFile"),
-    *("includePartialMessages", "env", "enableFileCheckpointing"),
+    *("includePartialMessages", "env", "enableFileCheckpointing", "systemPrompt", "agents", "images"),
+    *("pathToClaudeCodeExecutable", "persistSession"),
 )
 async def many_options_hold_side_by_side(caller: Caller) -> None:
     """Each start of the CLI takes half a second: these do not depend on each other."""
-    other, log = caller.sandbox.root / "other", caller.sandbox.root / "debug.log"
+    other, log, link = (caller.sandbox.root / name for name in ("other", "debug.log", "another-claude"))
     other.mkdir()
     (other / "note").write_text("found it", encoding="utf-8")
+    link.symlink_to(find_executable())
     read = script("Read", tool("Read", file_path=str(other / "note")), "${tool_result}")
     report = await caller.ok(
         "claude_code",
@@ -159,53 +105,29 @@ async def many_options_hold_side_by_side(caller: Caller) -> None:
         includePartialMessages=False,
         env={"GREETING": "hi"},
         enableFileCheckpointing=True,
+        systemPrompt={"type": "preset", "preset": "claude_code", "append": "And of wine."},
+        agents=REVIEWER,
+        images=[url(png())],
+        pathToClaudeCodeExecutable=str(link),
+        persistSession=False,
     )
     assert "found it" in report["result"]
+    command, first = argv(caller, report), caller.requests(report)[0]
     expected = {"--effort=low", f"--add-dir={other}", "--fallback-model=claude-haiku-4-5", "--debug"}
-    assert expected - set(argv(caller, report)) == set()
-    assert "--include-partial-messages" not in argv(caller, report)
+    assert expected - set(command) == set()
+    assert command[0] == str(link)
+    assert "--include-partial-messages" not in command
     assert body(caller, report)["output_config"]["effort"] == "low"
-    first = caller.requests(report)[0]
+    assert "reviewer" in json.dumps(body(caller, report))
     assert "context-1m-2025-08-07" in first.headers["anthropic-beta"]
     assert "Bash" not in first.tools
+    assert "And of wine." in first.system
+    assert len(first.system) > 1000, "the preset is still there"
+    assert seen(caller, report) == [png()], "from where images may come, and which ones, is tested in test_images"
     assert log.stat().st_size > 0
+    assert report["sessionId"] not in transcripts(caller)
     variables = psutil.Process(caller.session(report).pid).environ()
     assert (variables["GREETING"], variables["CLAUDE_CODE_ENABLE_SDK_FILE_CHECKPOINTING"]) == ("hi", "1")
-
-
-async def test_options_with_values_that_there_are_not_are_refused(caller: Caller) -> None:
-    code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
-    assert code == "INVALID_ARGUMENT"
-    assert "xhigh" in message
-    code, _ = await caller.refused("claude_code", prompt=HELLO, betas=["time-travel"])
-    assert code == "INVALID_ARGUMENT"
-
-
-@checks("outputFormat")
-async def the_output_has_the_form_asked_for(caller: Caller) -> None:
-    schema = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
-    prompt = script("A number", structured({"n": 3}))
-    report = await caller.ok("claude_code", prompt=prompt, outputFormat={"type": "json_schema", "schema": schema})
-    assert report["structuredOutput"] == {"n": 3}
-
-
-@checks("thinking", "model")
-async def model_and_thinking_are_chosen(caller: Caller) -> None:
-    off = await caller.ok("claude_code", prompt=HELLO, model="claude-sonnet-4-5", thinking={"type": "disabled"})
-    assert caller.requests(off)[0].model == "claude-sonnet-4-5"
-    assert body(caller, off).get("thinking", {"type": "disabled"})["type"] == "disabled"
-    budget = await caller.ok("claude_code", prompt=HELLO, thinking={"type": "enabled", "budgetTokens": 2000})
-    assert "--max-thinking-tokens=2000" in argv(caller, budget)
-    adaptive = await caller.ok("claude_code", prompt=HELLO, thinking={"type": "adaptive"})
-    assert body(caller, adaptive)["thinking"]["type"] == "adaptive"
-
-
-@checks("pathToClaudeCodeExecutable")
-async def another_executable_is_run(caller: Caller) -> None:
-    link = caller.sandbox.root / "another-claude"
-    link.symlink_to(find_executable())
-    report = await caller.ok("claude_code", prompt=HELLO, pathToClaudeCodeExecutable=str(link))
-    assert argv(caller, report)[0] == str(link)
     code, _ = await caller.refused("claude_code", prompt=HELLO, pathToClaudeCodeExecutable="/nowhere/claude")
     assert code == "CLI_NOT_FOUND"
 
@@ -220,17 +142,87 @@ server.run("stdio")
 """
 
 
-@checks("mcpServers", "strictMcpConfig")
-async def mcp_servers_are_given_to_the_session(caller: Caller) -> None:
+@checks(
+    *("prompt", "cwd", "allowedTools", "tools", "systemPrompt", "model", "thinking", "mcpServers", "strictMcpConfig"),
+    *("includePartialMessages", "persistSession"),
+)
+async def more_options_hold_side_by_side(caller: Caller) -> None:
+    other = caller.sandbox.root / "elsewhere"
+    other.mkdir()
     servers = {"calc": {"command": sys.executable, "args": ["-c", _SERVER], "env": {"SECRET": "hush"}}}
-    prompt = script("Add", tool("mcp__calc__add", a=2, b=3), "${tool_result}")
+    prompt = script("Where?", tool("mcp__calc__add", a=2, b=3), tool("Bash", command="pwd; touch here"), "done")
     report = await caller.ok(
-        "claude_code", prompt=prompt, mcpServers=servers, strictMcpConfig=True, allowedTools=["mcp__calc__add"]
+        "claude_code",
+        prompt=prompt,
+        cwd=str(other),
+        allowedTools=["Bash(pwd)", "Bash(touch *)", "mcp__calc__add"],
+        tools=["Read", "Glob", "Bash"],
+        systemPrompt="Only speak of cheese.",
+        model="claude-sonnet-4-5",
+        thinking={"type": "disabled"},
+        mcpServers=servers,
+        strictMcpConfig=True,
     )
-    assert "5" in report["result"]
+    assert (other / "here").exists()
+    first, *rest = caller.requests(report)
+    assert first.model == "claude-sonnet-4-5"
+    assert body(caller, report).get("thinking", {"type": "disabled"})["type"] == "disabled"
+    assert "Only speak of cheese." in first.system
+    assert len(first.system) < 1000, "the preset is gone"
+    assert {"Read", "Bash"} <= set(first.tools)
+    assert not set(first.tools) & {"Edit", "Write"}
+    added, where = (request.tool_results[-1].text for request in rest if request.tool_results)
+    assert "5" in added
+    assert str(other) in where
     command = argv(caller, report)
+    assert "--include-partial-messages" in command  # unless they are left out
     assert "--strict-mcp-config" in command
     assert "hush" not in " ".join(command)
+    assert report["sessionId"] in transcripts(caller)
+
+
+def transcripts(caller: Caller) -> set[str]:
+    return {path.stem for path in caller.sandbox.home.rglob("*.jsonl")}
+
+
+@checks("agent", "permissionMode", "thinking", "tools")
+async def an_agent_is_chosen(caller: Caller) -> None:
+    report = await caller.ok(
+        "claude_code",
+        prompt=HELLO,
+        agents=REVIEWER,
+        agent="reviewer",
+        permissionMode="plan",
+        hubServers=[],
+        thinking={"type": "adaptive"},
+        tools={"type": "preset", "preset": "claude_code"},
+    )
+    first = caller.requests(report)[0]
+    assert "You review only." in first.system
+    assert "--permission-mode=plan" in argv(caller, report)
+    assert body(caller, report)["thinking"]["type"] == "adaptive"
+    assert "Bash" in first.tools
+
+
+async def test_options_with_values_that_there_are_not_are_refused(caller: Caller) -> None:
+    code, message = await caller.refused("claude_code", prompt=HELLO, effort="heroic")
+    assert code == "INVALID_ARGUMENT"
+    assert "xhigh" in message
+    code, _ = await caller.refused("claude_code", prompt=HELLO, betas=["time-travel"])
+    assert code == "INVALID_ARGUMENT"
+
+
+@checks("outputFormat", "thinking")
+async def the_output_has_the_form_asked_for(caller: Caller) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+    report = await caller.ok(
+        "claude_code",
+        prompt=script("A number", structured({"n": 3})),
+        outputFormat={"type": "json_schema", "schema": schema},
+        thinking={"type": "enabled", "budgetTokens": 2000},
+    )
+    assert report["structuredOutput"] == {"n": 3}
+    assert "--max-thinking-tokens=2000" in argv(caller, report)
 
 
 @checks("sandbox")
@@ -264,14 +256,6 @@ async def a_server_that_the_hub_does_not_have_is_refused(caller: Caller) -> None
     assert "no server 'nobody'" in message
 
 
-@checks("images")
-async def the_model_sees_an_image(caller: Caller) -> None:
-    """From where images may come, and which ones, is tested in test_images."""
-    report = await caller.ok("claude_code", prompt=HELLO, images=[url(png())])
-    assert seen(caller, report) == [png()]
-    assert "--include-partial-messages" in argv(caller, report)  # unless they are left out
-
-
 @checks("worktree")
 async def a_session_works_in_a_worktree_of_its_own(caller: Caller) -> None:
     repo = repository(caller.sandbox.root / "repo")
@@ -282,9 +266,9 @@ async def a_session_works_in_a_worktree_of_its_own(caller: Caller) -> None:
 
 def test_every_parameter_has_a_check() -> None:
     parameters = {field.alias or name for name, field in ClaudeCode.model_fields.items()}
-    assert parameters == set(CHECKS)
+    assert parameters == {name for names in CHECKS.values() for name in names}
 
 
-@pytest.mark.parametrize("check", list(dict.fromkeys(CHECKS.values())), ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_on_the_real_cli(check: Check, caller: Caller) -> None:
     await check(caller)

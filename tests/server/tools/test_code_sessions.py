@@ -14,34 +14,23 @@ HELLO = script("Say hello", "hello")
 SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
 
 
-async def test_details_that_may_be_sensitive_are_left_out(caller: Caller) -> None:
-    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"])
-    (session,) = reply["sessions"]
+async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_it_and_after_a_restart_too(
+    start_caller: StartCaller,
+) -> None:
+    first: Caller = await start_caller()
+    report = await first.ok("claude_code", prompt=HELLO, systemPrompt="hush")
+    asked = {"action": "get", "sessionId": report["sessionId"]}
+    (session,) = (await first.ok("claude_code_session", **asked))["sessions"]
     assert session["status"] == "idle"
     assert not SENSITIVE & set(session)
-    code, _ = await caller.refused(
-        "claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True
-    )
+    code, _ = await first.refused("claude_code_session", **asked, includeSensitive=True)
     assert code == "PERMISSION_DENIED"
-
-
-async def test_the_operator_can_allow_sensitive_details(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(allow_sensitive_session_details=True)
-    report = await caller.ok("claude_code", prompt=HELLO, systemPrompt="hush")
-    reply = await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"], includeSensitive=True)
-    assert reply["sessions"][0]["systemPrompt"] == "hush"
-    assert reply["sessions"][0]["cwd"] == str(caller.sandbox.project)
-
-
-async def test_a_session_of_an_earlier_server_tells_what_it_came_to(start_caller: StartCaller) -> None:
-    first: Caller = await start_caller()
-    report = await first.ok("claude_code", prompt=HELLO)
     await first.service.__aexit__()
-    caller: Caller = await start_caller()
-    (session,) = (await caller.ok("claude_code_session", action="get", sessionId=report["sessionId"]))["sessions"]
+    caller: Caller = await start_caller(allow_sensitive_session_details=True)
+    (session,) = (await caller.ok("claude_code_session", **asked, includeSensitive=True))["sessions"]
     assert (session["status"], session["result"]) == ("idle", "hello")
     assert session["totalCostUsd"] == pytest.approx(report["totalCostUsd"])
+    assert (session["systemPrompt"], session["cwd"]) == ("hush", str(caller.sandbox.project))
 
 
 async def test_cancel_is_final(start_caller: StartCaller) -> None:
@@ -111,9 +100,9 @@ async def test_the_list_of_tools_stays_small(start_caller: StartCaller, toolsets
     assert len(listing.model_dump_json(by_alias=True, exclude_none=True)) < limit
 
 
-async def test_what_was_cut_is_read_in_pages(caller: Caller) -> None:
+async def test_what_was_cut_is_read_in_pages_and_a_question_comes_with_its_whole_input(caller: Caller) -> None:
     answer = "\n".join(f"line {number} of a long answer" for number in range(12_000))
-    report = await caller.ok("claude_code", prompt=script("Go", answer))
+    report = await caller.ok("claude_code", prompt=script("Go", answer), permissionMode="default")
     (cut,) = report["truncated"]
     assert (cut["part"], cut["total"]) == ("result", len(answer))
     read, offset = report["result"].partition("[[claude-code-mcp cut")[0], cut["nextOffset"]
@@ -123,11 +112,9 @@ async def test_what_was_cut_is_read_in_pages(caller: Caller) -> None:
         read, offset = read + page["text"], page.get("nextOffset")
     assert read == answer
 
-
-async def test_a_question_comes_with_its_whole_input_and_in_the_text_too(caller: Caller) -> None:
     content = "a line of the file\n" * 10_000
     prompt = script("Go", tool("Write", file_path=str(caller.sandbox.project / "f"), content=content), "done")
-    result = await caller.call("claude_code", prompt=prompt, permissionMode="default")
+    result = await caller.call("claude_code_reply", sessionId=report["sessionId"], prompt=prompt)
     assert result.structured_content is not None
     (question,) = result.structured_content["pendingInputs"]
     assert question["toolInput"]["content"] == content

@@ -27,9 +27,19 @@ async def planned(service: Service, sandbox: Sandbox) -> tuple[Session, Any, str
     return session, turn, await question(session)
 
 
-async def test_edits_are_accepted_after_an_approval_in_that_mode(service: Service, sandbox: Sandbox) -> None:
+async def test_edits_are_accepted_after_an_approval_in_that_mode_which_the_form_offers(
+    service: Service, sandbox: Sandbox
+) -> None:
     session, turn, asked = await planned(service, sandbox)
-    service.respond(session.id, asked, Answer(allow=True, mode="acceptEdits"))
+    _, schema = form_of(session.questions[0])
+    assert schema["properties"]["decision"]["enum"] == [
+        "Approve the plan",
+        "Approve the plan and accept edits",
+        "Send feedback",
+    ]
+    answer = answer_of(session.questions[0], "accept", {"decision": "Approve the plan and accept edits"})
+    assert answer == Answer(allow=True, mode="acceptEdits")
+    service.answer_question(session.id, asked, answer, "elicitation")
     assert (await end_of(turn)).result == "swept", "nobody was asked about the edit"
     assert (sandbox.project / "swept").read_text() == "clean"
     await parked(session)
@@ -70,20 +80,6 @@ async def test_an_approval_does_not_lead_above_a_ceiling_below_the_default(
     outcome = await end_of(turn)
     assert [denial["tool_name"] for denial in outcome.permission_denials] == ["Write"]
     assert not (sandbox.project / "swept").exists()
-
-
-async def test_the_form_offers_to_accept_edits(service: Service, sandbox: Sandbox) -> None:
-    session, turn, asked = await planned(service, sandbox)
-    _, schema = form_of(session.questions[0])
-    assert schema["properties"]["decision"]["enum"] == [
-        "Approve the plan",
-        "Approve the plan and accept edits",
-        "Send feedback",
-    ]
-    answer = answer_of(session.questions[0], "accept", {"decision": "Approve the plan and accept edits"})
-    assert answer is not None
-    service.answer_question(session.id, asked, answer, "elicitation")
-    assert (await end_of(turn)).result == "swept"
 
 
 @pytest.mark.parametrize("family", ["sessions", "code"])

@@ -13,6 +13,7 @@ from claude_code_mcp.policy.policy import parse_policy
 from claude_code_mcp.server.delegation_prompts import Prompts
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.testing.script import script
+from tests.support.tables import every_row
 
 from .conftest import Caller, StartCaller
 
@@ -37,7 +38,7 @@ async def test_prompts_are_listed_and_filled_in(start_caller: StartCaller, mode:
             assert r'"Tidy {up} \"now\"\nand </well>"' in message.content.text
 
 
-@pytest.mark.parametrize("toolsets", SETS, ids="+".join)
+@every_row("toolsets", SETS)
 def test_prompts_name_only_tools_that_are_offered(toolsets: tuple[Toolset, ...]) -> None:
     settings = load_settings({}, toolsets=toolsets)
     prompts, offered = Prompts(settings), tools_of(settings)

@@ -1,15 +1,22 @@
 """The defaults of `claude_code_query` come from the environment, and each call can say otherwise."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
 from claude_code_mcp.config import load_settings
+from claude_code_mcp.server.tools.query import QueryOptions, _session_options
+from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
 
 from .conftest import Caller, StartCaller
 
-HELLO = script("Say hello", "hello")
+DEFAULTS = {
+    "CLAUDE_CODE_ALLOWED_TOOLS": "read, WRITE,bash(touch *),mcp__calc__add",
+    "CLAUDE_CODE_DEFAULT_PERMISSION_MODE": "dontAsk",
+}
 TOUCH = script("Touch", tool("Bash", command="touch here"), "done")
 
 
@@ -25,62 +32,54 @@ def argv(caller: Caller, report: dict[str, Any]) -> list[str]:
     return psutil.Process(pid).cmdline()
 
 
-async def test_the_directory(start_caller: StartCaller) -> None:
-    where, elsewhere = "default", "elsewhere"
-    caller: Caller = await start_caller()
-    for name in (where, elsewhere):
-        (caller.sandbox.root / name).mkdir()
-    default = from_environment(CLAUDE_CODE_DEFAULT_CWD=str(caller.sandbox.root / where))
-    caller = await start_caller(**default)
-    prompt = script("Where?", tool("Bash", command="pwd"), "${tool_result}")
-    for options, expected in (({}, where), ({"cwd": str(caller.sandbox.root / elsewhere)}, elsewhere)):
-        result = await caller.client.call_tool(
-            "claude_code_query", {"prompt": prompt, "options": {"allowedTools": ["Bash"], **options}}
-        )
-        assert result.structured_content is not None
-        assert result.structured_content["result"]["summary"] == str(caller.sandbox.root / expected)
+ELSEWHERE = "/elsewhere"
+OVERRIDDEN: list[tuple[dict[str, Any], str, Any]] = [
+    ({}, "allowed_tools", ("Read", "Write", "Bash(touch *)", "mcp__calc__add")),
+    ({"allowedTools": []}, "allowed_tools", ()),
+    ({"allowedTools": ["Grep"]}, "allowed_tools", ("Grep",)),
+    ({"disallowedTools": ["Bash"]}, "disallowed_tools", ("Bash",)),
+    ({}, "permission_mode", "dontAsk"),
+    ({"permissionMode": "plan"}, "permission_mode", "plan"),
+    ({"cwd": ELSEWHERE}, "cwd", ELSEWHERE),
+    ({"maxTurns": 3}, "max_turns", 3),
+    ({"model": "opus"}, "model", "opus"),
+    ({"appendSystemPrompt": "Speak of cheese."}, "append_system_prompt", "Speak of cheese."),
+]
 
 
-async def test_the_permission_mode(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(**from_environment(CLAUDE_CODE_DEFAULT_PERMISSION_MODE="dontAsk"))
-    bundle = await caller.ok("claude_code_query", prompt=TOUCH)
-    assert "--permission-mode=dontAsk" in argv(caller, bundle)
+async def test_each_call_can_say_otherwise(start_service: StartService) -> None:
+    call = SimpleNamespace(service=await start_service(**from_environment(**DEFAULTS)))
+    for given, field, expected in OVERRIDDEN:
+        options = _session_options(call, QueryOptions.model_validate(given))  # type: ignore[arg-type] # all it looks at
+        assert getattr(options, field) == expected, given
+
+
+async def test_the_defaults_hold_on_the_real_cli(start_caller: StartCaller, sandbox: Sandbox) -> None:
+    where = sandbox.root / "default"
+    where.mkdir()
+    caller: Caller = await start_caller(**from_environment(**DEFAULTS, CLAUDE_CODE_DEFAULT_CWD=str(where)))
+    steps = [tool("Bash", command="touch here"), tool("Bash", command="mkdir denied")]
+    result = await caller.client.call_tool("claude_code_query", {"prompt": script("Work", *steps, "done")})
+    assert result.structured_content is not None
+    assert "--permission-mode=dontAsk" in argv(caller, result.structured_content)
+    assert [path.name for path in where.iterdir()] == ["here"]
+
+
+async def test_options_of_a_call_hold_on_the_real_cli(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(**from_environment(**DEFAULTS))
+    less = {"model": "claude-sonnet-4-5", "appendSystemPrompt": "Speak of cheese.", "allowedTools": ["Read"]}
+    bundle = await caller.ok("claude_code_query", prompt=TOUCH, options=less)
+    assert bundle["result"]["success"]
     assert not (caller.sandbox.project / "here").exists()
-    bundle = await caller.ok("claude_code_query", prompt=HELLO, options={"permissionMode": "plan"})
-    assert "--permission-mode=plan" in argv(caller, bundle)
-
-
-async def test_the_tools_that_need_no_question(start_caller: StartCaller) -> None:
-    given = from_environment(
-        CLAUDE_CODE_ALLOWED_TOOLS="read, WRITE,bash(touch *),mcp__calc__add",
-        CLAUDE_CODE_DEFAULT_PERMISSION_MODE="dontAsk",
-    )
-    caller: Caller = await start_caller(**given)
-    bundle = await caller.ok("claude_code_query", prompt=TOUCH)
-    assert caller.session(bundle).options.allowed_tools == ("Read", "Write", "Bash(touch *)", "mcp__calc__add")
-    assert (caller.sandbox.project / "here").exists()
-
-
-async def test_a_call_can_allow_less_than_the_default(start_caller: StartCaller) -> None:
-    given = from_environment(CLAUDE_CODE_ALLOWED_TOOLS="bash", CLAUDE_CODE_DEFAULT_PERMISSION_MODE="dontAsk")
-    caller: Caller = await start_caller(**given)
-    less: list[dict[str, list[str]]] = [{"allowedTools": []}, {"allowedTools": ["Read"]}, {"disallowedTools": ["Bash"]}]
-    for options in less:
-        bundle = await caller.ok("claude_code_query", prompt=TOUCH, options=options)
-        assert bundle["result"]["success"]
-        assert not (caller.sandbox.project / "here").exists()
-
-
-async def test_model_turns_and_system_prompt(caller: Caller) -> None:
-    options = {"model": "claude-sonnet-4-5", "appendSystemPrompt": "Speak of cheese."}
-    bundle = await caller.ok("claude_code_query", prompt=HELLO, options=options)
-    (request,) = caller.requests(bundle)
+    request, *_ = caller.requests(bundle)
     assert request.model == "claude-sonnet-4-5"
     assert "Speak of cheese." in request.system
     loop = script("Loop", tool("Bash", command="true"), tool("Bash", command="true"), "done")
-    result = await caller.call("claude_code_query", prompt=loop, options={"maxTurns": 1, "allowedTools": ["Bash"]})
+    limited = {"maxTurns": 1, "allowedTools": ["Bash"], "permissionMode": "acceptEdits"}
+    result = await caller.call("claude_code_query", prompt=loop, options=limited)
     assert result.structured_content is not None
     assert result.structured_content["result"]["error"].startswith("max_turns: ")
+    assert "--permission-mode=acceptEdits" in argv(caller, result.structured_content)
 
 
 async def test_the_tool_can_be_disabled(start_caller: StartCaller) -> None:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.redaction import Redactor
 from claude_code_mcp.secret_shapes import MARK
 from claude_code_mcp.server.tools.query_buffer import Fragments
+from tests.support.tables import every_row
 
 SECRET, OTHER = "opaque-secret-12345", "12345-and-another-one"
 redactor = Redactor([SECRET, OTHER])
@@ -32,8 +32,8 @@ def sent_texts(fragments: Fragments, *messages: dict[str, Any]) -> list[str]:
     return [delta[FIELDS[delta["type"]]] for delta in deltas]
 
 
-@pytest.mark.parametrize("kind", FIELDS)
-@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+@every_row("kind", FIELDS)
+@every_row("cut", range(1, len(SECRET)))
 def test_a_secret_in_two_fragments(kind: str, cut: int) -> None:
     parts = [fragment(f"a {SECRET[:cut]}", kind), fragment(f"{SECRET[cut:]} b", kind)]
     assert sent_texts(Fragments(redactor), *parts, STOP) == ["a ", f"{MARK} b"]

@@ -14,7 +14,10 @@ from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Arrival, Caller, StartCaller
 
-BOTH_ERAS = pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+LEGACY, MODERN = "legacy", "2026-07-28"
+BOTH_ERAS = pytest.mark.parametrize("mode", [LEGACY, MODERN])
+ONE_ERA = pytest.mark.parametrize("mode", [pytest.param(LEGACY, marks=pytest.mark.soak), MODERN])
+"""That in which a question ends a request, which is the harder one."""
 TWO = script(
     "Touch",
     text("First.\n") | tool("Bash", command="touch one"),
@@ -113,37 +116,33 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
     assert "truncated" not in bundle
 
 
-@BOTH_ERAS
-async def test_totals_are_of_the_whole_call(start_caller: StartCaller, mode: str) -> None:
-    elicit, _ = person(accept(decision="Allow once"), accept(decision="Allow once"))
-    caller: Caller = await start_caller(mode, elicit)
+async def test_totals_are_of_the_whole_call(start_caller: StartCaller) -> None:
+    """Which in this era is several requests, one for each answer."""
+    elicit, _ = person(accept(decision="Deny", reason="not today"), types.ElicitResult(action="decline"))
+    caller: Caller = await start_caller(MODERN, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"maxMessages": 2})
     result = await caller.listener.until("result")
     assert bundle["truncated"] == {"total": len(caller.listener.received), "returned": 2}
     assert bundle["executionTime"] >= result["duration_ms"]
+    assert not any((caller.sandbox.project / name).exists() for name in ("one", "two")), "a person can say no"
+    assert "not today" in str(caller.listener.messages)
+    assert len(result["permission_denials"]) == 2
 
 
 @BOTH_ERAS
-async def test_a_person_can_say_no(start_caller: StartCaller, mode: str) -> None:
-    elicit, _ = person(accept(decision="Deny", reason="not today"), types.ElicitResult(action="decline"))
+async def test_a_question_of_claude_is_answered_and_a_tool_call_denied(start_caller: StartCaller, mode: str) -> None:
+    elicit, _ = person(accept(decision="Deny", reason="not today"), accept(answer1="blue"))
     caller: Caller = await start_caller(mode, elicit)
-    bundle = await caller.ok("claude_code_query", prompt=TWO)
-    assert not any((caller.sandbox.project / name).exists() for name in ("one", "two"))
-    assert "not today" in str(bundle["messages"])
-    assert len(bundle["messages"][-1]["permission_denials"]) == 2
-
-
-@BOTH_ERAS
-async def test_a_question_of_claude_is_answered(start_caller: StartCaller, mode: str) -> None:
-    elicit, _ = person(accept(answer1="blue"))
-    caller: Caller = await start_caller(mode, elicit)
-    bundle = await caller.ok(
-        "claude_code_query", prompt=script("Ask", ask_user("Which?", "red", "blue"), "${tool_result}")
-    )
+    prompt = script("Ask", tool("Bash", command="touch one"), ask_user("Which?", "red", "blue"), "${tool_result}")
+    bundle = await caller.ok("claude_code_query", prompt=prompt)
     assert "blue" in bundle["result"]["summary"]
+    assert not (caller.sandbox.project / "one").exists()
+    assert "not today" in str(bundle["messages"])
+    assert len(bundle["messages"][-1]["permission_denials"]) == 1
 
 
-@BOTH_ERAS
+# The dialogs of both eras are tested on real wires too, with claude_create_session.
+@ONE_ERA
 async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartCaller, mode: str) -> None:
     elicit, shown = person(types.ElicitResult(action="cancel"), accept(decision="Allow once"))
     caller: Caller = await start_caller(mode, elicit)
@@ -158,7 +157,7 @@ async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartC
     assert_nothing_twice(caller)
 
 
-@BOTH_ERAS
+@ONE_ERA
 async def test_a_client_without_forms_is_told_of_the_question(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode)
     prompt = script("Touch", tool("Bash", command="touch one"), "done")
@@ -177,7 +176,7 @@ async def _answer(caller: Caller) -> None:
     await caller.ok("claude_respond", sessionId=session.id, inputId=pending["inputId"], decision="allow")
 
 
-@BOTH_ERAS
+@ONE_ERA
 async def test_a_time_limit_also_ends_a_question(start_caller: StartCaller, mode: str) -> None:
     caller: Caller = await start_caller(mode, max_execution_time_ms=4000)
     call = caller.call("claude_code_query", prompt=script("Touch", tool("Bash", command="touch one"), "done"))

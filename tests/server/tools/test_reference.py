@@ -4,12 +4,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from claude_code_mcp import errors
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.base import Tool
+from tests.support.tables import every_row
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
 TOOLS = tools_of(load_settings({}, allow_disk_resume=True, toolsets=("sessions", "code", "query", "care")))
@@ -28,7 +27,7 @@ def properties(schema: Any) -> set[str]:
     return {*top, *(f"options.{name}" for name in options["properties"])}
 
 
-@pytest.mark.parametrize("tool", TOOLS.values(), ids=TOOLS)
+@every_row("tool", TOOLS.values())
 def test_every_parameter_and_result_is_described(tool: Tool[Any]) -> None:
     listing = tool.listing()
     assert listing.output_schema is not None

@@ -21,7 +21,8 @@ from tests.support.waiting import HANG_SECONDS
 from .conftest import Caller, StartCaller
 
 MODERN = "2026-07-28"
-BOTH = pytest.mark.parametrize("mode", ["legacy", MODERN], ids=["2025", "2026"])
+EITHER = pytest.mark.parametrize("mode", ["legacy", pytest.param(MODERN, marks=pytest.mark.soak)], ids=["2025", "2026"])
+SECRET = "hidden-behind-7-hills"
 LIST = "claude-sessions:///"
 ASK = script("Touch", tool("Bash", command="touch asked"), "went on")
 
@@ -62,9 +63,11 @@ async def subscribe(caller: Caller, uri: str) -> None:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-@BOTH
-async def test_a_session_is_listed_and_every_side_of_it_can_be_read(start_caller: StartCaller, mode: str) -> None:
-    caller: Caller = await start_caller(mode)
+@EITHER
+async def test_a_session_is_listed_and_every_side_of_it_can_be_read_after_a_restart_too(
+    start_caller: StartCaller, mode: str
+) -> None:
+    caller: Caller = await start_caller(mode, extra={"MY_API_TOKEN": SECRET})
     session_id = await a_session(caller, "Bake bread", tool("Bash", command="echo flour"), "It is baked.")
     listed = {str(one.uri): one for one in (await caller.client.list_resources()).resources}
     assert listed[uri_of(session_id)].name.startswith("Bake bread")
@@ -86,8 +89,23 @@ async def test_a_session_is_listed_and_every_side_of_it_can_be_read(start_caller
     assert (await data(caller, f"{LIST}?text=cake"))["sessions"] == []
     assert (await data(caller, f"{LIST}costs?by=model"))["total"]["sessions"] == 1
 
+    await say(caller.service, session_id, script(f"say {SECRET}", f"It is {SECRET}."))
+    for uri in (LIST, *(uri_of(session_id, view) for view in ("", "transcript", "events", "questions"))):
+        assert "hidden-behind" not in await read(caller, uri)
+    assert "hidden-behind" not in (await caller.client.list_resources()).model_dump_json()
 
-async def test_long_ones_are_read_in_pages_that_are_the_whole(caller: Caller) -> None:
+    before = await data(caller, uri_of(session_id))
+    await parked(caller.service.session(session_id))
+    other: Caller = await start_caller(mode)
+    after = await data(other, uri_of(session_id))
+    for name in ("status", "costUsd", "workingDirectory"):
+        assert after[name] == before[name]
+    assert "It is baked." in str((await data(other, uri_of(session_id, "events")))["events"])
+
+
+async def test_long_ones_are_read_in_pages_that_are_the_whole_and_other_pages_are_refused_by_name(
+    caller: Caller,
+) -> None:
     long_line = "an answer that is rather long, goes on and on, and does not end before its very last word"
     long = "\n".join(f"line {number} of {long_line}" for number in range(400))
     session_id = await a_session(caller, "Talk", long)
@@ -107,6 +125,17 @@ async def test_long_ones_are_read_in_pages_that_are_the_whole(caller: Caller) ->
             break
     assert "\n".join(lines).endswith(long)
     assert pages > 1
+    for uri, field in (
+        (f"{uri_of(session_id, 'transcript')}?cursor=next", "cursor"),
+        (f"{uri_of(session_id, 'transcript')}?agent=../x", "agent"),
+        (f"{uri_of(session_id, 'events')}?cursor=next", "cursor"),
+        (f"{uri_of(session_id)}?part=other", "part"),
+        (f"{LIST}?offset=-1", "offset"),
+        (f"{LIST}costs?by=moon", "by"),
+        (f"{LIST}costs?since=yesterday", "since"),
+    ):
+        with pytest.raises(MCPError, match=f"^{field}: "):
+            await caller.client.read_resource(uri)
 
 
 async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> None:
@@ -117,24 +146,15 @@ async def test_open_questions_are_a_resource_of_their_own(caller: Caller) -> Non
     assert shown["inputId"] == pending["inputId"]
     assert shown["toolInput"]["command"] == "touch asked"
     await subscribe(caller, uri)
-    await caller.ok(
+    answered = await caller.ok(
         "claude_respond", sessionId=asked["sessionId"], inputId=shown["inputId"], decision="allow", waitSeconds=50
     )
+    assert answered["result"] == "went on"
+    assert (caller.sandbox.project / "asked").exists()
     await caller.changes.until(uri)
     assert (await data(caller, uri))["pendingInputs"] == []
     kinds = [event["type"] for event in (await data(caller, uri_of(asked["sessionId"], "events")))["events"]]
     assert kinds.index("question") < kinds.index("answered")
-
-
-async def test_a_session_from_before_a_restart_is_told_from_disk(caller: Caller, start_caller: StartCaller) -> None:
-    session_id = await a_session(caller)
-    before = await data(caller, uri_of(session_id))
-    await parked(caller.service.session(session_id))
-    other: Caller = await start_caller()
-    after = await data(other, uri_of(session_id))
-    for name in ("status", "result", "costUsd", "workingDirectory"):
-        assert after[name] == before[name]
-    assert "hello there" in str((await data(other, uri_of(session_id, "events")))["events"])
 
 
 async def test_an_address_that_means_nothing_is_unknown(caller: Caller) -> None:
@@ -154,21 +174,6 @@ async def test_an_address_that_means_nothing_is_unknown(caller: Caller) -> None:
         await unknown(caller, uri)
 
 
-async def test_a_page_that_cannot_be_is_refused_by_name(caller: Caller) -> None:
-    session_id = await a_session(caller)
-    for uri, field in (
-        (f"{uri_of(session_id, 'transcript')}?cursor=next", "cursor"),
-        (f"{uri_of(session_id, 'transcript')}?agent=../x", "agent"),
-        (f"{uri_of(session_id, 'events')}?cursor=next", "cursor"),
-        (f"{uri_of(session_id)}?part=other", "part"),
-        (f"{LIST}?offset=-1", "offset"),
-        (f"{LIST}costs?by=moon", "by"),
-        (f"{LIST}costs?since=yesterday", "since"),
-    ):
-        with pytest.raises(MCPError, match=f"^{field}: "):
-            await caller.client.read_resource(uri)
-
-
 async def test_the_sessions_of_others_do_not_exist(caller: Caller) -> None:
     turn = await caller.service.create(script("Hide", "hidden"), options(caller.sandbox), owner="ada")
     await end_of(turn)
@@ -180,14 +185,6 @@ async def test_the_sessions_of_others_do_not_exist(caller: Caller) -> None:
     assert all(one.live for one in caller.service.sessions(owner="ada"))
 
 
-async def test_secrets_are_taken_out(start_caller: StartCaller) -> None:
-    caller: Caller = await start_caller(extra={"MY_API_TOKEN": "hidden-behind-7-hills"})
-    session_id = await a_session(caller, "say hidden-behind-7-hills", "It is hidden-behind-7-hills.")
-    for uri in (LIST, *(uri_of(session_id, view) for view in ("", "transcript", "events", "questions"))):
-        assert "hidden-behind" not in await read(caller, uri)
-    assert "hidden-behind" not in (await caller.client.list_resources()).model_dump_json()
-
-
 @given(st.tuples(st.sampled_from(["", "claude-session:///", LIST]), st.text() | st.text("0af-/?=&%costs")).map("".join))
 def test_every_text_is_an_address_or_none(text: str) -> None:
     found = parse(text)
@@ -197,10 +194,22 @@ def test_every_text_is_an_address_or_none(text: str) -> None:
 # -- following ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_with_a_handshake_hears_of_sessions_and_of_what_it_subscribed_to(caller: Caller) -> None:
+async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(
+    caller: Caller, sandbox: Sandbox, environment: dict[str, str]
+) -> None:
     await caller.client.list_resources()
     session_id = await a_session(caller)
     await caller.changes.until("resources")
+    await hears_of_views_and_of_the_list(caller, session_id)
+    await hears_nothing_after_unsubscribing(caller, session_id)
+    await hears_at_most_twice_a_second(caller, session_id)
+    await parked(caller.service.session(session_id))
+    caller.changes.heard.clear()
+    async with open_in_claude(sandbox, environment, session_id, "--resume"):
+        await caller.changes.until(uri_of(session_id, "transcript"))  # of what is said in a terminal, too
+
+
+async def hears_of_views_and_of_the_list(caller: Caller, session_id: str) -> None:
     views = ("", "transcript", "events")
     for view in views:
         await subscribe(caller, uri_of(session_id, view))
@@ -211,6 +220,35 @@ async def test_a_client_with_a_handshake_hears_of_sessions_and_of_what_it_subscr
         await caller.changes.until(uri_of(session_id, view))
     await caller.changes.until(LIST)
     assert uri_of(session_id, "questions") not in caller.changes.heard
+
+
+async def hears_nothing_after_unsubscribing(caller: Caller, session_id: str) -> None:
+    quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
+    await subscribe(caller, quiet)  # a second time
+    unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
+    await caller.client.session.send_request(unwanted, types.EmptyResult)
+    caller.changes.heard.clear()
+    await say(caller.service, session_id, script("more", "again"))
+    await caller.changes.until(loud)
+    assert quiet not in caller.changes.heard
+
+
+async def hears_at_most_twice_a_second(caller: Caller, session_id: str) -> None:
+    uri = uri_of(session_id, "events")
+    await subscribe(caller, uri)
+    caller.changes.heard.clear()
+    with stopped_clock() as clock:
+        steps = [tool("Bash", command=f"echo {number}") for number in range(6)]
+        await say(caller.service, session_id, script("count", *steps, "\n".join("x" * 500)))
+        await caller.changes.until(uri)
+        assert len((await data(caller, uri))["events"]) > 10
+        assert caller.changes.heard.count(uri) == 1
+        await clock.advance(0.49)
+        await data(caller, uri)  # behind which everything that was sent before has arrived
+        assert caller.changes.heard.count(uri) == 1
+        await clock.advance(0.01)
+        await data(caller, uri)
+        assert caller.changes.heard.count(uri) == 2
 
 
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
@@ -227,36 +265,6 @@ async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: St
                     break
 
 
-async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: Caller) -> None:
-    session_id = await a_session(caller)
-    uri = uri_of(session_id, "events")
-    await subscribe(caller, uri)
-    with stopped_clock() as clock:
-        steps = [tool("Bash", command=f"echo {number}") for number in range(6)]
-        await say(caller.service, session_id, script("count", *steps, "\n".join("x" * 500)))
-        await caller.changes.until(uri)
-        assert len((await data(caller, uri))["events"]) > 10
-        assert caller.changes.heard.count(uri) == 1
-        await clock.advance(0.49)
-        await data(caller, uri)  # behind which everything that was sent before has arrived
-        assert caller.changes.heard.count(uri) == 1
-        await clock.advance(0.01)
-        await data(caller, uri)
-        assert caller.changes.heard.count(uri) == 2
-
-
-async def test_a_session_that_somebody_drives_in_a_terminal_is_followed(
-    caller: Caller, sandbox: Sandbox, environment: dict[str, str]
-) -> None:
-    session_id = await a_session(caller)
-    await parked(caller.service.session(session_id))
-    other: str = uri_of(session_id, "transcript")
-    await subscribe(caller, other)
-    caller.changes.heard.clear()
-    async with open_in_claude(sandbox, environment, session_id, "--resume"):
-        await caller.changes.until(other)
-
-
 async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_client_knows(caller: Caller) -> None:
     session_id = await a_session(caller)
     await subscribe(caller, uri_of(session_id))
@@ -268,17 +276,3 @@ async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_clie
     await caller.changes.until(uri_of(session_id))
     status = await data(caller, uri_of(session_id))
     assert (status["result"], status["previousSessionId"]) == ("still here", session_id)
-
-
-async def test_who_has_unsubscribed_hears_nothing(caller: Caller) -> None:
-    session_id = await a_session(caller)
-    quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
-    await subscribe(caller, quiet)
-    await subscribe(caller, quiet)
-    await subscribe(caller, loud)
-    unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
-    await caller.client.session.send_request(unwanted, types.EmptyResult)
-    caller.changes.heard.clear()
-    await say(caller.service, session_id, script("more", "again"))
-    await caller.changes.until(loud)
-    assert quiet not in caller.changes.heard

@@ -43,4 +43,8 @@ async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
     assert payload["sessionId"] in payload["error"]["message"]
     assert "Let me look." in payload["result"]["summary"]
     assert payload["totalCostUsd"] > 0
+    assert payload["result"]["error"].startswith("timeout: ")
     assert "assistant" in [message["type"] for message in payload["messages"]]
+    assert "one" in str([message for message in payload["messages"] if message["type"] == "user"])
+    again = await caller.ok("claude_code_reply", sessionId=payload["sessionId"], prompt=script("Go on", "gladly"))
+    assert again["result"] == "gladly"

@@ -12,6 +12,7 @@ from claude_code_mcp.server.server import tools_of
 from claude_code_mcp.server.tools.answering import how_to_answer, how_to_wait, instructions
 from claude_code_mcp.testing.script import ask_user, plan, script, stall, text, tool
 from claude_code_mcp.testing.script import question as asking
+from tests.support.tables import every_row
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import Caller, StartCaller
@@ -30,7 +31,7 @@ def test_the_search_finds_names() -> None:
     assert named("call claude_respond, then claude_get_status.") == {"claude_respond", "claude_get_status"}
 
 
-@pytest.mark.parametrize("toolsets", SETS, ids="+".join)
+@every_row("toolsets", SETS)
 def test_what_is_always_read_names_only_what_is_offered(toolsets: tuple[Toolset, ...]) -> None:
     settings = load_settings({}, toolsets=toolsets, allow_disk_resume=True)
     offered = tools_of(settings)

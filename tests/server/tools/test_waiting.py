@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.model.events import Message
 from claude_code_mcp.sessions.session import Session
 from claude_code_mcp.testing.script import script, text, tool
-from tests.sessions.support import api_times, events, until
+from tests.sessions.support import api_times, events, streams, until
 from tests.support.waiting import HANG_SECONDS, until_true
 
 from .conftest import Caller, StartCaller, while_it_speaks
@@ -54,15 +54,15 @@ async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: 
     assert mine["totalCostUsd"] < mine["sessionTotalCostUsd"] + 1e-9
     assert session.usage.cost_usd > mine["totalCostUsd"]
 
-
-async def test_a_call_returns_with_its_own_turn_while_another_still_runs(caller: Caller) -> None:
-    call = asyncio.ensure_future(caller.ok("claude_code", prompt=script("Work", slow(caller))))
-    session = await while_it_speaks(caller, call)
+    (caller.sandbox.project / "go").unlink()
+    call = asyncio.ensure_future(
+        caller.ok("claude_code_reply", sessionId=session.id, prompt=script("Work", slow(caller)))
+    )
+    await until(session, lambda: session.busy and streams(session))
     await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("long", until="/never")))
     speak_out(caller)
-    mine = await call
-    assert mine["result"] == "mine"
-    assert session.busy
+    assert (await call)["result"] == "mine"
+    assert session.busy, "it returns with its own turn while another still runs"
     stopped = await caller.ok("claude_interrupt", sessionId=session.id)
     assert stopped["status"] == "interrupted"
 
@@ -144,14 +144,6 @@ async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Call
     assert (await other)["result"] == "theirs"
 
 
-async def test_times_with_the_api_are_of_the_call(caller: Caller) -> None:
-    first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
-    second = await caller.ok("claude_code_reply", sessionId=first["sessionId"], prompt=HELLO)
-    one, two = api_times(caller.session(first))
-    assert [first["durationApiMs"], second["durationApiMs"]] == [one, two - one]
-    assert one >= 200
-
-
 async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
     prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
     created = await caller.ok(
@@ -173,8 +165,12 @@ async def test_an_interruption_tells_what_it_dropped(caller: Caller) -> None:
 
 
 async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: Caller) -> None:
-    first = await caller.ok("claude_code", prompt=HELLO)
+    first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]
+    second = await caller.ok("claude_code_reply", sessionId=old, prompt=HELLO)
+    one, two = api_times(caller.session(first))
+    assert [first["durationApiMs"], second["durationApiMs"]] == [one, two - one], "times with the API are of the call"
+    assert one >= 200
     cleared = await caller.ok("claude_code_reply", sessionId=old, prompt="/clear")
     new = cleared["sessionId"]
     assert new != old

@@ -2,18 +2,17 @@
 
 import asyncio
 import json
-import subprocess
-import sys
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from claude_code_mcp.testing import Sandbox
+from tests.support import warm_commands
+from tests.support.warm_commands import WarmProcess
 
-COMMAND = str(Path(sys.executable).parent / "claude-code-mcp")
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 Json = dict[str, Any]
 
@@ -38,7 +37,7 @@ def query(era: str, prompt: str, **options: Any) -> Json:
 class Stdio:
     """The server as a child on two pipes, read only when a test says so."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, process: WarmProcess) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self.pid = process.pid
@@ -73,13 +72,18 @@ class Stdio:
 
 @contextmanager
 def stdio_server(environment: dict[str, str], sandbox: Sandbox, era: str) -> Iterator[Stdio]:
-    with subprocess.Popen(
-        [COMMAND], env=environment, cwd=sandbox.project, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        wire = Stdio(process)
-        wire.greet(era)
-        yield wire
-        process.communicate()  # closes its input, which ends it
+    (their_input, our_input), (our_output, their_output) = os.pipe(), os.pipe()
+    process = warm_commands.helper().start([], environment, sandbox.project, (their_input, their_output, 2))
+    os.close(their_input)
+    os.close(their_output)
+    process.stdin, process.stdout = os.fdopen(our_input, "wb"), os.fdopen(our_output, "rb")
+    with process.stdout:
+        with process.stdin:  # whose end ends it
+            wire = Stdio(process)
+            wire.greet(era)
+            yield wire
+        process.stdout.read()
+        process.wait()
 
 
 async def _drain(stream: asyncio.StreamReader) -> None:
@@ -124,7 +128,7 @@ async def http_client(url: str, era: str) -> AsyncIterator[Http]:
 async def http_server(environment: dict[str, str], sandbox: Sandbox) -> AsyncIterator[tuple[str, int]]:
     """Its address and process id."""
     process = await asyncio.create_subprocess_exec(
-        COMMAND,
+        warm_commands.program(),
         "serve",
         "--http",
         "127.0.0.1:0",

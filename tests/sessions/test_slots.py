@@ -1,0 +1,137 @@
+"""Who gets a slot, who makes room and who waits: decided without a process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from claude_code_mcp.errors import LimitReached
+from claude_code_mcp.processes.memory import Machine
+from claude_code_mcp.sessions.slots import EXPECTED, Slots
+
+MIB = 1 << 20
+
+
+class Holder:
+    """A session as the slots see it; its process is gone as soon as it is told to go."""
+
+    def __init__(self, slots: Slots, number: int, *, idle: bool = True) -> None:
+        self._slots = slots
+        self.used_at = float(number)
+        self.pid: int | None = number
+        self.evictable = idle
+
+    def evict(self) -> None:
+        self.pid = None
+        self.evictable = False
+        self._slots.leave(self)
+
+
+def holders(slots: Slots, count: int, *, idle: bool = True) -> list[Holder]:
+    """Holders of slots, the least recently used first."""
+    made = [Holder(slots, number, idle=idle) for number in range(1, count + 1)]
+    for holder in made:
+        slots.take(holder)
+    return made
+
+
+async def test_the_least_recently_used_idle_holder_makes_room() -> None:
+    slots = Slots(3, 4)
+    busy, used_again, idle = holders(slots, 3)
+    busy.evictable = False
+    used_again.used_at = 9.0
+    slots.take(Holder(slots, 4))
+    assert [one.pid is not None for one in (busy, used_again, idle)] == [True, True, False]
+    assert slots.live == 3
+
+
+async def test_when_all_are_busy_the_newcomer_is_refused_and_nobody_makes_room() -> None:
+    slots = Slots(2, 4)
+    working = holders(slots, 2, idle=False)
+    with pytest.raises(LimitReached, match="MAX_SESSIONS"):
+        slots.take(Holder(slots, 3))
+    assert (slots.live, [one.pid for one in working]) == (2, [1, 2])
+    slots.leave(working[0])
+    slots.take(Holder(slots, 3))
+
+
+async def test_who_takes_over_a_process_takes_its_slot() -> None:
+    slots = Slots(1, 4)
+    [spare] = holders(slots, 1, idle=False)
+    slots.take(Holder(slots, 2), instead_of=spare)
+    assert slots.live == 1
+
+
+async def test_above_the_memory_limit_idle_processes_are_parked_the_least_recently_used_first() -> None:
+    slots = Slots(9, 4, memory_limit=1000 * MIB)
+    first, second, third = holders(slots, 3)
+    first.used_at = 9.0
+    plenty = Machine(total=64 << 30, available=32 << 30)
+    slots.take_measurement({1: 300 * MIB, 2: 300 * MIB, 3: 300 * MIB}, plenty)
+    assert [one.pid is not None for one in (first, second, third)] == [True, True, True]
+    slots.take_measurement({1: 400 * MIB, 2: 400 * MIB, 3: 400 * MIB}, plenty)
+    assert [one.pid is not None for one in (first, second, third)] == [True, False, True]
+    slots.take_measurement({1: 400 * MIB, 3: 400 * MIB}, Machine(total=64 << 30, available=1 << 30))
+    assert [one.pid is not None for one in (first, third)] == [True, False], "the machine itself is short of it"
+
+
+@asynccontextmanager
+async def starting(slots: Slots, holder: Holder) -> AsyncIterator["asyncio.Task[None]"]:
+    """A holder that wants to start; the task ends when it may."""
+    slots.take(holder)
+
+    async def start() -> None:
+        async with slots.spawning(holder):
+            pass
+
+    task = asyncio.create_task(start())
+    await asyncio.sleep(0)
+    yield task
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_those_who_wait_for_memory_are_told_their_place_and_start_in_their_order() -> None:
+    slots = Slots(9, 4, memory_limit=EXPECTED)
+    [working] = holders(slots, 1, idle=False)
+    second, third = Holder(slots, 2, idle=False), Holder(slots, 3, idle=False)
+    async with starting(slots, second) as two, starting(slots, third) as three:
+        for place, holder in enumerate((second, third), 1):
+            assert f"number {place} of 2" in (slots.wait_reason(holder) or "")
+            assert "CLAUDE_CODE_MCP_MEMORY_LIMIT" in (slots.wait_reason(holder) or "")
+        slots.leave(working)
+        await two
+        assert not three.done()
+        slots.leave(second)
+        await three
+    assert (slots.wait_reason(second), slots.wait_reason(third), slots.waiting) == (None, None, 0)
+
+
+async def test_who_gives_up_waiting_is_not_waited_for() -> None:
+    slots = Slots(9, 4, memory_limit=EXPECTED)
+    holders(slots, 1, idle=False)
+    async with starting(slots, Holder(slots, 2)):
+        assert slots.waiting == 1
+    assert slots.waiting == 0
+
+
+async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_idle_makes_room() -> None:
+    slots = Slots(9, 4, memory_limit=EXPECTED, memory_wait=0)
+    [idle] = holders(slots, 1)
+    working = Holder(slots, 2, idle=False)
+    slots.take(working)
+    assert idle.pid is None
+    with pytest.raises(LimitReached, match="MEMORY_LIMIT"):
+        slots.take(Holder(slots, 3))
+    assert slots.live == 1
+
+
+async def test_only_so_many_start_at_once() -> None:
+    slots = Slots(9, 1)
+    first, second = Holder(slots, 1, idle=False), Holder(slots, 2, idle=False)
+    async with slots.spawning(first), starting(slots, second) as two:
+        assert not two.done()
+        assert "1 other processes are starting" in (slots.wait_reason(second) or "")
+    async with starting(slots, second) as two:
+        await two
