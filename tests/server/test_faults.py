@@ -92,7 +92,7 @@ def test_a_dialog_that_nobody_answers_is_a_denial(asked: Connection, wire: Wire)
     waiting = asked.start("claude_create_session", prompt=prompt, waitSeconds=40)
     dialog = asked.dialog()
     if wire.modern:
-        until(lambda: "waiting_for_input" not in [session["activeStatus"] for session in asked.sessions()])
+        until(lambda: "waiting_for_input" not in [session.get("activeStatus") for session in asked.sessions()])
         dialog.accept(decision="Allow once")  # its client learns only now that it is too late
     else:
         assert dialog.withdrawn.wait(HANG_SECONDS)

@@ -98,14 +98,15 @@ def test_the_server_is_nobodys_child_and_holds_no_secret(shared: SharedPlace) ->
         held = json.dumps([process.environ(), process.cmdline()])
         assert "sk-ant-secret" not in held
         assert "hidden" not in held
-        files = [file.path for file in process.open_files() if "/claude-code-mcp/index/" not in file.path]  # its own
+        own = ("/claude-code-mcp/index/", "/claude-code-mcp/state.sqlite3", "/claude-code-mcp/servers/")
+        files = [file.path for file in process.open_files() if not any(name in file.path for name in own)]
         assert not [path for path in files if not path.startswith((str(shared.runtime), "/proc/"))]
     assert "sk-ant-secret" not in "".join(file.read_text() for file in shared.runtime.iterdir() if file.is_file())
 
 
 def test_settings_that_differ_have_a_server_of_their_own(shared: SharedPlace) -> None:
     """A client that was given a stricter policy must never be served under another one."""
-    strict = {"CLAUDE_CODE_MCP_PROFILE": "remote"}
+    strict = {"CLAUDE_CODE_MCP_PROFILE": "remote", "CLAUDE_CODE_DEFAULT_CWD": str(shared.sandbox.project)}
     with opened(shared.client()) as usual, opened(shared.client(**strict)) as restricted:
         call(usual, 1, "claude_list_sessions")
         call(restricted, 1, "claude_list_sessions")

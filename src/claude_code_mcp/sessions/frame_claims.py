@@ -178,7 +178,8 @@ class FrameClaims:
                     self._announce(str(block.get("id")), str(block["name"]), block.get("input"))
         if frame.from_subagent or context.in_turn:  # subagents in the background work on without a turn
             return True
-        if not context.after_interruption:
+        # A request such as another model makes Claude Code write a message of the user, between two turns.
+        if not context.after_interruption and frame.role != "user":
             raise FalseClaim(f"a message of the conversation ({frame.role}), and no turn runs")
         return False
 

@@ -419,11 +419,17 @@ class SessionListing:
             only=only,
             archived=archived,
         )
+        in_memory_ids = [session.id for session in self.in_memory(owner)]
+
+        def look() -> tuple[frozenset[str], CatalogueEntries]:
+            # First which have a transcript: one that is written after the search would be found by neither look.
+            return stores.catalogue.with_transcript(in_memory_ids), search()
+
         if text is None:
-            listed = await asyncio.to_thread(search)
+            on_disk, listed = await asyncio.to_thread(look)
         else:
             async with self._searching:  # one at a time: several could hold up all other work in threads
-                listed = await asyncio.to_thread(search)
+                on_disk, listed = await asyncio.to_thread(look)
         if offset or archived:
             return listed
         known = {entry.session_id for entry in listed}
@@ -434,7 +440,8 @@ class SessionListing:
         more = [
             entry or _entry(session)
             for session, entry in zip(fresh, found, strict=True)
-            if entry is None or session.deps.stores is not stores  # of those here, what is not listed was left out
+            # Of those here, what had a transcript and is not listed was left out.
+            if entry is None or session.id not in on_disk or session.deps.stores is not stores
         ]
         newest = sorted([*more, *listed], key=lambda entry: entry.last_used, reverse=True)
         return sorted(newest, key=lambda entry: not entry.pinned)[:limit]

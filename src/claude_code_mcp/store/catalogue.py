@@ -121,6 +121,11 @@ class Catalogue:
         """Every session that has a transcript, in no particular order."""
         return [*self._files()]
 
+    def with_transcript(self, session_ids: Iterable[str]) -> frozenset[str]:
+        """Those of the sessions that have a transcript."""
+        files = self._files()
+        return frozenset(session_id for session_id in session_ids if session_id in files)
+
     def transcript_lines(self, session_id: str, limit: int = 1000) -> Iterator[str]:
         """The end of a session's conversation, readable; nothing if it has no transcript."""
         path = self.path_of(session_id)
