@@ -105,8 +105,8 @@ def test_the_server_is_nobodys_child_and_holds_no_secret(shared: SharedPlace) ->
 
 
 def test_settings_that_differ_have_a_server_of_their_own(shared: SharedPlace) -> None:
-    """A client that was given a stricter policy must never be served under another one."""
-    strict = {"CLAUDE_CODE_MCP_PROFILE": "remote", "CLAUDE_CODE_DEFAULT_CWD": str(shared.sandbox.project)}
+    """A client that was given stricter settings must never be served under others."""
+    strict = {"CLAUDE_CODE_MCP_TOOLSETS": "sessions", "MAX_SESSIONS": "1"}
     with opened(shared.client()) as usual, opened(shared.client(**strict)) as restricted:
         call(usual, 1, "claude_list_sessions")
         call(restricted, 1, "claude_list_sessions")
