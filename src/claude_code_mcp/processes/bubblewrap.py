@@ -127,7 +127,8 @@ def _help_text(program: str) -> str:
 def _arguments(view: SandboxView, program: str, temporary: str | None = None) -> list[str]:
     arguments = [*_namespaces(network=view.network), *_system(nested=view.nested)]
     if temporary is not None:
-        arguments += ["--bind", temporary, "/tmp", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108
+        # Not by a link: through one bubblewrap would look for mounts below it outside of the sandbox.
+        arguments += ["--bind", temporary, "/tmp", "--bind", temporary, "/var/tmp"]  # noqa: S108
     size = ["--size", str(_IN_MEMORY)] if "--size" in _help_text(program) else []
     for mount in (Mount("/dev/shm", None), *view.in_order()):  # noqa: S108
         arguments += _mounted(mount, size)
