@@ -1,7 +1,9 @@
 """`python -m tests.state.random_worker DIRECTORY SEED NAME`: random changes of the state, each told when it is done."""
 
+import itertools
 import random
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from claude_code_mcp.model.options import SessionOptions
@@ -17,9 +19,11 @@ Step = tuple[str, int, int]
 """What is done, to which of the worker's own keys, with which number."""
 
 
-def steps(seed: str) -> "list[Step]":
+def steps(seed: str) -> Iterator[Step]:
+    """Without an end: a worker is killed, or waits until what it tells is read."""
     chance = random.Random(seed)
-    return [(chance.choice(KINDS), chance.randrange(4), number) for number in range(1, 2000)]
+    for number in itertools.count(1):
+        yield chance.choice(KINDS), chance.randrange(4), number
 
 
 def session_id(name: str, key: int) -> str:

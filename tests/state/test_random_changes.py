@@ -1,5 +1,6 @@
 """Random changes from several processes that are killed in the middle, compared with a model."""
 
+import itertools
 import os
 import random
 import signal
@@ -72,9 +73,9 @@ def test_what_was_done_before_a_kill_is_there_and_nothing_is_half_done(tmp_path:
     for number in range(rounds):
         names = [str(number * WORKERS + index + 1) for index in range(WORKERS)]
         workers = {name: start(tmp_path, f"{seed}/{name}", name) for name in names}
-        for name, process in workers.items():
-            done = killed_after(process, chance.randrange(1, 60))
-            before, after = compare(tmp_path, f"{seed}/{name}", name, done)
+        done = {name: killed_after(process, chance.randrange(1, 60)) for name, process in workers.items()}
+        for name in names:
+            before, after = compare(tmp_path, f"{seed}/{name}", name, done[name])
             least, most = least + before, most + after
     worker = Worker(tmp_path, "0")
     worker.spending.refresh()
@@ -101,13 +102,13 @@ def compare(directory: Path, seed: str, name: str, done: int) -> tuple[int, int]
     """The state is that after the steps that were told as done, or after the one behind them. Returns how many amounts
     were spent at least and at most."""
     found, expected, everything = found_in(Worker(directory, name)), Expected(), steps(seed)
-    for step in everything[:done]:
+    for step in itertools.islice(everything, done):
         expected.take(step)
-    least = expected.spent
+    least, unfinished = expected.spent, next(everything)
     if not same(found, expected):
-        expected.take(everything[done])
+        expected.take(unfinished)
         assert same(found, expected), f"worker {name} of {seed} after {done}: {found}"
-    return least, least + (everything[done][0] == "spend")
+    return least, least + (unfinished[0] == "spend")
 
 
 def same(found: Expected, expected: Expected) -> bool:
