@@ -57,7 +57,8 @@ async def test_all_three_are_found_with_their_tools(hub: Hub) -> None:
 
 @ON_SHARED_LOOP
 async def test_files_are_read(hub: Hub, files: Path) -> None:
-    result = await hub.call("files", "read_text_file", {"path": str(files / "a.txt")})
+    # It serves the directory of its caller, which it asks for, instead of the one that it was started with.
+    result = await hub.call("files", "read_text_file", {"path": str(files / "a.txt")}, directory=str(files))
     assert text_of(result) == "hello from disk"
 
 
