@@ -32,7 +32,8 @@ _POLICY = (
 )
 OTHER_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 """For whatever is not the page: it is data, and is never to act as a page."""
-_WORKER_POLICY = "default-src 'none'; connect-src 'self'"
+_WORKER_POLICY = "default-src 'none'; connect-src 'self'; img-src 'self'"
+"""The icon of a notification is loaded by the worker."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

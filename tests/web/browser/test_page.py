@@ -17,6 +17,7 @@ from tests.support import npm
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, PHONE, Person, Site, write_script
+from .notifications import PushService
 
 ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src" / "claude_code_mcp"
@@ -181,14 +182,6 @@ REGISTER = """async () => {
     await navigator.serviceWorker.register(policy.createScriptURL(""));
     return new URL((await navigator.serviceWorker.ready).active.scriptURL).pathname;
 }"""
-SHOWN = """async () => {
-    const {registration} = {registration: await navigator.serviceWorker.ready};
-    for (;;) {
-        const found = await registration.getNotifications();
-        if (found.length) return found.map(({title, body, data, close}) => ({title, body, url: data.url}));
-        await new Promise(resolve => setTimeout(resolve, 50));
-    }
-}"""
 
 
 @pytest.mark.usefixtures("reads_notifications")
@@ -201,21 +194,8 @@ def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(
     for one in manifest["icons"]:
         assert person.page.evaluate(f"fetch({one['src']!r}).then(answer => answer.status)") == 200
     person.context.grant_permissions(["notifications"], origin=site.url)
-    protocol = person.context.new_cdp_session(person.page)
-    workers: list[str] = []
-    protocol.on(
-        "ServiceWorker.workerRegistrationUpdated",
-        lambda event: workers.extend(one["registrationId"] for one in event["registrations"]),
-    )
-    protocol.send("ServiceWorker.enable")
+    pushes = PushService(person.context, person.context.new_cdp_session(person.page), site)
     assert person.page.evaluate(REGISTER) == "/sw.js"
-    message = {
-        "title": "Fix the login",
-        "body": "wants to: Run: make",
-        "url": "https://evil.example/#/sessions/1",
-        "tag": "t",
-    }
-    pushed = {"origin": site.url, "registrationId": workers[-1], "data": json.dumps(message)}
-    protocol.send("ServiceWorker.deliverPushMessage", pushed)
-    (shown,) = person.page.evaluate(SHOWN)
-    assert shown == {"title": "Fix the login", "body": "wants to: Run: make", "url": f"{site.url}/#/sessions/1"}
+    text = {"title": "Fix the login", "body": "wants to: Run: make"}
+    pushes.deliver({**text, "url": "https://evil.example/#/sessions/1", "tag": "t"})
+    assert pushes.shown() == [{**text, "url": f"{site.url}/#/sessions/1"}]

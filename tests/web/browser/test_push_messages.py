@@ -1,25 +1,19 @@
 """Push messages in the browser: what the server sends, read as a browser would, reaches the page's service worker while
-the page is closed, is shown, and leads to the question. No push service can be reached from a test: the browser's
-debugging interface delivers in its place."""
+the page is closed, is shown, and leads to the question."""
 
 import json
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext, CDPSession, Worker, expect
+from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import tool
 from tests.web.receiver import BrowserKeys, receiving
 
 from .conftest import OpenBrowser
 from .console import PATIENCE, Caller, Site
+from .notifications import PushService
 
-_SHOWN = """self.registration.getNotifications().then((all) =>
-    all.map((one) => ({ title: one.title, body: one.body, tag: one.tag, url: one.data.url })))"""
-_UNTIL_SHOWN = """new Promise((done) => {
-    const look = async () => ((await self.registration.getNotifications()).length ? done() : setTimeout(look, 20));
-    void look();
-})"""
 _CLICK = """self.registration.getNotifications().then(([one]) =>
     self.dispatchEvent(new NotificationEvent("notificationclick", { notification: one })))"""
 
@@ -37,26 +31,13 @@ def told(site: Site, *, then: str) -> tuple[str, str]:
     return message, session
 
 
-def deliver(context: BrowserContext, cdp: CDPSession, site: Site, registration: str, message: str) -> Worker:
-    """Has the browser hand a message to the service worker; returns that, once it has shown it."""
-    given = {"origin": f"{site.url}/", "registrationId": registration, "data": message}
-    cdp.send("ServiceWorker.deliverPushMessage", given)
-    (worker,) = context.service_workers
-    worker.evaluate(_UNTIL_SHOWN)
-    return worker
-
-
 @pytest.mark.usefixtures("reads_notifications")
 def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
     person = open_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")
     context, page = person.context, person.page
-    found: list[Any] = []
-    aside = context.new_page()
-    cdp = context.new_cdp_session(aside)
-    cdp.on("ServiceWorker.workerRegistrationUpdated", lambda event: found.extend(event["registrations"]))
-    cdp.send("ServiceWorker.enable")
+    pushes = PushService(context, context.new_cdp_session(context.new_page()), site)
     page.get_by_role("button", name="Switch on for this device").click()
     # There is no push service here, which is said; the service worker is registered before.
     expect(page.get_by_role("alert")).to_contain_text("Registration failed", timeout=PATIENCE)
@@ -67,26 +48,26 @@ def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
     message, session = told(site, then="otter")
     link = json.loads(message)["url"]
     assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
-    worker = deliver(context, cdp, site, found[-1]["registrationId"], message)
-    (shown,) = worker.evaluate(_SHOWN)
-    assert (shown["title"], shown["body"], shown["url"]) == ("Ask me", "Wants to: Run: touch otter", link)
+    pushes.deliver(message)
+    assert pushes.shown() == [{"title": "Ask me", "body": "Wants to: Run: touch otter", "url": link}]
+    assert pushes.errors == [], "its icon too may be loaded"
 
+    worker = pushes.worker
     # A click that no person made may open no window, so what would be opened is noted.
     worker.evaluate("self.clients.openWindow = async (address) => { self.openedAddress = address; return null; }")
     worker.evaluate(_CLICK)
     person.page = context.new_page()
     person.page.goto(str(worker.evaluate("self.openedAddress")))
     expect(person.question("touch otter").locator("h2")).to_be_focused()
-    assert worker.evaluate(_SHOWN) == []
+    assert pushes.shown() == []
 
     # With the page open, the click leads it there.
     person.page.goto(f"{site.url}/#/")
-    deliver(context, cdp, site, found[-1]["registrationId"], message)
+    pushes.deliver(message)
     worker.evaluate(_CLICK)
     expect(person.question("touch otter").locator("h2")).to_be_focused()
     assert len(context.pages) == 2
     person.question("touch otter").get_by_role("button", name="Deny", exact=True).click()
     person.says("done")
-    elsewhere = {"title": "x", "url": "https://evil.example/#/costs"}  # or this server under another name
-    deliver(context, cdp, site, found[-1]["registrationId"], json.dumps(elsewhere))
-    assert worker.evaluate(_SHOWN)[0]["url"] == f"{site.url}/#/costs"
+    pushes.deliver({"title": "x", "url": "https://evil.example/#/costs"})  # or this server under another name
+    assert pushes.shown()[0]["url"] == f"{site.url}/#/costs"
