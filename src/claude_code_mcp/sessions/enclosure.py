@@ -5,8 +5,9 @@ A session in an enclosure sees
 - the directories that it may work in: the roots of its profile, or without roots those that its caller named,
 - what its profile lists as `writable` and `readable`,
 - a home directory of its caller's own, which lasts, and a `/tmp` that ends with the process,
-- Claude Code's configuration directory: conversations (writable) and settings (read-only). Whatever else is written
-  there ends with the process.
+- Claude Code's configuration directory: its conversations (writable) and settings (read-only). Of the directory of the
+  server's user it has its own conversations alone; see `conversation_mounts.py`. Whatever else is written there ends
+  with the process. What is no Claude Code has nothing of it.
 
 Each of these is checked and opened when a process starts, and given by descriptor: a link that another session puts in
 its place leads nowhere. What holds something of the operator's is refused; see `protected_paths.py`.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..claude.command_line import ConversationStart
 from ..claude.model_access import CREDENTIALS_FILE
 from ..claude.model_socket import INSIDE, ModelSocket, ModelTraffic
 from ..claude.user_config import CONVERSATIONS, USER_SETTINGS
@@ -36,6 +38,7 @@ from ..processes import bubblewrap, container
 from ..processes.environment import expand_home
 from ..processes.limits import ResourceLimits
 from ..processes.sandbox_view import Isolated, Mount, SandboxView
+from .conversation_mounts import ConversationMounts
 from .protected_paths import ProtectedPaths
 
 
@@ -121,13 +124,13 @@ class Enclosure:
         scratch: Path,
         environment: Mapping[str, str],
         *,
-        session_id: str | None = None,
+        conversation: ConversationStart | None = None,
         connected: bool = True,
     ) -> AsyncIterator[tuple[Isolated, WaysOut]]:
         """The command that runs `argv` in the sandbox, where it sees `files`, and the ways through which it reaches the
         model and listed hosts, if it has no network; they must be closed with the process. Without `connected` it has
-        no network and none of them. ProcessFailed if they cannot be had. If the block fails, nothing of them is
-        left."""
+        no network and none of them; without a `conversation` it is no Claude Code, and has nothing of its directory.
+        ProcessFailed if they cannot be had. If the block fails, nothing of them is left."""
         ways = WaysOut()
         isolated: Isolated | None = None
         try:
@@ -140,13 +143,15 @@ class Enclosure:
                 ways.traffic = model.traffic
                 visible.append(Mount(INSIDE, str(await model.open(scratch))))
             if self.network is not None and connected:
-                way_out = self.network.way_out(session_id)
+                way_out = self.network.way_out(conversation.session_id if conversation is not None else None)
                 ways.callback(way_out.close)
                 visible += [Mount(target, source) for source, target in await way_out.open(scratch)]
                 visible += map(Mount.at, interpreter_files())
                 before = command_before()
             reaches_host = self.profile.network == "host" and connected
-            isolate = partial(self._isolate, argv, before, options, cwd, visible, scratch, environment, reaches_host)
+            isolate = partial(
+                self._isolate, argv, before, options, cwd, visible, scratch, environment, reaches_host, conversation
+            )
             isolated = await asyncio.to_thread(isolate)
             yield isolated, ways
         except BaseException as error:
@@ -171,12 +176,15 @@ class Enclosure:
         scratch: Path,
         environment: Mapping[str, str],
         reaches_host: bool,
+        conversation: ConversationStart | None,
     ) -> Isolated:
         executable = os.path.realpath(argv[0])
         home = str(private_directory(self.place / "home"))
-        mounts = [*self._directory(), Mount.at(home, writable=True), *_program(executable, environment), *visible]
+        mounts = [Mount.at(home, writable=True), *_program(executable, environment), *visible]
         with contextlib.ExitStack() as opened:
             directories = [path.open(opened) for path in self._wanted(options, cwd)]
+            if conversation is not None:
+                directories += self._claude_directory(cwd, conversation, opened)
             view = SandboxView(
                 (*filter(None, directories), *mounts),
                 cwd=cwd,
@@ -194,13 +202,18 @@ class Enclosure:
             opened.pop_all()  # the descriptors are the command's now
             return isolated
 
-    def _directory(self) -> Iterator[Mount]:
+    def _claude_directory(
+        self, cwd: str, conversation: ConversationStart, opened: contextlib.ExitStack
+    ) -> Iterator[Mount]:
         """Claude Code's directory: nothing of it but conversations lasts, and what the user or the operator has
         configured is there to be read. It is put together in memory, where nobody outside can take a part away."""
         yield Mount(self.config_dir, None)
-        for name in CONVERSATIONS:
-            private_directory(Path(self.config_dir, name))
-            yield self._inside(name, writable=True)
+        if self.shares_directory:
+            yield from ConversationMounts(self.config_dir, self.place, cwd, conversation).open(opened)
+        else:
+            for name in CONVERSATIONS:
+                private_directory(Path(self.config_dir, name))
+                yield self._inside(name, writable=True)
         for name in USER_SETTINGS:
             yield self._inside(name)
         # A login of the caller's own is renewed in place; that of the user is the user's to renew.

@@ -158,7 +158,7 @@ class Launcher:
             )
         scratch = scratch_path(mark)
         entered = self.home.enclosure.entered(
-            argv, options, launch.cwd, command.files, scratch, environment, session_id=start.session_id
+            argv, options, launch.cwd, command.files, scratch, environment, conversation=start
         )
         async with entered as (isolated, ways):
             process = await ClaudeProcess.start(

@@ -7,7 +7,6 @@ from typing import Any
 import psutil
 import pytest
 
-from claude_code_mcp.claude.user_config import CONVERSATIONS
 from claude_code_mcp.errors import InvalidArgument, PermissionDenied
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import Policy, Profile
@@ -22,6 +21,8 @@ from tests.support.bubblewrap import missing
 
 KEY = "sk-ant-real-key-of-the-operator-0123456789"
 TWO = ("alice", "bob")
+OF_SESSIONS = ("projects", "file-history", "tasks")
+"""Where sessions write in the directory of the user."""
 
 needs_bubblewrap = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -186,7 +187,7 @@ async def test_a_single_caller_has_the_users_conversations_and_settings_but_cann
     assert "typed by hand" not in said
     assert "private" not in said
     assert (claude / "settings.json").read_text() == '{"env": {"FROM_THE_USER": "1"}}'
-    assert {path.name for path in claude.iterdir()} == {"agents", "history.jsonl", "settings.json", *CONVERSATIONS}
+    assert {path.name for path in claude.iterdir()} == {*("agents", "history.jsonl", "settings.json"), *OF_SESSIONS}
     assert not list((claude / "agents").iterdir())
     (entry,) = await service.catalogue(owner="alice")
     assert list(claude.glob(f"projects/*/{entry.session_id}.jsonl"))
