@@ -6,7 +6,7 @@ from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, fo
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"
 SOCKET = ModelSocket({"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_AUTH_TOKEN": TOKEN, "ANTHROPIC_BASE_URL": "https://a.b:1/c"})
-GIVEN = SOCKET.variables()
+GIVEN = SOCKET.replaced({})
 SECRETS = {GIVEN["ANTHROPIC_API_KEY"]: KEY, GIVEN["ANTHROPIC_AUTH_TOKEN"]: TOKEN}
 
 
@@ -34,6 +34,38 @@ def test_the_credentials_take_the_place_of_their_placeholders() -> None:
 def test_a_placeholder_anywhere_else_stays_what_it_is(header: str) -> None:
     line = header.format(GIVEN["ANTHROPIC_API_KEY"])
     assert forwarded(line) == [line, "Connection: close"]
+
+
+def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_them() -> None:
+    environment = {
+        "ANTHROPIC_BASE_URL": "https://me:p%40ss@gateway.example/c",
+        "ANTHROPIC_CUSTOM_HEADERS": "X-Team: red\nno header\nbad name: x\nX-Empty:\nHost: other",
+    }
+    socket = ModelSocket(environment)
+    assert socket.replaced({**environment, "LANG": "C"}) == {
+        "LANG": "C",
+        "ANTHROPIC_BASE_URL": "http://gateway.example/c",
+        "ANTHROPIC_UNIX_SOCKET": "/run/model.sock",
+    }
+    head = b"POST /v1/messages HTTP/1.1\r\n continued\r\nx-team : blue\r\nAuthorization: Basic eDp5\r\n\r\n"
+    added = {"Authorization": "Basic bWU6cEBzcw==", "X-Team": "red"}
+    assert forwarded_head(head, SECRETS, added).decode().split("\r\n")[1:] == [
+        "Authorization: Basic bWU6cEBzcw==",
+        "X-Team: red",
+        "Accept-Encoding: identity",
+        " continued",
+        "Connection: close",
+        "",
+        "",
+    ]
+
+
+def test_a_credential_has_the_authorization_before_the_address() -> None:
+    given = GIVEN["ANTHROPIC_AUTH_TOKEN"]
+    head = f"GET / HTTP/1.1\r\nAuthorization: Bearer {given}\r\n\r\n".encode()
+    sent = forwarded_head(head, SECRETS, {"Authorization": "Basic eDp5"}).decode()
+    assert f"Authorization: Bearer {TOKEN}" in sent
+    assert "Basic" not in sent
 
 
 def test_each_connection_is_for_one_request() -> None:

@@ -2,8 +2,9 @@
 to, and that this server forwards to the model's API.
 
 The credentials stay here. Claude Code is given placeholders, and the forwarder puts the real ones in their place, in
-the head of each request and only where the placeholder was the whole of it. So a session can use the API as long as it
-runs, but cannot learn the key.
+the head of each request and only where the placeholder was the whole of it. Headers of the operator's own
+(`ANTHROPIC_CUSTOM_HEADERS`) and a name with a password in the address are put in here too, and Claude Code is not told
+of them. So a session can use the API as long as it runs, but cannot learn the key.
 
 Every connection carries one request: the heads of request and answer say that it is the last one, and the rest is
 passed on as it comes. A connection ends when either side closes it.
@@ -13,15 +14,17 @@ Claude Code is not needed for it. Requests that would spend something in another
 """
 
 import asyncio
+import base64
 import contextlib
 import json
 import logging
+import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from ..model.usage import Usage
 from ..private_files import bind_below
@@ -33,6 +36,9 @@ INSIDE = "/run/model.sock"
 """Where a sandbox finds the socket."""
 _ENDPOINT = "https://api.anthropic.com"
 _CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+_HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
+"""Lines of `Name: value` that Claude Code would send with every request."""
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LONGEST_HEAD = 64 << 10
 _CONNECT_SECONDS = 30.0
 _REFUSED_SECONDS = 10.0
@@ -82,15 +88,23 @@ class ModelSocket:
         self._endpoint = urlsplit(environment.get("ANTHROPIC_BASE_URL") or _ENDPOINT)
         self._secrets = {_placeholder(name): environment[name] for name in _CREDENTIALS if environment.get(name)}
         self._names = frozenset(name for name in _CREDENTIALS if environment.get(name))
+        self._added = {**_basic(self._endpoint), **_custom_headers(environment.get(_HEADERS, ""))}
         self._tls: ssl.SSLContext | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    def variables(self) -> dict[str, str]:
-        """What Claude Code is started with instead of the address and the credentials."""
-        inside = self._endpoint._replace(scheme="http").geturl()
+    def replaced(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables that Claude Code is started with: the way to the socket in place of the address, placeholders
+        in place of the credentials, and no header of the operator's."""
+        kept = {name: value for name, value in variables.items() if name != _HEADERS}
+        inside = self._endpoint._replace(scheme="http", netloc=self._endpoint.netloc.rpartition("@")[2]).geturl()
         placeholders = {name: _placeholder(name) for name in self._names}
-        return {**placeholders, "ANTHROPIC_BASE_URL": inside, "ANTHROPIC_UNIX_SOCKET": INSIDE}
+        return {**kept, **placeholders, "ANTHROPIC_BASE_URL": inside, "ANTHROPIC_UNIX_SOCKET": INSIDE}
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether it puts credentials in, so that Claude Code needs no login of its own."""
+        return bool(self._secrets)
 
     async def open(self, directory: Path) -> Path:
         """Listens in this directory, until `close`; returns the path of the socket. OSError if that is not possible."""
@@ -154,7 +168,7 @@ class ModelSocket:
         connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
         remote_reader, remote_writer = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
         try:
-            remote_writer.write(forwarded_head(head, self._secrets))
+            remote_writer.write(forwarded_head(head, self._secrets, self._added))
             there, back = _pump(reader, remote_writer), _answer(remote_reader, writer, traffic)
             transfers = [asyncio.ensure_future(there), asyncio.ensure_future(back)]
             try:
@@ -226,12 +240,42 @@ def _refusal(reason: str) -> bytes:
     return head.encode() + b"Connection: close\r\n\r\n" + body
 
 
-def forwarded_head(head: bytes, secrets: Mapping[str, str]) -> bytes:
+def forwarded_head(head: bytes, secrets: Mapping[str, str], added: Mapping[str, str] | None = None) -> bytes:
     """The head of a request with the credentials in place of their placeholders, the connection to be closed, and the
-    answer to come uncompressed: it is read on its way."""
-    lines = [line for line in closing(head).split(b"\r\n") if not line.lower().startswith(b"accept-encoding:")]
-    lines[1:1] = [b"Accept-Encoding: identity"]
-    return b"\r\n".join(_with_secret(line, secrets) for line in lines)
+    answer to come uncompressed: it is read on its way. Headers that are `added` take the place of those that came with
+    the request; an authorization only where no credential has one."""
+    first, *lines = closing(head).split(b"\r\n")
+    lines = [_with_secret(line, secrets) for line in lines if _name(line) != b"accept-encoding"]
+    own = {name.lower().encode(): f"{name}: {value}".encode() for name, value in (added or {}).items()}
+    if any(_name(line) == b"authorization" and _is_secret(line, secrets) for line in lines):
+        own.pop(b"authorization", None)
+    lines = [line for line in lines if _name(line) not in own]
+    # The last of ours is no secret: a line that begins with a space would be read as its continuation.
+    return b"\r\n".join([first, *own.values(), b"Accept-Encoding: identity", *lines])
+
+
+def _name(line: bytes) -> bytes:
+    return line.partition(b":")[0].strip().lower()
+
+
+def _is_secret(line: bytes, secrets: Mapping[str, str]) -> bool:
+    return line.partition(b":")[2].strip().removeprefix(b"Bearer ") in {secret.encode() for secret in secrets.values()}
+
+
+def _custom_headers(text: str) -> dict[str, str]:
+    """The headers in the form that Claude Code reads them: one on each line. What is none is left out, as there."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {
+        name.strip(): value.strip() for name, colon, value in pairs if colon and _HEADER_NAME.fullmatch(name.strip())
+    }
+
+
+def _basic(address: SplitResult) -> dict[str, str]:
+    """What an address with a name and a password in it says in a header."""
+    if address.username is None:
+        return {}
+    pair = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 def closing(head: bytes) -> bytes:

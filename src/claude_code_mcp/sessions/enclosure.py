@@ -216,8 +216,10 @@ class Enclosure:
                 yield self._inside(name, writable=True)
         for name in USER_SETTINGS:
             yield self._inside(name)
-        # A login of the caller's own is renewed in place; that of the user is the user's to renew.
-        yield self._inside(CREDENTIALS_FILE, writable=not self.shares_directory)
+        # Where the server puts a credential into its requests, it needs no login, and must not be able to read one.
+        if self.profile.network == "host" or not ModelSocket(self.credentials).has_credentials:
+            # A login of the caller's own is renewed in place; that of the user is the user's to renew.
+            yield self._inside(CREDENTIALS_FILE, writable=not self.shares_directory)
 
     def _inside(self, name: str, *, writable: bool = False) -> Mount:
         path = os.path.join(self.config_dir, name)

@@ -267,7 +267,7 @@ class Homes:
         listed = enclosure.profile.environment
         variables = sandbox_variables(environment, config_dir, str(place / "home"), listed)
         if enclosure.profile.network != "host":
-            variables |= ModelSocket(environment).variables()
+            variables = ModelSocket(environment).replaced(variables)
         if enclosure.network is not None:
             variables |= enclosure.network.variables(variables.get("ANTHROPIC_BASE_URL"))
         return Home(config_dir, variables, self._has_own(owner), login, enclosure, self._limits(owner))

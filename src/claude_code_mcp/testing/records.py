@@ -15,7 +15,10 @@ from claude_code_mcp.testing.request_reader import (
     tool_results_in,
 )
 
-_HEADERS = ("anthropic-beta", "anthropic-version", "user-agent", "x-api-key", "x-app", "x-stainless-retry-count")
+_HEADERS = (
+    *("anthropic-beta", "anthropic-version", "authorization", "user-agent", "x-api-key", "x-app", "x-gateway-key"),
+    "x-stainless-retry-count",
+)
 
 
 @dataclass(frozen=True, slots=True)

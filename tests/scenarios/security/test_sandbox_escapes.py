@@ -2,6 +2,7 @@
 or its user reads them, files uncovered by a rename outside, and secrets in the environment."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from claude_code_mcp.errors import InvalidArgument
 from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.policy.policy import REMOTE_PROFILE, Policy, Profile
-from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.claude.conftest import PATIENCE
 from tests.conftest import StartService
@@ -20,19 +21,10 @@ from tests.support.bubblewrap import missing
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-SECRETS = {
-    "DATABASE_URL": "postgres://shop:hunter2-of-the-database@db.example/shop",
-    "REDIS_URL": "redis://:hunter2-of-redis@cache.example:6379",
-    "SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T000/B000/hunter2slackslackslackslack",
-    "MYSQL_PWD": "hunter2-of-mysql",
-    "VAULT_TOKEN": "hvs.hunter2-of-the-vault",
-    "DEPLOY_CRED": "hunter2-of-the-deployment",
-    "http_proxy": "http://proxy-user:hunter2-of-the-proxy@127.0.0.1:9",
-    "ALL_PROXY": "proxy-user:hunter2-of-another-proxy@127.0.0.1:9",
+ATTACKS = json.loads(Path(__file__).parents[1].joinpath("attacks", "environment.json").read_text())
+SECRETS = {attack["name"]: attack["value"] for attack in ATTACKS if "network" not in attack} | {
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
-    "LC_TELEPHONE": "https://user:hunter2-in-disguise@example.org",
-    "GREETING": "hunter2-of-nobody",
     "LC_NAME": "of-the-operator",
 }
 
@@ -140,6 +132,27 @@ async def test_of_the_servers_environment_a_session_has_what_is_listed_and_no_se
     assert "hunter2" not in said
     assert "LC_NAME=of-the-operator" in said
     assert "ANTHROPIC_API_KEY=" in said
+
+
+@pytest.mark.parametrize("network", ["model", ("api.github.com",)], ids=["model", "list"])
+async def test_where_the_server_carries_the_models_traffic_a_session_has_nothing_that_opens_the_model(
+    start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread, network: str | tuple[str, ...]
+) -> None:
+    """The server puts the key, the operator's headers and the password of the address in by itself."""
+    user = sandbox.home / ".claude"
+    user.mkdir(exist_ok=True)
+    (user / ".credentials.json").write_text('{"claudeAiOauth": {"accessToken": "hunter2-of-the-login"}}')
+    of_model = {attack["name"]: attack for attack in ATTACKS if attack.get("network") == "model"}
+    extra = {name: attack["value"] for name, attack in of_model.items()}
+    extra["ANTHROPIC_BASE_URL"] = model.url.replace("//", f"//{of_model['ANTHROPIC_BASE_URL']['userinfo']}@")
+    policy = remote(isolation="sandbox", roots=(str(sandbox.project),), network=network)
+    service = await start_service(extra={**SECRETS, **extra}, policy=policy, principals=("alice",))
+    said = await walk(service, sandbox, f"env; cat /proc/*/environ /proc/*/cmdline {user}/.credentials.json; id")
+    assert "uid=" in said
+    assert "hunter2" not in said
+    headers = model.requests[-1].headers
+    for name, value in (attack["sent"] for attack in of_model.values()):
+        assert headers[name] == value
 
 
 async def test_a_profile_lists_variables_by_name_that_its_sessions_get(
