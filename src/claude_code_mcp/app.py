@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -26,6 +27,7 @@ from .policy.policy import Policy, built_in, parse_policy
 from .redaction import Redactor
 from .server.server import McpServer
 from .service import LOCAL, Service
+from .sessions.enclosure import keeps_sessions_in, open_to_sessions
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -393,10 +395,12 @@ async def _service(
     service, and is complete by then."""
     for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
-    async with HubHosting(settings, serving_at, principals) as hosting:
+    rules = read_policy(settings, policy) if isinstance(policy, str) else policy
+    open_directories = partial(open_to_sessions, rules, os.environ) if keeps_sessions_in(rules) else None
+    async with HubHosting(settings, serving_at, principals, open_directories) as hosting:
         service = Service(
             settings,
-            policy=read_policy(settings, policy) if isinstance(policy, str) else policy,
+            policy=rules,
             redactor=_redactor,
             host=hosting.host,
             host_of=hosting.use,

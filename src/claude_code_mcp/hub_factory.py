@@ -3,8 +3,9 @@ marked, so that none is left behind when this process ends."""
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -16,10 +17,21 @@ from .errors import ClaudeCodeError
 from .hub.auth.credentials import Vault
 from .hub.auth.identity_provider import IdentityProvider
 from .hub.config_entry import fingerprint
-from .hub.config_files import HubConfig, bar_address, hub_paths, hub_servers, watched_files
+from .hub.config_files import (
+    ConfigPaths,
+    HubConfig,
+    bar_address,
+    denial_files,
+    hub_paths,
+    hub_servers,
+    watched_files,
+    with_later_denials,
+)
 from .hub.dependencies import HubDeps, OnNotification, ignore_notification, usual_vault
 from .hub.hub import Hub
+from .hub.program_place import AS_CONFIGURED, ProgramPlace
 from .model.origin import ClientOrigin
+from .private_files import private_directory
 from .processes.environment import DEPTH, build_environment, depth
 from .processes.leftovers import new_mark
 from .sessions.working_directory import default_directory, own_directory
@@ -30,6 +42,8 @@ from .store.following import FileFollower, Following, followable
 log = logging.getLogger(__name__)
 
 OnUpdate = Callable[[HubConfig], None]
+OpenToSessions = Callable[[str], Collection[str]]
+"""The directories that sandboxed sessions can write to, by that in which sessions work by default. Blocks."""
 _LINGER = 60.0
 """Seconds for which a hub that nobody uses is kept: clients are restarted, and sessions parked and resumed."""
 
@@ -53,9 +67,10 @@ class HubSource:
     environment: Mapping[str, str] = field(hash=False)
     project: str | None = None
     serving_at: tuple[str, int] | None = None
+    open_to_sessions: OpenToSessions | None = field(default=None, hash=False)
 
     def read(self) -> HubConfig:
-        servers = hub_servers(self.settings, self.environment, self._project())
+        servers = hub_servers(self.settings, self.environment, self._project(), programs=self.programs())
         return servers if self.serving_at is None else bar_address(servers, *self.serving_at)
 
     def files(self) -> list[Path]:
@@ -63,10 +78,41 @@ class HubSource:
         paths = hub_paths(self.settings, self.environment, self._project())
         return watched_files(paths) if paths is not None else []
 
+    def programs(self) -> ProgramPlace:
+        """Where its programs run: in a directory of ours, if sandboxed sessions can write to others."""
+        if self.open_to_sessions is None:
+            return AS_CONFIGURED
+        default = default_directory(self.settings)
+        paths = {*self.open_to_sessions(default), *self.open_to_sessions(self.project or default)}
+        own = str(private_directory(self.settings.state_dir / "mcp" / "programs")) if paths else None
+        return ProgramPlace(own, tuple(sorted(paths)))
+
     def _project(self) -> Path:
         if self.project is None and self.settings.hub == "all":  # otherwise no directory counts, and ours may be gone
             return Path(own_directory())
         return Path(self.project or "")
+
+
+@dataclass
+class LaterDenials:
+    """A source that only takes away: what an organisation denies while a hub is open whose users may be in several
+    projects, so that no project's files can be followed for it."""
+
+    source: HubSource
+    configuration: HubConfig
+
+    def read(self) -> HubConfig:
+        paths = self._paths()
+        if paths is not None:
+            self.configuration = with_later_denials(self.configuration, paths, self.source.environment)
+        return self.configuration
+
+    def files(self) -> list[Path]:
+        paths = self._paths()
+        return denial_files(paths) if paths is not None else []
+
+    def _paths(self) -> ConfigPaths | None:
+        return hub_paths(self.source.settings, self.source.environment, Path(self.source.project or os.sep))
 
 
 # -- changes of the files --------------------------------------------------------------------------------------
@@ -74,7 +120,7 @@ class HubSource:
 
 @asynccontextmanager
 async def following(
-    hub: Hub, configuration: HubConfig, source: HubSource, on_update: OnUpdate | None = None
+    hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials, on_update: OnUpdate | None = None
 ) -> AsyncIterator[None]:
     """Within this context the hub, which has this configuration, is as its files say, also when they change;
     `on_update` is called with the configuration that it then has."""
@@ -86,18 +132,23 @@ async def following(
         await asyncio.wait([task])
 
 
-async def _follow(hub: Hub, configuration: HubConfig, source: HubSource, on_update: OnUpdate | None) -> None:
-    """Follows the files, and the directories that they will be in where these are missing."""
+async def _follow(
+    hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials, on_update: OnUpdate | None
+) -> None:
+    """Follows the files, and the directories that they will be in where these are missing. Which files count is looked
+    up again after each change: a directory of settings may have another one."""
     follower, changed, seen = FileFollower(), asyncio.Event(), None
-    paths = await asyncio.to_thread(source.files)
+    paths: Sequence[Path] = ()
     while True:
-        targets = await asyncio.to_thread(_targets, paths)
+        paths, targets, _ = await asyncio.to_thread(_look_at, source, paths)
         async with _waking(follower, targets, changed):
-            # Looked at once at the beginning too: a change may have come between reading and following.
-            while targets == await asyncio.to_thread(_targets, paths):
-                now = await asyncio.to_thread(_facts, paths)
-                if now != seen:
-                    seen = now
+            while True:
+                # Looked at once at the beginning too: a change may have come between reading and following.
+                paths, found, now = await asyncio.to_thread(_look_at, source, paths)
+                if found != targets:
+                    break
+                if (paths, now) != seen:
+                    seen = paths, now
                     configuration = await _update(hub, configuration, source)
                     if on_update is not None:
                         on_update(configuration)
@@ -105,8 +156,11 @@ async def _follow(hub: Hub, configuration: HubConfig, source: HubSource, on_upda
                 changed.clear()
 
 
-def _targets(paths: Sequence[Path]) -> set[str]:
-    return {followable(str(path)) for path in paths}
+def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
+    """The files that count now, what is to be followed for them, and what is different when one of them is."""
+    with suppress(ClaudeCodeError):  # our directory is gone
+        before = source.files()
+    return before, {followable(str(path)) for path in before}, _facts(before)
 
 
 @asynccontextmanager
@@ -142,7 +196,7 @@ def _facts(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
     return [of_file(file) for file in files]
 
 
-async def _update(hub: Hub, configuration: HubConfig, source: HubSource) -> HubConfig:
+async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials) -> HubConfig:
     """Has the hub be as the files say now; returns what it is then. While a file cannot be read, as in the middle of an
     edit, the servers stay as they are."""
     try:
@@ -182,6 +236,7 @@ def make_hub(
     *,
     serving: bool = True,
     principal: str = "",
+    programs: ProgramPlace = AS_CONFIGURED,
 ) -> Hub:
     """A hub for these servers, connected to none of them yet. `serving` is False for the hub of a command. A hub for
     one `principal` alone has tokens and a memory of its own, and does not use what Claude Code is signed in to."""
@@ -200,6 +255,7 @@ def make_hub(
         client_document=settings.client_metadata_url,
         uses_claude_sign_ins=not principal,
         principal=principal,
+        programs=programs,
     )
     return Hub(configuration, settings, deps)
 
@@ -255,9 +311,15 @@ class Hubs:
     """
 
     def __init__(
-        self, settings: Settings, serving_at: tuple[str, int] | None = None, *, linger: float = _LINGER
+        self,
+        settings: Settings,
+        serving_at: tuple[str, int] | None = None,
+        *,
+        linger: float = _LINGER,
+        open_to_sessions: OpenToSessions | None = None,
     ) -> None:
         self._settings = settings
+        self._open_to_sessions = open_to_sessions
         self._serving_at = serving_at
         self._linger = linger
         self._hubs: dict[tuple[object, ...], _SharedHub] = {}
@@ -281,21 +343,22 @@ class Hubs:
         """The hub for this client, open within this context."""
         settings = client_settings(self._settings, origin.environment)
         project = default_directory(settings, origin.directory)
-        source = HubSource(settings, origin.environment, project, self._serving_at)
+        source = HubSource(settings, origin.environment, project, self._serving_at, self._open_to_sessions)
         configuration = await asyncio.to_thread(source.read)
         key = _key(origin.environment, configuration)
         shared = self._hubs.get(key)
         if shared is None:
             for problem in configuration.problems:
                 log.warning("an MCP server is left out: %s", problem)
-            hub = make_hub(settings, configuration, origin.environment)
+            programs = await asyncio.to_thread(source.programs)
+            hub = make_hub(settings, configuration, origin.environment, programs=programs)
             shared = self._hubs[key] = _SharedHub(hub, key=key)
 
         def follow(hub: Hub) -> AbstractAsyncContextManager[None]:
-            if settings.hub != "own":  # its users may be in other projects, where other files count
-                return nullcontext()
             renewed = partial(self.updated, hub, environment=origin.environment)
-            return following(hub, configuration, source, renewed)
+            # Users of a hub of all servers may be in other projects, where other files count.
+            followed = source if settings.hub == "own" else LaterDenials(source, configuration)
+            return following(hub, configuration, followed, renewed)
 
         shared.users += 1
         try:

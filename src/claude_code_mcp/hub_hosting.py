@@ -110,11 +110,17 @@ class HubHosting:
     """An asynchronous context manager: within it `host` and `use` have the MCP servers that sessions share."""
 
     def __init__(
-        self, settings: Settings, serving_at: tuple[str, int] | None = None, principals: Collection[str] = ()
+        self,
+        settings: Settings,
+        serving_at: tuple[str, int] | None = None,
+        principals: Collection[str] = (),
+        open_to_sessions: Callable[[str], Collection[str]] | None = None,
     ) -> None:
         """`serving_at` is the host and port that this server itself is at; `principals` are the callers with a token of
-        their own."""
+        their own; `open_to_sessions` tells the directories that sandboxed sessions can write to, by that in which
+        sessions work by default."""
         self._settings = settings
+        self._open_to_sessions = open_to_sessions
         self._serving_at = serving_at
         self._context = AsyncExitStack()
         self._awaited = AwaitedHub()
@@ -170,22 +176,23 @@ class HubHosting:
 
         settings = self._settings
         self._relay = ChannelRelay(settings.channels, settings.permission_channels)
-        source = HubSource(settings, os.environ, settings.default_cwd, self._serving_at)
+        source = HubSource(settings, os.environ, settings.default_cwd, self._serving_at, self._open_to_sessions)
         configuration = await asyncio.to_thread(source.read)
         for problem in configuration.problems:
             if strict and problem.entry is None and problem.file == settings.hub_file:
                 raise InvalidArgument(f"The file of MCP servers cannot be used: {problem}", field="hub_file")
             log.warning("an MCP server is left out: %s", problem)
-        hub = make_hub(settings, configuration, os.environ, self._relay.on_notification)
+        programs = await asyncio.to_thread(source.programs)
+        hub = make_hub(settings, configuration, os.environ, self._relay.on_notification, programs=programs)
         await self._context.enter_async_context(hub)
-        hubs = Hubs(settings, self._serving_at)
+        hubs = Hubs(settings, self._serving_at, open_to_sessions=self._open_to_sessions)
         hubs.adopt(hub, configuration, os.environ)
         self.hub, self._hubs = hub, hubs
         self._awaited.become(hub)
         updated = partial(hubs.updated, hub, environment=os.environ)
         await self._context.enter_async_context(following(hub, configuration, source, updated))
         for principal, awaited in list(self.hosts.items()):
-            made = make_hub(settings, configuration, os.environ, principal=principal)
+            made = make_hub(settings, configuration, os.environ, principal=principal, programs=programs)
             self.hosts[principal] = await self._context.enter_async_context(made)
             if isinstance(awaited, AwaitedHub):
                 awaited.become(made)

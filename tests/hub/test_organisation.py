@@ -16,9 +16,10 @@ from claude_code_mcp.claude.executable import find_executable
 from claude_code_mcp.config import load_settings
 from claude_code_mcp.errors import PermissionDenied
 from claude_code_mcp.hub import config_files
-from claude_code_mcp.hub.config_files import ConfigPaths, HubConfig, read_configuration
+from claude_code_mcp.hub.config_files import ConfigPaths, ConfigScope, HubConfig, read_configuration
 from claude_code_mcp.hub.url_patterns import fits, matches, written
-from claude_code_mcp.hub_factory import HubSource, following, make_hub
+from claude_code_mcp.hub_factory import Hubs, HubSource, following, make_hub
+from claude_code_mcp.model.origin import ClientOrigin
 from claude_code_mcp.testing import Sandbox
 from tests.server.conftest import COMMAND
 from tests.support.bubblewrap import missing
@@ -343,6 +344,68 @@ async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift
             assert (status.state, "organisation" in str(status.reason)) == ("disabled", True)
             with pytest.raises(PermissionDenied):
                 hub.enable("notes")
+
+
+@pytest.mark.parametrize("where", ["managed-settings.json", "managed-settings.d/10-later.json"])
+async def test_the_hub_of_a_client_hears_of_a_denial_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox, where: str
+) -> None:
+    """Its users may be in several projects, so that it follows none of their files; an organisation's it does."""
+    managed = write(tmp_path / "managed", {"managed-settings.json": "{}"})
+    monkeypatch.setattr(config_files, "managed_directory", lambda: managed)
+    (sandbox.home / ".claude.json").write_text(json.dumps({"mcpServers": {"notes": program(), "other": program()}}))
+    settings = load_settings({}, hub_file=tmp_path / "mcp.json", state_dir=tmp_path / "state", hub="all")
+    hubs = Hubs(settings, linger=0)
+    origin = ClientOrigin(str(sandbox.project), sandbox.environment(CLAUDE_CODE_MCP_HUB="all"), "one")
+    async with hubs.use(origin) as hub:
+        assert [status.state for status in await hub.connect()] == ["connected", "connected"]
+        changes: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+        hub.watch_servers(changes.put_nowait)
+        for denied in (["notes"], ["notes", "other"]):  # the second is a change of a file that came later, too
+            (managed / where).parent.mkdir(exist_ok=True)
+            entries = [{"serverName": name} for name in denied]
+            write(managed, {where: json.dumps({"deniedMcpServers": entries})})
+            assert await asyncio.wait_for(changes.get(), 40) == {denied[-1]}
+            states = {status.name: status.state for status in hub.status()}
+            assert {name for name, state in states.items() if state == "disabled"} == set(denied)
+            with pytest.raises(PermissionDenied):
+                hub.enable(denied[-1])
+        async with hubs.use(origin) as same:
+            assert same is hub, "who comes now has the same servers, and shares it"
+    await hubs.close()
+
+
+def test_an_organisation_provides_servers_that_need_no_list_and_can_be_denied(tmp_path: Path) -> None:
+    provided = {
+        "wiki": {"type": "http", "url": "https://wiki.example/mcp"},
+        "old": {"type": "sse", "url": "https://old.example/sse"},
+        "denied": {"type": "http", "url": "https://denied.example"},
+        "program": {"command": "x"},
+        "helper": {"type": "http", "url": "https://wiki.example", "headersHelper": "x"},
+        "variable": {"type": "http", "url": "https://${HOST}/"},
+    }
+    settings = {
+        "managedMcpServers": provided,
+        "allowedMcpServers": [],
+        "deniedMcpServers": [{"serverUrl": "https://denied.example*"}],
+    }
+    managed = write(tmp_path / "managed", {"managed-settings.json": json.dumps(settings)})
+    user = tmp_path / ".claude.json"
+    user.write_text(json.dumps({"mcpServers": {"wiki": {"command": "evil"}, "mine": {"command": "x"}}}))
+    remote = tmp_path / "claude" / "remote-settings.json"
+    remote.parent.mkdir()
+    remote.write_text(json.dumps({"managedMcpServers": {"sent": {"type": "http", "url": "https://sent.example"}}}))
+    paths = ConfigPaths(tmp_path / "mcp.json", user, None, remote.with_name("settings.json"), managed=managed)
+    read = read_configuration(paths, {})
+    assert allowed_by(read) == {"wiki", "old"}
+    assert read.servers["wiki"].scope is ConfigScope.MANAGED
+    assert read.servers["denied"].locked
+    assert "sent" not in read.servers
+    assert sorted(str(problem.entry) for problem in read.problems) == [
+        "managedMcpServers.helper",
+        "managedMcpServers.program",
+        "managedMcpServers.variable",
+    ]
 
 
 # -- patterns ----------------------------------------------------------------------------------------------------------

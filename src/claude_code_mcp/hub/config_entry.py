@@ -335,10 +335,19 @@ def _with_env_file(entry: dict[str, Any], directory: Path | None) -> dict[str, A
 
 def depends_on_directory(config: ServerConfig) -> bool:
     """Whether the server is another one in another directory: the entry refers to it, or names a relative path."""
-    if any(_refers_to_directory(text) for text in _strings(config.model_dump(mode="json"))):
-        return True
+    return _names_directory(config) or names_relative_path(config)
+
+
+def _names_directory(config: ServerConfig) -> bool:
+    return any(_refers_to_directory(text) for text in _strings(config.model_dump(mode="json")))
+
+
+def names_relative_path(config: ServerConfig) -> bool:
+    """Whether the entry of a program names a path that leads from where it runs."""
     if not isinstance(config, StdioConfig) or (config.cwd is not None and os.path.isabs(config.cwd)):
         return False
+    if config.cwd is not None and _refers_to_directory(config.cwd):
+        return True
     if config.cwd is not None or (_has_slash(config.command) and not os.path.isabs(config.command)):
         return True
     images = os.path.basename(config.command) in _CONTAINER_PROGRAMS

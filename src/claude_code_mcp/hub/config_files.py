@@ -25,9 +25,14 @@ from .approvals import Approvals, is_below, is_trusted, project_entry, project_r
 from .config_dialects import input_defaults, read_text, section_of
 from .config_entry import InvalidEntry, ServerConfig, StdioConfig, parse_entry
 from .organisation import SETTINGS, Organisation, managed_directory, managed_files, read_organisation
+from .program_place import AS_CONFIGURED, ProgramPlace
 
 _KEY = "mcpServers"
 _ITSELF = "it is this server itself"
+_OPEN_TO_SESSIONS = (
+    "from a .mcp.json that sessions in a sandbox can write to; if it says what you want, "
+    "`claude-code-mcp mcp import {} {}` copies it into the file of the hub"
+)
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -35,7 +40,7 @@ class ConfigScope(StrEnum):
     """Where an entry comes from. Of entries with one name, the one of the first scope in this order counts."""
 
     MANAGED = "managed"
-    """What the organisation provides (`managed-mcp.json`)."""
+    """What the organisation provides (`managedMcpServers` in its settings, `managed-mcp.json`)."""
     OWN = "own"
     """A file of this product's own."""
     LOCAL = "local"
@@ -72,6 +77,8 @@ class ConfiguredServer:
     locked: bool = False
     """Whether only a change of the configuration can lift that, and no call of a tool: the server was never approved
     by a person, or it is this very server."""
+    written: object = field(default=None, compare=False, repr=False)
+    """Its entry as it stands in the file, which an organisation's lists are about too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ class ConfigPaths:
     user_settings: Path | None = None
     trusted: tuple[str, ...] = ()
     """Directories whose projects the operator trusts, `*` for all."""
+    programs: ProgramPlace = AS_CONFIGURED
+    """Which directories are open to sandboxed sessions."""
     managed: Path = field(default_factory=lambda: managed_directory())  # noqa: PLW0108 - looked up when it is called
     """Where the organisation's settings are, which count whatever else is read."""
 
@@ -101,10 +110,11 @@ def hub_servers(
     environment: Mapping[str, str],
     project: Path,
     extent: Literal["off", "own", "all"] | None = None,
+    programs: ProgramPlace = AS_CONFIGURED,
 ) -> HubConfig:
     """The servers that the hub has for a project; `extent` overrides the setting `hub`. Blocks on the disk."""
     paths = hub_paths(settings, environment, project, extent)
-    return HubConfig() if paths is None else read_configuration(paths, environment)
+    return HubConfig() if paths is None else read_configuration(replace(paths, programs=programs), environment)
 
 
 def hub_paths(
@@ -131,16 +141,21 @@ def hub_paths(
 
 def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, trust_project: bool = False) -> HubConfig:
     """Everything that the files say. Without trust, servers of `.mcp.json` count only when a person approved them for
-    the project: a checkout must not be able to start programs by itself."""
+    the project: a checkout must not be able to start programs by itself. An approval is of a name, as in Claude Code;
+    so it says nothing of a file that sandboxed sessions can write to, whose entries do not count at all. A person who
+    wants one copies it into our own file, which is an approval of what it says."""
     reader = _Reader(environment)
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
     approvals = _approvals(reader, paths, claude, roots, trust_project)
     reader.organisation = _organisation(reader, paths, roots, environment)
     candidates: list[ConfiguredServer] = []
-    if paths.claude_file is not None and reader.organisation.servers_file is not None:
-        managed = reader.organisation.servers_file
-        candidates += reader.entries(reader.read(managed), managed, ConfigScope.MANAGED)
+    if paths.claude_file is not None:
+        provided, settings = {_KEY: reader.organisation.provided}, paths.managed / SETTINGS
+        candidates += reader.entries(provided, settings, ConfigScope.MANAGED)
+        if reader.organisation.servers_file is not None:
+            managed = reader.organisation.servers_file
+            candidates += reader.entries(reader.read(managed), managed, ConfigScope.MANAGED)
     candidates += reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)
     for root in roots:
         candidates += reader.entries(project_entry(claude, root), paths.claude_file, ConfigScope.LOCAL)
@@ -149,8 +164,28 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
     candidates += reader.entries(claude, paths.claude_file, ConfigScope.USER)
     servers: dict[str, ConfiguredServer] = {}
     for server in candidates:
-        servers.setdefault(server.name, _bar(server, approvals))
+        servers.setdefault(server.name, _bar(server, approvals, paths.programs))
     return HubConfig(servers, reader.problems)
+
+
+def with_later_denials(configuration: HubConfig, paths: ConfigPaths, environment: Mapping[str, str]) -> HubConfig:
+    """The configuration as it was read, without what the organisation or the user no longer allows. Nothing else is
+    read again, and nothing is allowed that was not. Blocks on the disk."""
+    organisation = _organisation(_Reader(environment), paths, (), environment)
+    servers = dict(configuration.servers)
+    for name, server in servers.items():
+        managed = server.scope is ConfigScope.MANAGED
+        objection = organisation.objection(name, server.config, server.written, managed=managed)
+        if objection is not None and not server.locked:
+            servers[name] = replace(server, barred=objection, locked=True)
+    return replace(configuration, servers=servers)
+
+
+def denial_files(paths: ConfigPaths) -> list[Path]:
+    """The files whose changes may deny servers, whatever the project. Blocks on the disk."""
+    settings = paths.user_settings
+    files = managed_files(paths.managed, settings.parent if settings is not None else None)
+    return [*files, *([settings] if settings is not None else [])]
 
 
 def project_files(paths: ConfigPaths) -> list[Path]:
@@ -204,7 +239,8 @@ def _approvals(
     trusted = [*(project_entry(claude, root) for root in roots), reader.read(paths.user_settings)]
     local = [reader.read(root / ".claude" / "settings.local.json") for root in roots[:2]]
     shared = [reader.read(root / ".claude" / "settings.json") for root in roots[:2]]
-    by_person = is_trusted(claude, [*roots, *paths.project.parents])
+    # A session that can write to the project would approve by its settings what lies above it.
+    by_person = is_trusted(claude, [*roots, *paths.project.parents]) and not paths.programs.is_open(paths.project)
     approvals = read_approvals([*trusted, *(local if by_person else ())], [*local, *shared])
     trust_all = approvals.trusts_all or trust_project or is_below(paths.project, paths.trusted)
     return replace(approvals, trusts_all=trust_all)
@@ -276,12 +312,12 @@ class _Reader:
                 self.problems += [ConfigProblem(file, name, f"env.{key}: {why}") for key, why in unset.items()]
                 managed = scope is ConfigScope.MANAGED
                 objection = self.organisation.objection(name, config, raw, managed=managed)
-                yield ConfiguredServer(name, config, scope, file, objection, objection is not None)
+                yield ConfiguredServer(name, config, scope, file, objection, objection is not None, raw)
             except InvalidEntry as error:
                 self.problems.append(ConfigProblem(file, name, str(error)))
 
 
-def _bar(server: ConfiguredServer, approvals: Approvals) -> ConfiguredServer:
+def _bar(server: ConfiguredServer, approvals: Approvals, programs: ProgramPlace = AS_CONFIGURED) -> ConfiguredServer:
     """The server, barred where it is not to be used."""
     # What locks comes first: an entry must not get out of the lock by calling itself disabled.
     if server.locked:
@@ -290,6 +326,8 @@ def _bar(server: ConfiguredServer, approvals: Approvals) -> ConfiguredServer:
     if isinstance(config, StdioConfig) and is_this_server(config.command, config.args):
         return replace(server, barred=_ITSELF, locked=True)
     unapproved = approvals.objection(server.name) if server.scope is ConfigScope.PROJECT else None
+    if server.scope is ConfigScope.PROJECT and server.file is not None and programs.is_open(server.file):
+        unapproved = unapproved or _OPEN_TO_SESSIONS.format(server.file, server.name)
     if unapproved is not None:
         return replace(server, barred=unapproved, locked=True)
     if config.disabled:

@@ -19,6 +19,7 @@ from .auth.credentials import FileVault, KeyringVault, Vault
 from .auth.identity_provider import IdentityProvider
 from .auth.silent_oauth import Renewals
 from .config_entry import ServerConfig
+from .program_place import AS_CONFIGURED, ProgramPlace
 from .streams import JsonObject
 from .transports.in_process import ServeInProcess
 from .transports.stdio import ChildEnvironment, unmarked
@@ -99,6 +100,8 @@ class HubDeps:
     """The address of our Client ID Metadata Document, by which authorization servers know us that take such."""
     uses_claude_sign_ins: bool = True
     """Whether a server that Claude Code is signed in to needs no other sign-in."""
+    programs: ProgramPlace = AS_CONFIGURED
+    """Where the programs of servers run, and those that print headers."""
     renewals: Renewals = field(default_factory=Renewals)
     principal: str = ""
     """Whose the hub is alone, with a memory of its own; empty for one that is shared."""

@@ -6,7 +6,9 @@ are, from a directory that only an administrator can write to and that no variab
 - `managed-settings.json` and `managed-settings.d/*.json`: `deniedMcpServers`, `allowedMcpServers` and
   `allowManagedMcpServersOnly`. Claude Code's own copy of settings that a server of the organisation sent
   (`remote-settings.json`) counts too, and so does the policy of the device (macOS, Windows).
-- `managed-mcp.json`: while it is there, the servers in it are the only ones.
+- `managedMcpServers` of the same settings, without those that were sent: servers that the organisation provides to all,
+  remote ones alone.
+- `managed-mcp.json`: while it is there, the servers in it are the only ones beside these.
 
 A list of the user's own settings counts as well: they may deny anything, and allow what the organisation leaves open.
 A project's settings can only take away. What is denied is denied whoever allows it. A managed file that cannot be read
@@ -31,6 +33,9 @@ SETTINGS, DROP_INS, SERVERS = "managed-settings.json", "managed-settings.d", "ma
 REMOTE = "remote-settings.json"
 """In the configuration directory of Claude Code."""
 _DENIED, _ALLOWED, _MANAGED_ONLY = "deniedMcpServers", "allowedMcpServers", "allowManagedMcpServersOnly"
+_PROVIDED = "managedMcpServers"
+_REMOTE_TYPES = ("http", "sse")
+_PROGRAM_KEYS = ("command", "args", "headersHelper", "env", "envFile")
 _KINDS = ("serverName", "serverCommand", "serverUrl")
 _PROFILE = Path("/Library/Managed Preferences/com.anthropic.claudecode.plist")
 _REGISTRY = r"SOFTWARE\Policies\ClaudeCode"
@@ -61,6 +66,8 @@ class Organisation:
     servers_file: Path | None = None
     """The file whose servers are the only ones."""
     environment: Mapping[str, str] = field(default_factory=dict)
+    provided: Mapping[str, Any] = field(default_factory=dict)
+    """The entries of servers that the organisation's settings provide, by name."""
     problems: Sequence[tuple[str, str]] = ()
     """Lists with entries that cannot be used, and why."""
 
@@ -176,13 +183,14 @@ def read_organisation(
     have been read. Blocks on the disk."""
     managed: list[Mapping[str, Any]] = []
     unreadable = ""
-    for read in (*_files(directory), *_device_policies(), *_remote(config_dir)):
+    for read in (*_files(directory), *_device_policies()):
         if isinstance(read, str):
             unreadable = unreadable or read
         else:
             managed.append(read)
     lists = _Lists()
-    lists.add_managed(managed)
+    lists.add_provided(managed)
+    lists.add_managed([*managed, *_remote(config_dir)])
     lists.add_others(user or {}, projects)
     return Organisation(
         lists.denied,
@@ -190,6 +198,7 @@ def read_organisation(
         unreadable or lists.unusable,
         _servers_file(directory),
         environment,
+        lists.provided,
         lists.problems,
     )
 
@@ -204,11 +213,26 @@ class _Lists:
     """The lists of several sources, put together."""
 
     def __init__(self) -> None:
+        self.provided: dict[str, Any] = {}
         self.denied: list[Entry] = []
         self.allowed: list[list[Entry]] = []
         self.unusable = ""
         self.problems: list[tuple[str, str]] = []
         self._managed_only = False
+
+    def add_provided(self, contents: Sequence[Mapping[str, Any]]) -> None:
+        """The servers that the organisation provides. As in Claude Code: none that names a program or a variable."""
+        for content in contents:
+            servers = content.get(_PROVIDED, {})
+            if not isinstance(servers, dict):
+                self.problems.append((_PROVIDED, "must be an object with the names of servers"))
+                continue
+            for name, entry in servers.items():
+                if _is_provided(entry):
+                    self.provided[name] = entry
+                else:
+                    problem = 'only "http" and "sse" servers are taken, with no program and no ${VARIABLE}'
+                    self.problems.append((f"{_PROVIDED}.{name}", problem))
 
     def add_managed(self, contents: Sequence[Mapping[str, Any]]) -> None:
         """Of all managed sources: their denials together, and of each that has one its list of what is allowed."""
@@ -246,6 +270,12 @@ class _Lists:
         return found
 
 
+def _is_provided(entry: object) -> bool:
+    if not isinstance(entry, dict) or entry.get("type") not in _REMOTE_TYPES or not isinstance(entry.get("url"), str):
+        return False
+    return not any(key in entry for key in _PROGRAM_KEYS) and not any("${" in text for text in _texts(entry))
+
+
 def _is_entry(entry: object) -> bool:
     if not isinstance(entry, dict) or sum(entry.get(kind) is not None for kind in _KINDS) != 1:
         return False
@@ -268,7 +298,7 @@ def _drop_ins(directory: Path) -> list[Path]:
     return [directory / DROP_INS / name for name in names if name.endswith(".json") and not name.startswith(".")]
 
 
-def _remote(config_dir: Path | None) -> Iterable[Mapping[str, Any] | str]:
+def _remote(config_dir: Path | None) -> Iterator[Mapping[str, Any]]:
     """What Claude Code keeps of settings that were sent to it. It is the user's own file: one that cannot be read is
     none."""
     for read in _read(config_dir / REMOTE) if config_dir is not None else ():

@@ -32,7 +32,7 @@ from .auth.credentials import NeedsAuthMemory, digest_of
 from .auth.headers_helper import with_helped_headers
 from .auth.oauth import credential_storage, has_oauth
 from .client_session import LIST_CHANGES, LISTS, UpstreamClient
-from .config_entry import OAuthServerConfig, fingerprint, for_directory
+from .config_entry import OAuthServerConfig, fingerprint
 from .config_files import ConfiguredServer
 from .connection_state import Afterwards, Connection, ConnectionState, Phase
 from .dependencies import ConnectSlot, ConnectThrottle, HubDeps
@@ -387,8 +387,10 @@ class Upstream:
 
     @asynccontextmanager
     async def _observed_transport(self, probe: Probe | None) -> AsyncIterator[Streams]:
-        config = for_directory(self.server.config, self.directory)
-        config = await with_helped_headers(self.name, config, self._context.deps, self.directory)
+        programs = self._context.deps.programs
+        config = programs.placed(self.server.config, self.directory)
+        helper_directory = programs.directory or self.directory
+        config = await with_helped_headers(self.name, config, self._context.deps, helper_directory)
         transport = open_transport(self.name, config, self._context.deps, self._failure, self._give_up)
         async with transport as (inbox, outbox):
             requests = RequestsInFlight()

@@ -32,7 +32,7 @@ from ..errors import PermissionDenied, ProcessFailed
 from ..model.options import SessionOptions
 from ..model.worktree import Worktree
 from ..network.by_list import NetworkByList, command_before, interpreter_files
-from ..policy.policy import Profile
+from ..policy.policy import Policy, Profile
 from ..private_files import private_directory
 from ..processes import bubblewrap, container
 from ..processes.environment import expand_home
@@ -72,6 +72,22 @@ class ListedPaths:
             if conflict is not None:
                 return f"{path} {conflict}, and sessions in a sandbox could read it."
         return None
+
+
+def keeps_sessions_in(policy: Policy) -> bool:
+    """Whether any profile wants a sandbox or a container, where there can be one."""
+    return any(profile.isolation != "none" for profile in (policy.default, *policy.principals.values()))
+
+
+def open_to_sessions(policy: Policy, environment: Mapping[str, str], default_directory: str) -> set[str]:
+    """The directories that sessions in sandboxes can write to, as they really are; `/` where callers choose them.
+    Whether there can be a sandbox does not count. Blocks on the disk."""
+    found: set[str] = set()
+    for profile in (policy.default, *policy.principals.values()):
+        if profile.isolation != "none":
+            listed = ListedPaths.of(profile, default_directory, environment)
+            found.update((os.sep,) if listed.roots is None else listed.roots, listed.writable)
+    return found
 
 
 class WaysOut(contextlib.ExitStack):
