@@ -306,12 +306,12 @@ def read_transcript(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def without_longest_command() -> Iterator[None]:
     """More than the longest command is read: reading it must be linear by itself."""
-    before = shell.LONGEST_COMMAND, shell.LONGEST_SEARCHED
-    shell.LONGEST_COMMAND = shell.LONGEST_SEARCHED = 1 << 30
+    before = shell.LONGEST_COMMAND
+    shell.LONGEST_COMMAND = 1 << 30
     try:
         yield
     finally:
-        shell.LONGEST_COMMAND, shell.LONGEST_SEARCHED = before
+        shell.LONGEST_COMMAND = before
 
 
 def problem_of(name: str, handle: Handle, small: str, large: str) -> str | None:

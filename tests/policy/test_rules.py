@@ -1,6 +1,7 @@
 """Rules: a denial wins, an allowance must cover every part, everything else is asked."""
 
 import shlex
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from claude_code_mcp.model.paths import POSIX
 from claude_code_mcp.policy.rules import Decision, Shell, ToolCall, judge, parse_rule
+from claude_code_mcp.policy.shell import LONGEST_COMMAND
 from tests.support.tables import every_row
 
 ALLOW, DENY, ASK = Decision.ALLOW, Decision.DENY, Decision.ASK
@@ -90,8 +92,8 @@ HUGE = "ls " + "a" * (64 << 10)
         (["Bash(ls *)"], [], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], HUGE, ASK),
         (["Bash"], ["Bash(rm *)"], f"rm x; {HUGE}", DENY),
-        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", DENY),
-        (["Bash"], ["Bash(rm *)"], f"{HUGE * 4}; rm x", ASK),
+        (["Bash(ls *)"], ["Bash(rm *)"], f"{HUGE}; rm x", ASK),
+        (["Bash"], ["Bash(rm *)"], f"{HUGE}; rm x", ASK),
         (["Bash"], [], HUGE, ALLOW),
         (["Bash"], ["Bash"], HUGE, DENY),
     ],
@@ -105,6 +107,38 @@ def test_a_command_too_long_to_be_read_is_never_allowed_by_its_words(
 @every_row("repeated", ["command eval ", "eval ", "env -x a ", "sh -c ", "nice eval 'a' ", "xargs -x a;"])
 def test_programs_that_run_each_other_without_end_upset_nothing(repeated: str) -> None:
     assert decide("Bash", ["Bash"], ["Bash(rm *)"], command=f"{repeated * 5000}rm x"[-60_000:]) is not ALLOW
+
+
+def steps_of(command: str) -> int:
+    """How many functions are called, of Python and of C, to judge a command where others are denied."""
+    call = ToolCall("Bash", {"command": command}, "/code", resolve, POSIX)
+    allow, deny = [parse_rule("Bash")], [parse_rule("Bash(rm *)"), parse_rule("Bash(git push *)")]
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        verdict = judge(call, allow, deny)
+    finally:
+        sys.setprofile(None)
+    assert verdict.decision is not Decision.ALLOW
+    return steps
+
+
+@every_row("piece", ["a;", "a ", "env ", "$(a) ", "sh -c 'a';", '"x" ', "a|", "'"])
+def test_what_a_command_costs_to_judge_is_bounded(piece: str) -> None:
+    longest = (piece * LONGEST_COMMAND)[:LONGEST_COMMAND]
+    bound = steps_of(longest + "$")
+    assert steps_of(longest * 64) <= bound
+
+
+def test_that_a_command_is_too_long_is_said() -> None:
+    call = ToolCall("Bash", {"command": "ls " + "a" * LONGEST_COMMAND}, "/code", resolve, POSIX)
+    verdict = judge(call, [parse_rule("Bash")], [parse_rule("Bash(rm *)")])
+    assert (verdict.decision, verdict.doubt) == (Decision.ASK, "the command line is too long to be judged")
 
 
 def test_a_path_too_long_to_be_followed_is_unclear() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claude_code_mcp.policy.programs import read_loosely
-from claude_code_mcp.policy.shell import LONGEST_COMMAND, LONGEST_SEARCHED, FileGlob, read_strictly
+from claude_code_mcp.policy.shell import LONGEST_COMMAND, FileGlob, read_strictly
 from tests.support.tables import every_row
 
 
@@ -136,7 +136,7 @@ def test_a_word_that_is_not_run_is_no_command(text: str) -> None:
 
 
 def test_a_command_behind_many_options_is_seen() -> None:
-    assert ("rm", "x") in read_loosely("env " + "-i " * 20_000 + "rm x")
+    assert ("rm", "x") in read_loosely("env " + "-i " * 5_000 + "rm x")
 
 
 def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> None:
@@ -144,7 +144,7 @@ def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> No
     assert read_strictly(longest) == [("rm", "x"), ("a" * (LONGEST_COMMAND - 5),)]
     assert read_strictly(longest + "a") is None
     assert ("rm", "x") in read_loosely(longest + "a")
-    assert ("rm", "x") in read_loosely("a" * (LONGEST_SEARCHED - 5) + ";rm x")
+    assert ("rm", "x") in read_loosely("a" * (LONGEST_COMMAND - 5) + ";rm x")
 
 
 @every_row("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])

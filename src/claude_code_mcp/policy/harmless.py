@@ -22,6 +22,7 @@ IsDenied = Callable[[str], bool]
 """Whether a rule denies some commands of the program with this name."""
 
 UNREADABLE = "the command line cannot be read with certainty"
+TOO_LONG = "the command line is too long to be judged"
 _SYSTEM = re.compile(r"/(?:usr/)?bin/([^/]+)\Z")
 _SHOWN = 60
 """Characters of a program's name in a reason."""

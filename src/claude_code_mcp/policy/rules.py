@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 from ..model.mcp_servers import prefix_of
 from ..model.paths import HERE, PathRules
-from .harmless import UNREADABLE, doubt_about
+from .harmless import TOO_LONG, UNREADABLE, doubt_about
 from .programs import read_loosely
-from .shell import FileGlob, Words, read_strictly
+from .shell import LONGEST_COMMAND, FileGlob, Words, read_strictly
 
 Resolve = Callable[[str], str]
 """A path → where it really is: absolute, `~` expanded, symlinks followed as far as they exist."""
@@ -259,7 +259,7 @@ def _doubt(call: ToolCall, allowing: Sequence[Rule], deny: Sequence[Rule]) -> st
     command = call.arguments.get("command")
     commands = read_strictly(command) if call.tool in _FAMILIES["Bash"] and isinstance(command, str) else None
     if commands is None:
-        return UNREADABLE
+        return TOO_LONG if isinstance(command, str) and len(command) > LONGEST_COMMAND else UNREADABLE
     # What stands before a command can change what it does: the directory, its input.
     spelled_out = next((at for at, words in enumerate(commands) if not _spells_out(allowing, words)), len(commands))
     names = [_expected(pattern)[0] for pattern in denied]

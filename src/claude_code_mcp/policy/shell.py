@@ -15,14 +15,14 @@ What is read strictly, with everything else left out on purpose:
 - `2>&1` and its like, and redirections to and from `/dev/null`, at the end of a command: `sh` takes `a &>/dev/null b`
   for two commands
 
-A command of more than `LONGEST_COMMAND` characters is unclear as a whole; of a longer one the first `LONGEST_SEARCHED`
-are cut into fragments. Both take time in proportion to the length.
+A command of more than `LONGEST_COMMAND` characters, which no person would read either, is unclear as a whole, and only
+its beginning is cut into fragments. So what a command costs to judge is bounded, and below that in proportion to its
+length.
 """
 
 import re
 
-LONGEST_COMMAND = 64 << 10
-LONGEST_SEARCHED = 256 << 10
+LONGEST_COMMAND = 16 << 10
 _PLAIN = r"A-Za-z0-9_./,:=+@%^~#*?\-"
 _PIECE = re.compile(
     rf"""(?P<plain>(?:[{_PLAIN}]|[^\W\x00-\x7f])+)|'(?P<single>[^']*)'(?!')"""
@@ -146,5 +146,5 @@ def _is_simple(command: Words) -> bool:
 
 def fragments(text: str) -> list[Words]:
     """The beginning of a text cut at everything that could begin a command, quotes and escapes ignored."""
-    pieces = _BREAKS.split(text[:LONGEST_SEARCHED].replace("\\\n", ""))
+    pieces = _BREAKS.split(text[:LONGEST_COMMAND].replace("\\\n", ""))
     return [tuple(piece.translate(_WITHOUT_QUOTES).split()) for piece in pieces]
