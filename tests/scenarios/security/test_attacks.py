@@ -1,7 +1,9 @@
 """A caller with a valid token, and one without, who try to get more than they were given."""
 
 import base64
+import http.client
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +209,40 @@ def test_forged_state_of_a_call_is_refused(target: Target, finished: str, kind: 
     answer = httpx2.post(target.server.url, json=body, headers=headers, timeout=30)
     assert '"error"' in answer.text
     assert "isError" not in answer.text, "it must not have come as far as the tool"
+
+
+HTTP_ATTACKS = json.loads(Path(__file__).parents[1].joinpath("attacks", "http.json").read_text())
+
+
+@pytest.mark.parametrize("attack", HTTP_ATTACKS, ids=[attack["attack"] for attack in HTTP_ATTACKS])
+def test_no_request_gets_in_by_another_way(target: Target, attack: dict[str, Any]) -> None:
+    def filled(text: str) -> str:
+        if re.fullmatch(r".\*\d+", text):
+            return text[0] * int(text[2:])
+        return text.replace("{alice:-1}", ALICE[:-1]).replace("{alice}", ALICE)
+
+    token = attack.get("token", MALLORY)
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    headers |= {name: filled(value) for name, value in attack.get("headers", {}).items()}
+    headers |= {} if token is None else {"authorization": f"Bearer {filled(token)}"}
+    listing = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+    connection = http.client.HTTPConnection(target.server.base.removeprefix("http://"), timeout=30)
+    body = filled(attack.get("body", listing)).encode()
+    connection.putrequest(
+        attack.get("method", "POST"),
+        filled(attack.get("path", "/mcp")),
+        skip_host="host" in headers,
+        skip_accept_encoding=True,
+    )
+    for name, value in {**headers, "content-length": str(len(body))}.items():
+        connection.putheader(name, value)
+    connection.endheaders(body)
+    answer = connection.getresponse()
+    said = answer.read().decode(errors="replace")
+    connection.close()
+    assert answer.status in attack["status"], said
+    assert "claude_" not in said, "it has heard of no tool"
+    assert ALICE not in said
 
 
 def test_guessed_tokens_get_nothing_and_are_written_down(target: Target) -> None:

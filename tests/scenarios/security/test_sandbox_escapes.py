@@ -4,6 +4,7 @@ or its user reads them, files uncovered by a rename outside, and secrets in the 
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,32 @@ SECRETS = {attack["name"]: attack["value"] for attack in ATTACKS if "network" no
     "no_proxy": "127.0.0.1",
     "LC_NAME": "of-the-operator",
 }
+
+
+PYTHON = shutil.which("python3", path="/usr/bin:/bin")
+"""One that a sandbox sees."""
+LOOK_INTO_MEMORY = """
+import os
+wanted = {"a secret": b"hun" + b"ter2", "what it may know": b"of-the-" + b"operator"}
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    found, size = set(), 0
+    try:
+        maps, memory = open(f"/proc/{pid}/maps").read(), open(f"/proc/{pid}/mem", "rb", 0)
+    except OSError:
+        continue
+    for line in maps.splitlines() if int(pid) != os.getpid() else ():
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        while begin < end and "rw" in line:
+            try:
+                memory.seek(begin)
+                piece = memory.read(min(end - begin, 1 << 24))
+            except OSError:
+                break
+            size += len(piece)
+            found |= {name for name, value in wanted.items() if value in piece}
+            begin += len(piece) or end
+    print("memory of", pid, size > 0, sorted(found))
+"""
 
 
 def remote(**entries: Any) -> Policy:
@@ -147,9 +174,14 @@ async def test_where_the_server_carries_the_models_traffic_a_session_has_nothing
     extra["ANTHROPIC_BASE_URL"] = model.url.replace("//", f"//{of_model['ANTHROPIC_BASE_URL']['userinfo']}@")
     policy = remote(isolation="sandbox", roots=(str(sandbox.project),), network=network)
     service = await start_service(extra={**SECRETS, **extra}, policy=policy, principals=("alice",))
-    said = await walk(service, sandbox, f"env; cat /proc/*/environ /proc/*/cmdline {user}/.credentials.json; id")
+    (sandbox.project / "look.py").write_text(LOOK_INTO_MEMORY)
+    look = f"env; cat /proc/*/environ /proc/*/cmdline {user}/.credentials.json; id; {PYTHON or ':'} look.py"
+    said = await walk(service, sandbox, look)
     assert "uid=" in said
     assert "hunter2" not in said
+    assert "a secret" not in said, "in the memory of no process"
+    if PYTHON is not None:
+        assert "True ['what it may know']" in said, "which commands can read"
     headers = model.requests[-1].headers
     for name, value in (attack["sent"] for attack in of_model.values()):
         assert headers[name] == value
