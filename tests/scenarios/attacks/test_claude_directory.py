@@ -116,3 +116,22 @@ async def test_a_session_goes_on_in_and_out_of_a_sandbox(start_service: StartSer
     fork = await inside.fork(session_id, script("fork", "forked"), owner="alice")
     assert (await end_of(fork)).result == "forked"
     assert (transcript.parent / f"{fork.session.id}.jsonl").exists()
+
+
+@pytest.mark.parametrize("isolation", ["none", "sandbox"])
+async def test_a_session_is_forked_into_another_directory(
+    start_service: StartService, sandbox: Sandbox, isolation: str
+) -> None:
+    """The transcript of its origin lies in a folder that is not its own."""
+    below = sandbox.project / "below"
+    below.mkdir()
+    service = await start_service(policy=policy(sandbox, isolation), principals=("alice",))
+    turn = await service.create(script("go", "heron"), SessionOptions(cwd=str(sandbox.project)), owner="alice")
+    assert (await end_of(turn)).result == "heron"
+    fork = await service.fork(
+        turn.session.id, script("again", "forked"), owner="alice", options=SessionOptions(cwd=str(below))
+    )
+    assert (await end_of(fork)).result == "forked"
+    (transcript,) = (sandbox.home / ".claude").glob(f"projects/*/{fork.session.id}.jsonl")
+    assert transcript.parent.name.endswith("-below")
+    assert "heron" in transcript.read_text()
