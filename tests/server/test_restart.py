@@ -125,7 +125,7 @@ def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers,
         assert (info["permissionMode"], info["model"], info["totalTurns"]) == ("plan", "claude-haiku-4-5", 4)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+@CLEAN_OR_KILLED
 def test_a_turn_that_was_cut_short_is_not_completed(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
         first = client.create("hello", waitSeconds=40)
