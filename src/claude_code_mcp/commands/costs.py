@@ -11,7 +11,7 @@ from ..sessions.session_library import Costs
 from ..state.session_records import LOCAL
 from ..store.cost_report import CostLine
 from .flags import add_json, positive, print_json
-from .sessions import library
+from .sessions import library, print_unread
 
 _WIDEST = 40
 _BAR = 32
@@ -38,7 +38,9 @@ def _run(arguments: argparse.Namespace) -> int:
     since = ""
     if arguments.days is not None:
         since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (arguments.days - 1) * _DAY))
-    costs = asyncio.run(library().costs(arguments.by, owner=LOCAL, since=since, project=arguments.project))
+    sessions = library()
+    costs = asyncio.run(sessions.costs(arguments.by, owner=LOCAL, since=since, project=arguments.project))
+    print_unread(sessions)
     if arguments.json:
         print_json({"by": costs.by, "lines": [asdict(line) for line in costs.lines], "total": asdict(costs.total)})
         return 0

@@ -33,7 +33,7 @@ from ..store.session_care import SessionFiles
 from ..store.transcript_html import page
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
-from ..store.transcripts import ProjectFolders
+from ..store.transcripts import ProjectFolders, unreadable_refused
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -77,7 +77,7 @@ class Costs:
 
 
 class SessionLibrary:
-    """The sessions below one configuration directory of the CLI."""
+    """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
 
     def __init__(
         self,
@@ -117,7 +117,8 @@ class SessionLibrary:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
-            shown = read_page(read_from, outline, cursor, size, detail, self._redact)
+            with unreadable_refused(session_id):
+                shown = read_page(read_from, outline, cursor, size, detail, self._redact)
         except ValueError:
             raise InvalidArgument("cursor: must be the number of a turn, or nextCursor.", field="cursor") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
@@ -138,7 +139,8 @@ class SessionLibrary:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
-            page = read_page_before(read_from, outline, before, extent, self._redact)
+            with unreadable_refused(session_id):
+                page = read_page_before(read_from, outline, before, extent, self._redact)
         except ValueError:
             raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
@@ -151,14 +153,16 @@ class SessionLibrary:
     def _item(self, session_id: str, turn: int, item_id: str, agent: str | None) -> Item:
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, agent)
-        found = whole_item(read_from, outline, turn, item_id, self._redact)
+        with unreadable_refused(session_id):
+            found = whole_item(read_from, outline, turn, item_id, self._redact)
         if found is None:
             raise InvalidArgument(f"item: turn {turn} has no such item.", field="item")
         return found
 
     def _conversation(self, session_id: str, path: str, agent: str | None) -> tuple[dict[str, str], str, Outline]:
         """The subagents of a session, and the file and the outline of its conversation, or of that of one of them."""
-        agents = subagents(path)
+        with unreadable_refused(session_id):
+            agents = subagents(path)
         if agent is not None and agent not in agents:
             raise InvalidArgument(f"agent: session {session_id} has no subagent {agent[:100]!r}.", field="agent")
         read_from = path if agent is None else agents[agent]
@@ -172,15 +176,16 @@ class SessionLibrary:
 
     def _outline(self, path: str, *, of_subagent: bool = False) -> Outline:
         """Those that were read last are kept: pages of one conversation are asked for one after the other."""
-        file = look_at(path)
-        if file is None:
-            return Outline()
-        key = (file, of_subagent)
-        known = self._outlines.get(key)
-        if known is None:
-            known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
-            while len(self._outlines) > _MOST_OUTLINES:
-                self._outlines.popitem(last=False)
+        with unreadable_refused(Path(path).stem):
+            file = look_at(path)
+            if file is None:
+                return Outline()
+            key = (file, of_subagent)
+            known = self._outlines.get(key)
+            if known is None:
+                known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
+        while len(self._outlines) > _MOST_OUTLINES:
+            self._outlines.popitem(last=False)
         return known
 
     async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
@@ -307,7 +312,9 @@ class SessionLibrary:
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:
         for places in self._outline(path).turns:
-            yield without_secrets(read_turn(path, places), self._redact)
+            with unreadable_refused(Path(path).stem):
+                turn = read_turn(path, places)
+            yield without_secrets(turn, self._redact)
 
     # -- costs ----------------------------------------------------------------------------------------------------
 

@@ -150,6 +150,11 @@ class StoredSessions:
             await stores.recorder.saved(own_id)
             await stores.library.remove(own_id)
 
+    async def unread(self, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> str | None:
+        """Why a listing, or a report of costs, may lack something; None if everything could be read."""
+        catalogue = self._workplaces.of(origin, owner).stores.catalogue
+        return await asyncio.to_thread(catalogue.unread)
+
     async def costs(
         self,
         by: Grouping = "day",

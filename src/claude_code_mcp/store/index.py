@@ -7,6 +7,7 @@ beginnings of prompts in it, so it is for its owner alone. All functions block o
 """
 
 import contextlib
+import errno
 import logging
 import os
 import threading
@@ -26,6 +27,8 @@ _VERSION = 1
 _BUSY_SECONDS = 2.0
 _REST_SECONDS = 2.0
 """For how long one that was locked is left alone, so that nobody waits for it once for every file."""
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO)
+"""Failures that pass, unlike those of a directory that cannot be written to."""
 _AT_ONCE = 500
 """Values in one statement: SQLite takes no more than 999 everywhere."""
 _SCHEMA = """
@@ -143,6 +146,10 @@ class FileIndex:
         try:
             connection = self._connect(str(self._prepared())) if self._path is not None else None
         except OSError as error:
+            if error.errno in _PASSING:
+                import sqlite3  # noqa: PLC0415
+
+                raise sqlite3.OperationalError(str(error)) from error
             log.warning("the index is kept in memory: %s", error)
             connection = None
         return connection or self._connect(":memory:")

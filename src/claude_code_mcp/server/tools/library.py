@@ -264,7 +264,14 @@ async def cost_report(
         lines=[cost_fields(line) for line in shown],
         total=cost_fields(costs.total),
         left_out=len(costs.lines) - len(shown) or None,
+        error=await not_read(service, owner, origin),
     )
+
+
+async def not_read(service: Service, owner: str, origin: ClientOrigin | None) -> ErrorInfo | None:
+    """That some of what is on disk could not be read, which is not the same as that it is not there."""
+    reason = await service.stored.unread(owner=owner, origin=origin)
+    return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 
 
 def cost_fields(line: Any) -> dict[str, Any]:
