@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,8 @@ from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
-from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
+from ..store.cost_report import Costs, Grouping
+from ..store.cost_table import CostLedger, CostQuery
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
 from ..store.session_care import SessionFiles
@@ -67,15 +68,6 @@ class StoredConversation:
     left_behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What sessions cost, in groups and together."""
-
-    by: Grouping
-    lines: list[CostLine]
-    total: CostLine
-
-
 class SessionLibrary:
     """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
 
@@ -102,6 +94,7 @@ class SessionLibrary:
         self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
+        self._ledger = CostLedger(self.catalogue)
         self._counting = asyncio.Lock()
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
 
@@ -318,32 +311,17 @@ class SessionLibrary:
 
     # -- costs ----------------------------------------------------------------------------------------------------
 
-    async def costs(self, by: Grouping, *, owner: str, since: str = "", project: str | None = None) -> Costs:
-        """Of everything on disk; of an owner other than the local user, of their own sessions alone."""
+    async def costs(
+        self, by: Grouping, *, owner: str, since: str = "", project: str | None = None, most: int | None = None
+    ) -> Costs:
+        """Of everything on disk; of an owner other than the local user, of their own sessions alone. At most so many
+        groups."""
+        query = CostQuery(by, since, None if owner == LOCAL else owner, project, most)
         async with self._counting:  # one at a time: the first one may read every transcript
-            return await asyncio.to_thread(self._costs, by, owner, since, project)
+            return await asyncio.to_thread(self._costs, query)
 
-    def _costs(self, by: Grouping, owner: str, since: str, project: str | None) -> Costs:
-        sessions = [*self._spent_sessions(owner)]
-        if project is not None:
-            wanted = os.path.realpath(project)
-            sessions = [session for session in sessions if os.path.realpath(session.project) == wanted]
-        lines = cost_lines(sessions, by, since)
-        counted = len(cost_lines(sessions, "session", since))
-        return Costs(by, lines, total(lines, counted))
-
-    def _spent_sessions(self, owner: str) -> Iterator[SpentSession]:
-        records = self._records.summaries()
-        known = self.catalogue.all_summaries()
-        former: defaultdict[str, list[str]] = defaultdict(list)
-        for old, new in self._moved_ids.all().items():
-            former[new].append(old)
-        for session_id, (file, summary) in known.items():
-            record = records.get(session_id)
-            if owner == LOCAL or (record is not None and record.owner == owner):
-                recorded = {model: [*row] for model, row in record.usage.items()} if record is not None else {}
-                before = [known[old][1] for old in former[session_id] if old in known]
-                yield spent_session(session_id, summary, file.mtime_ns / 1e9, recorded, before)
+    def _costs(self, query: CostQuery) -> Costs:
+        return self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:

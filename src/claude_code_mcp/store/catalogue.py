@@ -29,7 +29,7 @@ from ..state.leases import directory_name
 from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .file_changes import File, FileTable, look_at
-from .index import FileIndex
+from .index import FileIndex, file_name
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
 from .transcript_reader import first_mention, grown_lines, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
@@ -99,7 +99,7 @@ class Catalogue:
         Without `projects`, they are those of the user that runs this program."""
         self._projects = projects or ProjectFolders.below(config_dir, linked=True)
         self._history_path = os.path.join(os.path.realpath(config_dir), "history.jsonl")
-        name = f"{directory_name(config_dir)}.sqlite3"
+        name = file_name(directory_name(config_dir))
         self.index = FileIndex(state_dir / "index" / name if state_dir is not None else None)
         self.marks = Marks(database_in(state_dir) if state_dir is not None else None)
         self._table = FileTable(self._projects.path, is_transcript, below=True, linked=self._projects.linked)
@@ -169,13 +169,19 @@ class Catalogue:
         found = self._found(project, text.casefold() if text else None, whole, only, archived)
         return [*itertools.islice(found, max(0, offset), max(0, offset) + max(0, limit))]
 
-    def all_summaries(self) -> dict[str, tuple[File, TranscriptSummary]]:
-        """What is known of every session with a transcript, by id. Reads all that has changed."""
-        self._index_all()
-        facts = self.index.everything()
-        files = self._files()
-        known = {name: (file, load(facts.get(file.path, "")) or self._summary(file)) for name, file in files.items()}
-        return {name: (file, summary) for name, (file, summary) in known.items() if summary and summary.is_session}
+    def transcripts(self) -> dict[str, File]:
+        """The transcript of every session that has one, by id; the same object until something changes."""
+        return self._files()
+
+    def summaries(self, files: Iterable[File]) -> dict[File, TranscriptSummary]:
+        """What is known of these transcripts; those that cannot be read now are left out. Reads what has changed."""
+        files = [*files]
+        known = self.index.known(files)
+        found = {file: load(known.get(file.path, "")) for file in files}
+        unknown = [file for file, summary in found.items() if summary is None]
+        fresh = {file: summary for file in unknown if (summary := self._fresh(file)) is not None}
+        self.index.note([_row(file, summary) for file, summary in fresh.items()])
+        return {file: summary for file, summary in {**found, **fresh}.items() if summary is not None}
 
     def unread(self) -> str | None:
         """Why not everything was seen, as of now, in a sentence without names; None if everything was. Tries again to
@@ -364,7 +370,7 @@ class Catalogue:
             missing = [file for file in files.values() if file.path not in current]
             for start in range(0, len(missing), _WRITTEN_AT_ONCE):
                 some = missing[start : start + _WRITTEN_AT_ONCE]
-                rows = [row for file in some if (row := self._fresh_row(file)) is not None]
+                rows = [_row(file, summary) for file in some if (summary := self._fresh(file)) is not None]
                 noted = self.index.note(rows)
                 if not noted or len(rows) < len(some):
                     unnoted += some
@@ -373,14 +379,15 @@ class Catalogue:
             self._indexed = None if unnoted else files
             return unnoted
 
-    def _fresh_row(self, file: File) -> IndexRow | None:
+    def _fresh(self, file: File) -> TranscriptSummary | None:
+        """From the file itself; None if it cannot be read now."""
         try:
-            row = _row(file, self._read(file))
+            summary = self._read(file)
         except OSError as error:
             self._note_unread(file.path, error)
             return None
         self._unread.pop(file.path, None)
-        return row
+        return summary
 
 
 def _session_of(path: str) -> str:

@@ -257,13 +257,12 @@ async def cost_report(
     service: Service, owner: str, origin: ClientOrigin | None, by: Grouping = "day", **wanted: Any
 ) -> CostReport:
     """What the owner's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
-    costs = await service.stored.costs(by, owner=owner, origin=origin, **wanted)
-    shown = costs.lines[-_MOST_LINES:] if by == "day" else costs.lines[:_MOST_LINES]
+    costs = await service.stored.costs(by, owner=owner, origin=origin, most=_MOST_LINES, **wanted)
     return CostReport(
         by=by,
-        lines=[cost_fields(line) for line in shown],
+        lines=[cost_fields(line) for line in costs.lines],
         total=cost_fields(costs.total),
-        left_out=len(costs.lines) - len(shown) or None,
+        left_out=costs.left_out or None,
         error=await not_read(service, owner, origin),
     )
 
