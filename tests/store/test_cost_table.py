@@ -15,6 +15,7 @@ from claude_code_mcp.store import catalogue as catalogue_module
 from claude_code_mcp.store.catalogue import Catalogue
 from claude_code_mcp.store.cost_report import Costs
 from claude_code_mcp.store.cost_table import CostLedger, CostQuery
+from claude_code_mcp.store.transcript_summary import load
 
 from .catalogue_disk import Disk, lines, user
 from .test_cost_report import answer, costs
@@ -34,7 +35,7 @@ class Parsings:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.number = 0
-        self._load = catalogue_module.load
+        self._load = load
         monkeypatch.setattr(catalogue_module, "load", self._count)
 
     def _count(self, text: str) -> object:

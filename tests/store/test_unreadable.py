@@ -237,7 +237,7 @@ def test_no_record_is_removed_because_transcripts_cannot_be_read(disk: Disk, mon
     records = SessionRecords(database_in(disk.config.parent / "state"), str(disk.config))
     for each in (session_id, gone):
         values = {"session_id": each, "owner": "local", "cwd": "/x", "created_at": 1, "used_at": 1}
-        records.write(SessionRecord(**values, options=SessionOptions(max_budget_usd=1.0)))  # type: ignore[arg-type]
+        records.write(SessionRecord(**values, options=SessionOptions(max_budget_usd=1.0)))
     transcripts = Transcripts(ProjectFolders.below(str(disk.config), linked=True))
     failing = Failing(monkeypatch, errno.EMFILE)
     failing.paths = lambda path: True

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 200
 """Sessions that are counted in one transaction."""
+_MOST_ANSWERS = 64
 _NAMES: Mapping[Grouping, str] = {
     "session": "session_id",
     "project": "project",
@@ -148,6 +149,42 @@ class _Source(NamedTuple):
         return repr((*self.file, known, *self.former))
 
 
+class _Inputs(NamedTuple):
+    """All that costs are counted from, as of one moment. Both mappings are the same objects while nothing changes."""
+
+    files: Mapping[str, File]
+    records: Mapping[str, Summary]
+    moved: Mapping[str, str]
+
+    def changed_since(self, before: "_Inputs") -> set[str]:
+        """The sessions whose costs may be others than they were."""
+        names: set[str] = set()
+        if self.files is not before.files:
+            known = before.files
+            names.update(name for name, file in self.files.items() if known.get(name) != file)
+            names.update(known.keys() - self.files.keys())
+        if self.records is not before.records:
+            recorded = before.records
+            names.update(name for name, record in self.records.items() if recorded.get(name) is not record)
+            names.update(recorded.keys() - self.records.keys())
+        if self.moved != before.moved:
+            names.update(self.moved.values(), before.moved.values())
+        names.update([self.moved[name] for name in names if name in self.moved])
+        return names
+
+    def sources(self, names: Iterable[str]) -> dict[str, _Source]:
+        """What these sessions are counted from; those without a transcript are left out."""
+        former: defaultdict[str, list[File]] = defaultdict(list)
+        for old, new in self.moved.items():
+            if old in self.files:
+                former[new].append(self.files[old])
+        return {
+            name: _Source(self.files[name], self.records.get(name), tuple(former.get(name, ())))
+            for name in names
+            if name in self.files
+        }
+
+
 class CostLedger:
     """The costs of all sessions of a catalogue. One thread at a time may call it."""
 
@@ -157,7 +194,10 @@ class CostLedger:
         self._counted: dict[str, _Source] = {}
         self._version: tuple[int, int] | None = None
         """The version of the index in which every session of `_counted` is as it was counted from there."""
-        self._inputs: tuple[object, object, dict[str, str]] | None = None
+        self._inputs: _Inputs | None = None
+        """What every session was last counted from; None if some could not be."""
+        self._answers: dict[CostQuery, Costs] = {}
+        """Reports on what is counted now."""
 
     def report(self, records: Mapping[str, Summary], moved: Mapping[str, str], query: CostQuery) -> Costs:
         """`records` are those of all sessions, the same object as long as none has changed; `moved` are the ids of
@@ -175,42 +215,48 @@ class CostLedger:
         self, records: Mapping[str, Summary], moved: Mapping[str, str], query: CostQuery
     ) -> Costs | None:
         for _ in range(2):
-            if not self._update(records, moved):
+            if not self._update(_Inputs(self._catalogue.transcripts(), records, dict(moved))):
                 return None
-            costs, version = self._table.report(query), self._table.version()
+            costs = self._answers.get(query) or self._table.report(query)
+            version = self._table.version()
             if version is not None and self._version is not None and version[0] == self._version[0]:
+                # Which directory is meant by a path may change with nothing else.
+                if costs is not None and query.project is None and len(self._answers) < _MOST_ANSWERS:
+                    self._answers[query] = costs
                 return costs
             self._version = None  # it was damaged meanwhile and begun anew: all is counted again
         return None
 
-    def _update(self, records: Mapping[str, Summary], moved: Mapping[str, str]) -> bool:
+    def _update(self, inputs: "_Inputs") -> bool:
         """Counts what has changed; False if it cannot be noted."""
-        files, version = self._catalogue.transcripts(), self._table.version()
-        inputs = (files, records, dict(moved))
+        version, before = self._table.version(), self._inputs
         if version is None:
             return False
-        if version == self._version and self._inputs is not None:
-            before = self._inputs
-            if before[0] is files and before[1] is records and before[2] == inputs[2]:
+        if version == self._version and before is not None:
+            names = inputs.changed_since(before)
+            if not names:
+                self._inputs = inputs
                 return True
-        sources = _sources(files, records, moved)
-        if version == self._version:
-            stale = [name for name, source in sources.items() if self._counted.get(name) != source]
-            gone = self._counted.keys() - sources.keys()
+            sources = {**self._counted, **inputs.sources(names)}
+            gone = self._counted.keys() - inputs.files.keys()
+            for name in gone:
+                del sources[name]
+            stale = [name for name in names if name in sources and self._counted.get(name) != sources[name]]
         else:
-            basis = self._table.basis()
+            basis, sources = self._table.basis(), inputs.sources(inputs.files)
             if basis is None:
                 return False
             stale = [name for name, source in sources.items() if basis.get(name) != source.basis]
             gone = basis.keys() - sources.keys()
+        self._answers.clear()
         unread = self._count(sources, stale, gone)
         if unread is None:
             self._version = None
             return False
         for name in unread:
-            del sources[name]  # as if it were new: it is counted at the next call
-        self._counted, self._version = sources, version
-        self._inputs = inputs if not unread else None
+            del sources[name]
+        # Those that could not be read are found by their basis, as in a new process, at the next call.
+        self._counted, self._version, self._inputs = sources, version, inputs if not unread else None
         return True
 
     def _count(self, sources: Mapping[str, _Source], stale: list[str], gone: Iterable[str]) -> list[str] | None:
@@ -238,15 +284,3 @@ class CostLedger:
             if self._table.put(counted) is None:
                 return None
         return unread
-
-
-def _sources(files: Mapping[str, File], records: Mapping[str, Summary], moved: Mapping[str, str]) -> dict[str, _Source]:
-    former: defaultdict[str, list[File]] = defaultdict(list)
-    for old, new in moved.items():
-        if old in files:
-            former[new].append(files[old])
-    none: tuple[File, ...] = ()
-    return {
-        name: _Source(file, records.get(name), tuple(former[name]) if name in former else none)
-        for name, file in files.items()
-    }
