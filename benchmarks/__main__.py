@@ -16,6 +16,7 @@ _MODULES = (
     "events",
     "memory",
     "catalogue",
+    "state",
     "crowd",
     "hub",
     "hub_sharing",

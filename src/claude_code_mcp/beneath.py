@@ -31,6 +31,18 @@ _CAREFUL = (
 )
 
 
+_ABSENT = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO, errno.ENODEV)
+)
+
+
+def is_absence(error: OSError) -> bool:
+    """Whether an error says that there is no such file: nothing of that name, a name that no file can have, something
+    behind a link, or a socket or device in its place. Any other error (no free descriptor, a failing disk, no
+    permission) says nothing of the file, and must not pass for its absence."""
+    return error.errno in _ABSENT
+
+
 class DirectoryItem(NamedTuple):
     """Something in a directory, as it was when that was read; a link is itself."""
 
@@ -95,14 +107,17 @@ def stat_at(path: str) -> os.stat_result:
 
 
 def entries_at(path: str, wanted: Callable[[str], bool] = lambda _: True) -> list[DirectoryItem]:
-    """What is in the directory at just this path, of those names that are wanted; what is gone by then is left out."""
+    """What is in the directory at just this path, of those names that are wanted; what is gone by then is left out.
+    OSError if it cannot be read as a whole."""
     found = []
     with _scanned(path) as entries:
         for entry in entries:
             if wanted(entry.name):
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except OSError:
+                except OSError as error:
+                    if not is_absence(error):
+                        raise
                     continue
                 found.append(DirectoryItem(entry.name, status))
     return found

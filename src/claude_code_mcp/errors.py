@@ -13,6 +13,7 @@
     ├── ExecutableNotFound         CLI_NOT_FOUND         no Claude Code on this machine
     ├── ProcessFailed              INTERNAL              the CLI died or would not start
     ├── StateUnavailable           INTERNAL              what the server remembers cannot be used
+    ├── TranscriptUnreadable       INTERNAL              a conversation on disk cannot be read now
     └── UpstreamUnavailable        UPSTREAM_UNAVAILABLE  an MCP server cannot be used now
 
 Each carries a code for programs, a sentence for people (`message`), and `data` for both. A class without a code of its
@@ -102,6 +103,11 @@ class ProcessFailed(ClaudeCodeError):
 
 class StateUnavailable(ClaudeCodeError):
     """The state database cannot be opened, is damaged, or was written by a later version. Nothing of it was changed."""
+
+
+class TranscriptUnreadable(ClaudeCodeError):
+    """A transcript, or a directory of them, cannot be read now: no descriptor is free, the disk fails, or it is not
+    ours to read. Nothing is known of the session then, not even that there is none."""
 
 
 class UpstreamUnavailable(ClaudeCodeError):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claude_code_mcp.store.cost_report import cost_lines, spent_session, total
+from claude_code_mcp.store.cost_report import CostLine, Costs, Grouping, SpentSession, spent_session
+from claude_code_mcp.store.cost_table import CostQuery, CostTable, CountedSession
+from claude_code_mcp.store.index import FileIndex
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, dump, load
 
 from .catalogue_disk import lines, user
@@ -31,9 +33,21 @@ def summary(*written: dict[str, Any]) -> TranscriptSummary:
     return found
 
 
+def reported(session: SpentSession, by: Grouping) -> Costs:
+    table = CostTable(FileIndex(None))
+    table.put([CountedSession(session, "", "")])
+    costs = table.report(CostQuery(by))
+    assert costs is not None
+    return costs
+
+
+def cost_lines(session: SpentSession, by: Grouping) -> list[CostLine]:
+    return reported(session, by).lines
+
+
 def by_day(found: TranscriptSummary) -> dict[str, float]:
     session = spent_session("s", found, 0, {})
-    return {line.name: round(line.usd, 9) for line in cost_lines([session], "day")}
+    return {line.name: round(line.usd, 9) for line in cost_lines(session, "day")}
 
 
 def test_a_cost_is_laid_on_the_days_on_which_the_model_answered() -> None:
@@ -61,7 +75,7 @@ def test_answers_that_a_fork_took_over_are_not_unpriced_either() -> None:
     taken = {**answer(1, 1, 1000), "forkedFrom": {"sessionId": "source"}}
     begun = {"type": "queue-operation", "operation": "enqueue", "timestamp": "2026-11-04T10:00:00.000Z"}
     found = summary(begun, taken, answer(2, 3, 100), answer(3, 5, 7))
-    (line,) = cost_lines([spent_session("s", found, 0, {})], "session")
+    (line,) = cost_lines(spent_session("s", found, 0, {}), "session")
     assert line.unpriced_tokens == 7
 
 
@@ -72,7 +86,7 @@ def test_a_model_that_only_subagents_used_is_counted_on_the_day_the_process_bega
 
 def test_one_answer_in_several_lines_is_counted_once_and_unpriced_until_a_process_ends() -> None:
     found = summary(answer(1, 1, 10), answer(1, 1, 10), answer(2, 1, 5))
-    (line,) = cost_lines([spent_session("s", found, 0, {})], "model")
+    (line,) = cost_lines(spent_session("s", found, 0, {}), "model")
     assert (line.name, line.usd, line.unpriced_tokens, line.sessions) == ("opus", 0, 15, 1)
     assert found.cost_usd is None
 
@@ -81,12 +95,12 @@ def test_what_the_record_has_beyond_the_transcript_is_counted_on_the_last_day() 
     found = summary(answer(1, 1, 10), costs(0.4))
     recorded = {"opus": [0.0, 20.0, 0.0, 0.0, 0.5]}
     session = spent_session("s", found, 1793491200 + 2 * 86_400, recorded)
-    assert {line.name: round(line.usd, 9) for line in cost_lines([session], "day")} == {
+    assert {line.name: round(line.usd, 9) for line in cost_lines(session, "day")} == {
         "2026-11-01": 0.4,
         "2026-11-03": 0.1,
     }
     former = summary(answer(9, 1, 10), costs(0.1))
-    assert cost_lines([spent_session("s", found, 0, recorded, [former])], "day")[0].usd == pytest.approx(0.4)
+    assert cost_lines(spent_session("s", found, 0, recorded, [former]), "day")[0].usd == pytest.approx(0.4)
 
 
 @settings(deadline=None)
@@ -98,5 +112,7 @@ def test_every_grouping_adds_up_to_the_same(steps: list[tuple[int, int, str]]) -
     found = summary(*written)
     assert load(dump(found)) == found
     session = spent_session("s", found, 0, {})
-    sums = [total(cost_lines([session], by), 1).usd for by in ("day", "model", "project", "session")]
-    assert sums == pytest.approx([found.cost_usd or 0.0] * 4)
+    groupings: tuple[Grouping, ...] = ("day", "model", "project", "session")
+    for report in (reported(session, by) for by in groupings):
+        assert report.total.usd == pytest.approx(found.cost_usd or 0.0)
+        assert sum(line.usd for line in report.lines) == pytest.approx(found.cost_usd or 0.0)

@@ -5,6 +5,8 @@ import os
 import sqlite3
 import subprocess
 import sys
+import zlib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from claude_code_mcp.state.leases import directory_name
 from claude_code_mcp.store import catalogue as catalogue_module
 from claude_code_mcp.store.catalogue import Catalogue
+from claude_code_mcp.store.index import SCHEMA, VERSION, file_name
 from claude_code_mcp.store.transcript_summary import TranscriptSummary, summarize
 
 from .catalogue_disk import Disk, ids, lines, user
@@ -28,7 +31,7 @@ def kept(disk: Disk) -> Catalogue:
 
 
 def index_file(disk: Disk) -> Path:
-    return disk.config.parent / "state" / "index" / f"{directory_name(str(disk.config))}.sqlite3"
+    return disk.config.parent / "state" / "index" / file_name(directory_name(str(disk.config)))
 
 
 class Readings:
@@ -232,3 +235,26 @@ def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
     assert (entry.messages, entry.model, entry.cost_usd, entry.tag) == (3, "opus-2", 0.5, "kitchen")
     assert entry.created is not None
     assert abs(entry.created - 1794697200) < 1
+
+
+# -- versions -----------------------------------------------------------------------------------------------------
+
+
+def test_another_form_of_what_is_kept_has_another_version() -> None:
+    """If this fails, raise `VERSION` in `store/index.py`, and take over the new number here."""
+    form = "\n".join((*SCHEMA, *(f"{each.name}: {each.type}" for each in fields(TranscriptSummary))))
+    assert (VERSION, zlib.crc32(form.encode())) == (2, 654286888)
+
+
+def test_each_version_has_a_file_of_its_own_and_an_abandoned_one_is_removed(disk: Disk) -> None:
+    made, current = disk.session("hello"), index_file(disk)
+    current.parent.mkdir(parents=True, mode=0o700)
+    name = directory_name(str(disk.config))
+    abandoned, in_use = current.with_name(f"{name}.1.sqlite3"), current.with_name(f"{name}.99.sqlite3-wal")
+    other = current.with_name("of-other-files.1.sqlite3")
+    for path in (abandoned, in_use, other):
+        path.write_bytes(b"of another version")
+    for path in (abandoned, other):
+        os.utime(path, (1, 1))
+    assert ids(kept(disk), text="hello") == [made]
+    assert (abandoned.exists(), in_use.exists(), other.exists(), current.exists()) == (False, True, True, True)

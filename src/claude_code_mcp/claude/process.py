@@ -183,10 +183,13 @@ class ClaudeProcess:
     def release(self) -> None:
         """Delivers what was kept back, as if it came now. Nothing happens if nothing is held."""
         waiting, self._held = self._held or deque(), None
-        while waiting:
-            waiting.popleft()()
-            if self._keep(*waiting):  # the owner has called `hold` again
-                return
+        try:
+            while waiting:
+                waiting.popleft()()
+                if self._keep(*waiting):  # the owner has called `hold` again
+                    return
+        except MemoryError:
+            self._child.end_for_memory()
 
     def _keep(self, *calls: Callable[[], None]) -> bool:
         """Keeps calls back for `release`; False if nothing is held."""
@@ -203,6 +206,8 @@ class ClaudeProcess:
             return
         try:
             self._owner.frame_received(frame)
+        except MemoryError:
+            raise  # a frame that got lost may be the one that everybody waits for: the process is ended
         except Exception:
             log.exception("a frame of process %s could not be handled", self._mark)
 

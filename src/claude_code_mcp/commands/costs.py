@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ..model.text import clip_line, count_of
-from ..sessions.session_library import Costs
 from ..state.session_records import LOCAL
-from ..store.cost_report import CostLine
+from ..store.cost_report import CostLine, Costs
 from .flags import add_json, positive, print_json
-from .sessions import library
+from .sessions import library, print_unread
 
 _WIDEST = 40
 _BAR = 32
@@ -38,16 +37,19 @@ def _run(arguments: argparse.Namespace) -> int:
     since = ""
     if arguments.days is not None:
         since = time.strftime("%Y-%m-%d", time.gmtime(time.time() - (arguments.days - 1) * _DAY))
-    costs = asyncio.run(library().costs(arguments.by, owner=LOCAL, since=since, project=arguments.project))
+    sessions = library()
+    most = None if arguments.json else arguments.limit
+    costs = asyncio.run(sessions.costs(arguments.by, owner=LOCAL, since=since, project=arguments.project, most=most))
+    print_unread(sessions)
     if arguments.json:
         print_json({"by": costs.by, "lines": [asdict(line) for line in costs.lines], "total": asdict(costs.total)})
         return 0
-    print(_chart(costs, arguments.limit))
+    print(_chart(costs))
     return 0
 
 
-def _chart(costs: Costs, limit: int) -> str:
-    shown = costs.lines[-limit:] if costs.by == "day" else costs.lines[:limit]
+def _chart(costs: Costs) -> str:
+    shown = costs.lines
     if not shown:
         return "No costs are recorded."
     names = [_name(line) for line in shown]
@@ -57,8 +59,8 @@ def _chart(costs: Costs, limit: int) -> str:
         f"{name:<{width}}  {f'${line.usd:,.4f}':>12}  {_bar(line.usd, most)}".rstrip()
         for name, line in zip(names, shown, strict=True)
     ]
-    if len(costs.lines) > len(shown):
-        rows.append(f"… and {len(costs.lines) - len(shown)} more")
+    if costs.left_out:
+        rows.append(f"… and {costs.left_out} more")
     return "\n".join((*rows, _total(costs.total)))
 
 

@@ -103,6 +103,13 @@ def library() -> SessionLibrary:
     return SessionLibrary(config_directory(os.environ), load_settings().state_dir, redactor.data)
 
 
+def print_unread(sessions: SessionLibrary) -> None:
+    """Tells on stderr if something on disk could not be read."""
+    reason = sessions.catalogue.unread()
+    if reason is not None:
+        print(reason, file=sys.stderr)
+
+
 def _full_id(catalogue: Catalogue, prefix: str) -> str:
     """The id of the one session that begins with `prefix`. Raises SessionNotFound if there is none, or several."""
     if catalogue.find(prefix) is not None:
@@ -118,7 +125,8 @@ def _full_id(catalogue: Catalogue, prefix: str) -> str:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    entries = library().catalogue.list(
+    sessions = library()
+    entries = sessions.catalogue.list(
         project=arguments.project,
         text=arguments.text,
         whole=arguments.whole,
@@ -129,11 +137,13 @@ def _list(arguments: argparse.Namespace) -> int:
     states: dict[str, str] = ask_shared(os.environ, "sessions") or {}
     if arguments.json:
         print_json([{**asdict(entry), "state": states.get(entry.session_id)} for entry in entries])
+        print_unread(sessions)
         return 0
     for entry in entries:
         print(_row(entry, states.get(entry.session_id)))
     if not entries:
         print("No sessions.")
+    print_unread(sessions)
     return 0
 
 

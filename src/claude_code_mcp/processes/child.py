@@ -2,7 +2,8 @@
 
 Output reaches the listener by a plain call from the reader's callback, in order: no queue and no task stands between
 the pipe and the listener. Ordering of the end: all output, then `child_ended`; `cleaned` is set when the descendants
-are gone as well.
+are gone as well. A child that writes more than there is memory for is killed, and its end says so: its output would
+be incomplete, and what holds it is needed by everybody else.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ from .supervision import USUAL_OPTIONS, ChildOptions
 log = logging.getLogger(__name__)
 
 _STDERR_KEPT = 32 << 10
+_NO_MEMORY = "the server has no memory left for what it wrote"
 _DRAIN = 1.0
 """Seconds that the pipes of a child that has ended may stay open: something may hold them."""
 _REMOVAL = 30.0
@@ -37,11 +39,13 @@ _DESCENDANTS = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended: its code (negative for a signal), the end of its stderr, and the program's name for people."""
+    """How a child ended: its code (negative for a signal), the end of its stderr, the program's name for people, and
+    why we have ended it, if we had to."""
 
     code: int
     stderr: str
     program: str = field(default="the program", compare=False)
+    cause: str = ""
 
     @property
     def how(self) -> str:
@@ -50,6 +54,8 @@ class Exit:
     @property
     def reason(self) -> str:
         """A sentence for a person, with what the program wrote last."""
+        if self.cause:
+            return f"{self.program} was ended: {self.cause}."
         sentence = f"{self.program} {'was ' if self.code < 0 else ''}{self.how}"
         last_lines = self.stderr.strip()
         return f"{sentence}: {last_lines[-2000:]}" if last_lines else f"{sentence}."
@@ -91,7 +97,8 @@ def _signal_name(number: int) -> str:
 
 
 class ChildListener(Protocol):
-    """The owner of a child. Calls come from the event loop and must not block; what they raise is logged."""
+    """The owner of a child. Calls come from the event loop and must not block; what they raise is logged. A MemoryError
+    that `output_received` raises ends the child."""
 
     def output_received(self, data: bytes) -> None:
         """Some bytes of stdout."""
@@ -126,6 +133,8 @@ class ChildProcess:
         self._writable.set()
         self.stopping = False
         """Whether `stop` was called."""
+        self.cause = ""
+        """Why it was ended by us, without being asked to; empty if it was not."""
         self.exited: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         """Done once the child is gone and everything it wrote was handed over."""
         self.cleaned = asyncio.Event()
@@ -259,6 +268,8 @@ class ChildProcess:
         if fd == 1:
             try:
                 self._listener.output_received(data)
+            except MemoryError:
+                self.end_for_memory()
             except Exception:
                 log.exception("what %s wrote could not be handled", self._program)
             return
@@ -267,7 +278,20 @@ class ChildProcess:
         while self._stderr_size > _STDERR_KEPT and len(self._stderr) > 1:
             self._stderr_size -= len(self._stderr.popleft())
 
-    def pipe_closed(self, fd: int) -> None:
+    def end_for_memory(self) -> None:
+        """Kills it, and reads nothing more of what it wrote: some of that is lost."""
+        if self.cause or self.exited.done():
+            return
+        self.cause = _NO_MEMORY
+        log.error("%s is ended: %s", self._program, self.cause)
+        self.kill()
+        pipe = self._transport.get_pipe_transport(1) if self._transport is not None else None
+        if pipe is not None:
+            pipe.close()
+
+    def pipe_closed(self, fd: int, error: Exception | None = None) -> None:
+        if isinstance(error, MemoryError):
+            self.end_for_memory()
         if fd == 0:
             self._writable.set()
             if not self.stopping:
@@ -289,7 +313,7 @@ class ChildProcess:
         if not self.exited.done():
             code = self.returncode
             assert code is not None
-            exit_ = Exit(code, self.stderr, self._program)
+            exit_ = Exit(code, self.stderr, self._program, self.cause)
             self.exited.set_result(exit_)
             self._notify(lambda: self._listener.child_ended(exit_))
 
@@ -342,7 +366,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._child.data_received(fd, data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._child.pipe_closed(fd)
+        self._child.pipe_closed(fd, exc)
 
     def pause_writing(self) -> None:
         self._child.writing_paused(True)

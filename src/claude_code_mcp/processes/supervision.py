@@ -21,7 +21,6 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,6 +42,9 @@ NICENESS = 7
 """How far a child's priority is below ours: with 5 the server was late beside forty sessions at work, and with more
 than it takes a session would starve beside other programs of the machine."""
 
+_READ_AT_ONCE = 256 << 10
+_READ_AT_LEAST = 4 << 10
+_LONG_LINE = 1 << 20
 ProtocolT = TypeVar("ProtocolT", bound=asyncio.SubprocessProtocol)
 
 
@@ -304,13 +306,12 @@ class SupervisedTransport(asyncio.SubprocessTransport):
     async def connect(self, protocol: asyncio.SubprocessProtocol) -> None:
         """Connects the pipes; from then on the protocol is called."""
         self._protocol = protocol
-        # Each descriptor leaves the list as its file takes it over: a cancelled caller must leave none open.
+        # Each descriptor leaves the list as its owner takes it over: a cancelled caller must leave none open.
         writer = os.fdopen(self._descriptors.pop(0), "wb", buffering=0)
-        self._pipes[0], _ = await self._loop.connect_write_pipe(lambda: _Pipe(self, 0), writer)
+        self._pipes[0], _ = await self._loop.connect_write_pipe(lambda: _InputPipe(self), writer)
         protocol.connection_made(self)
         for number in (1, 2):
-            reader = os.fdopen(self._descriptors.pop(0), "rb", buffering=0)
-            self._pipes[number], _ = await self._loop.connect_read_pipe(partial(_Pipe, self, number), reader)
+            self._pipes[number] = _OutputPipe(self, number, self._loop, self._descriptors.pop(0))
         assert self._control is not None
         self._loop.add_reader(self._control.fileno(), self._read_reports)
         self._watches_control = True
@@ -446,22 +447,92 @@ def _hand_over(theirs: Sequence[int], request: _Request) -> None:
             os.close(descriptor)
 
 
-class _Pipe(asyncio.Protocol):
-    """One pipe of a child, as its transport sees it."""
+class _InputPipe(asyncio.BaseProtocol):
+    """The stdin of a child, as its transport sees it."""
 
-    def __init__(self, child: SupervisedTransport, number: int) -> None:
+    def __init__(self, child: SupervisedTransport) -> None:
         self._child = child
-        self._number = number
-
-    def data_received(self, data: bytes) -> None:
-        if self._number:
-            self._child.pipe_data(self._number, data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._child.pipe_lost(self._number, exc)
+        self._child.pipe_lost(0, exc)
 
     def pause_writing(self) -> None:
         self._child.writing_paused(True)
 
     def resume_writing(self) -> None:
         self._child.writing_paused(False)
+
+
+class _OutputPipe(asyncio.ReadTransport):
+    """The stdout or stderr of a child.
+
+    It takes the place of asyncio's own, which tries again at once and without end where there is no memory to read
+    into. This one reads less or, if the child is in the middle of a long line, which is where the memory went, gives
+    the pipe up: `pipe_lost` is called with the MemoryError.
+    """
+
+    def __init__(
+        self, child: SupervisedTransport, number: int, loop: asyncio.AbstractEventLoop, descriptor: int
+    ) -> None:
+        super().__init__()
+        self._child = child
+        self._number = number
+        self._loop = loop
+        self._descriptor = descriptor
+        self._unfinished = 0
+        """Bytes behind the last line break."""
+        self._paused = self._closing = False
+        os.set_blocking(descriptor, False)
+        loop.add_reader(descriptor, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = self._read_some()
+        except (BlockingIOError, InterruptedError):
+            return
+        except (OSError, MemoryError) as error:
+            self._give_up(error)
+            return
+        if not data:
+            self._give_up(None)
+            return
+        end = data.rfind(b"\n")
+        self._unfinished = len(data) - end - 1 if end >= 0 else self._unfinished + len(data)
+        self._child.pipe_data(self._number, data)
+
+    def _read_some(self) -> bytes:
+        try:
+            return os.read(self._descriptor, _READ_AT_ONCE)
+        except MemoryError:
+            if self._unfinished >= _LONG_LINE:
+                raise
+            return os.read(self._descriptor, _READ_AT_LEAST)
+
+    def _give_up(self, error: Exception | None) -> None:
+        if not self._closing:
+            self._closing = True
+            self._loop.remove_reader(self._descriptor)
+            self._loop.call_soon(self._end, error)  # not from within a call of whoever closes it
+
+    def _end(self, error: Exception | None) -> None:
+        os.close(self._descriptor)
+        self._child.pipe_lost(self._number, error)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        self._give_up(None)
+
+    def is_reading(self) -> bool:
+        return not self._paused and not self._closing
+
+    def pause_reading(self) -> None:
+        if self.is_reading():
+            self._paused = True
+            self._loop.remove_reader(self._descriptor)
+
+    def resume_reading(self) -> None:
+        if self._paused and not self._closing:
+            self._paused = False
+            self._loop.add_reader(self._descriptor, self._read)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from ..claude.command_line import ConversationStart, granted_rules, with_grants
 from ..claude.frames import Frame, Raw, Result, System
 from ..claude.process import ClaudeProcess
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, ProcessFailed, TranscriptUnreadable
 from ..model.events import ProcessChanged
 from ..model.options import SessionOptions
 from ..model.prices import at_least
@@ -339,7 +339,10 @@ class LiveProcess:
         deps, stores = self._deps, self._deps.stores
         if deps.known(session_id) or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
             return "it belongs to a session of this server"
-        old = stores.transcripts.began_before(session_id, self._began_at)
+        try:
+            old = stores.transcripts.began_before(session_id, self._began_at)
+        except TranscriptUnreadable as error:
+            return f"it cannot be told whether it is free: {error.message}"
         return "it has a conversation already" if old else None
 
     @property

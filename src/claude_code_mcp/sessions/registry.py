@@ -13,7 +13,14 @@ from functools import partial
 from typing import Any
 
 from ..claude.option_checks import check_definitions
-from ..errors import Cancelled, InvalidArgument, RecordUnreadable, SessionBusy, SessionNotFound
+from ..errors import (
+    Cancelled,
+    InvalidArgument,
+    RecordUnreadable,
+    SessionBusy,
+    SessionNotFound,
+    TranscriptUnreadable,
+)
 from ..model.options import SessionOptions
 from ..model.outcome import OutcomeCode
 from ..model.session_ids import is_session_id
@@ -368,7 +375,8 @@ async def _check_hub_servers(wanted: Iterable[str], deps: SessionDeps) -> None:
 
 
 def _clean_up_stores(stores: Stores) -> None:
-    with contextlib.suppress(OSError):
+    # A transcript that cannot be read is there: nothing is forgotten on the word of an error.
+    with contextlib.suppress(OSError, TranscriptUnreadable):
         for kept in (stores.recorder.records, stores.moved_ids):
             kept.clean_up(lambda session_id: stores.transcripts.path_of(session_id) is not None, _RECORD_GRACE)
 

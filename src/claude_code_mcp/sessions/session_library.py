@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import uuid
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,14 +26,15 @@ from ..state.state_directory import database_in
 from ..store.catalogue import Catalogue, Entry
 from ..store.conversation import ConversationTurn, Item, Outline, read_outline, read_turn, subagents
 from ..store.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
-from ..store.cost_report import CostLine, Grouping, SpentSession, cost_lines, spent_session, total
+from ..store.cost_report import Costs, Grouping
+from ..store.cost_table import CostLedger, CostQuery
 from ..store.file_changes import File, look_at
 from ..store.following import FileFollower
 from ..store.session_care import SessionFiles
 from ..store.transcript_html import page
 from ..store.transcript_reader import grown_lines
 from ..store.transcript_text import Detail, markdown, read_page, without_secrets
-from ..store.transcripts import ProjectFolders
+from ..store.transcripts import ProjectFolders, unreadable_refused
 
 ExportFormat = Literal["markdown", "html"]
 _SUFFIX: dict[ExportFormat, str] = {"markdown": ".md", "html": ".html"}
@@ -67,17 +68,8 @@ class StoredConversation:
     left_behind: int
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """What sessions cost, in groups and together."""
-
-    by: Grouping
-    lines: list[CostLine]
-    total: CostLine
-
-
 class SessionLibrary:
-    """The sessions below one configuration directory of the CLI."""
+    """The sessions below one configuration directory of the CLI. TranscriptUnreadable for what cannot be read now."""
 
     def __init__(
         self,
@@ -102,6 +94,7 @@ class SessionLibrary:
         self._moved_ids = MovedIds(database, config_dir)
         self._files = SessionFiles(config_dir, projects)
         self._follower = FileFollower()
+        self._ledger = CostLedger(self.catalogue)
         self._counting = asyncio.Lock()
         self._outlines: OrderedDict[tuple[File, bool], Outline] = OrderedDict()
 
@@ -117,7 +110,8 @@ class SessionLibrary:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
-            shown = read_page(read_from, outline, cursor, size, detail, self._redact)
+            with unreadable_refused(session_id):
+                shown = read_page(read_from, outline, cursor, size, detail, self._redact)
         except ValueError:
             raise InvalidArgument("cursor: must be the number of a turn, or nextCursor.", field="cursor") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
@@ -138,7 +132,8 @@ class SessionLibrary:
         entry, path = self._found(session_id)
         agents, read_from, outline = self._conversation(session_id, path, agent)
         try:
-            page = read_page_before(read_from, outline, before, extent, self._redact)
+            with unreadable_refused(session_id):
+                page = read_page_before(read_from, outline, before, extent, self._redact)
         except ValueError:
             raise InvalidArgument("before: must be the previous of an earlier page.", field="before") from None
         title = str(self._redact(entry.title or entry.first_prompt or ""))
@@ -151,14 +146,16 @@ class SessionLibrary:
     def _item(self, session_id: str, turn: int, item_id: str, agent: str | None) -> Item:
         _, path = self._found(session_id)
         _, read_from, outline = self._conversation(session_id, path, agent)
-        found = whole_item(read_from, outline, turn, item_id, self._redact)
+        with unreadable_refused(session_id):
+            found = whole_item(read_from, outline, turn, item_id, self._redact)
         if found is None:
             raise InvalidArgument(f"item: turn {turn} has no such item.", field="item")
         return found
 
     def _conversation(self, session_id: str, path: str, agent: str | None) -> tuple[dict[str, str], str, Outline]:
         """The subagents of a session, and the file and the outline of its conversation, or of that of one of them."""
-        agents = subagents(path)
+        with unreadable_refused(session_id):
+            agents = subagents(path)
         if agent is not None and agent not in agents:
             raise InvalidArgument(f"agent: session {session_id} has no subagent {agent[:100]!r}.", field="agent")
         read_from = path if agent is None else agents[agent]
@@ -172,15 +169,16 @@ class SessionLibrary:
 
     def _outline(self, path: str, *, of_subagent: bool = False) -> Outline:
         """Those that were read last are kept: pages of one conversation are asked for one after the other."""
-        file = look_at(path)
-        if file is None:
-            return Outline()
-        key = (file, of_subagent)
-        known = self._outlines.get(key)
-        if known is None:
-            known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
-            while len(self._outlines) > _MOST_OUTLINES:
-                self._outlines.popitem(last=False)
+        with unreadable_refused(Path(path).stem):
+            file = look_at(path)
+            if file is None:
+                return Outline()
+            key = (file, of_subagent)
+            known = self._outlines.get(key)
+            if known is None:
+                known = self._outlines[key] = read_outline(path, of_subagent=of_subagent)
+        while len(self._outlines) > _MOST_OUTLINES:
+            self._outlines.popitem(last=False)
         return known
 
     async def follow(self, session_id: str, *, offset: int | None = None) -> AsyncIterator[list[str]]:
@@ -307,36 +305,23 @@ class SessionLibrary:
 
     def _all_turns(self, path: str) -> Iterator[ConversationTurn]:
         for places in self._outline(path).turns:
-            yield without_secrets(read_turn(path, places), self._redact)
+            with unreadable_refused(Path(path).stem):
+                turn = read_turn(path, places)
+            yield without_secrets(turn, self._redact)
 
     # -- costs ----------------------------------------------------------------------------------------------------
 
-    async def costs(self, by: Grouping, *, owner: str, since: str = "", project: str | None = None) -> Costs:
-        """Of everything on disk; of an owner other than the local user, of their own sessions alone."""
+    async def costs(
+        self, by: Grouping, *, owner: str, since: str = "", project: str | None = None, most: int | None = None
+    ) -> Costs:
+        """Of everything on disk; of an owner other than the local user, of their own sessions alone. At most so many
+        groups."""
+        query = CostQuery(by, since, None if owner == LOCAL else owner, project, most)
         async with self._counting:  # one at a time: the first one may read every transcript
-            return await asyncio.to_thread(self._costs, by, owner, since, project)
+            return await asyncio.to_thread(self._costs, query)
 
-    def _costs(self, by: Grouping, owner: str, since: str, project: str | None) -> Costs:
-        sessions = [*self._spent_sessions(owner)]
-        if project is not None:
-            wanted = os.path.realpath(project)
-            sessions = [session for session in sessions if os.path.realpath(session.project) == wanted]
-        lines = cost_lines(sessions, by, since)
-        counted = len(cost_lines(sessions, "session", since))
-        return Costs(by, lines, total(lines, counted))
-
-    def _spent_sessions(self, owner: str) -> Iterator[SpentSession]:
-        records = self._records.summaries()
-        known = self.catalogue.all_summaries()
-        former: defaultdict[str, list[str]] = defaultdict(list)
-        for old, new in self._moved_ids.all().items():
-            former[new].append(old)
-        for session_id, (file, summary) in known.items():
-            record = records.get(session_id)
-            if owner == LOCAL or (record is not None and record.owner == owner):
-                recorded = {model: [*row] for model, row in record.usage.items()} if record is not None else {}
-                before = [known[old][1] for old in former[session_id] if old in known]
-                yield spent_session(session_id, summary, file.mtime_ns / 1e9, recorded, before)
+    def _costs(self, query: CostQuery) -> Costs:
+        return self._ledger.report(self._records.summaries(), self._moved_ids.all(), query)
 
 
 def _facts(entry: Entry) -> Iterable[tuple[str, str]]:

@@ -19,12 +19,12 @@ from ..state.session_records import LOCAL
 from ..store.catalogue import Entry
 from ..store.conversation import Item
 from ..store.conversation_pages import Extent
-from ..store.cost_report import Grouping
+from ..store.cost_report import Costs, Grouping
 from ..store.transcript_text import Detail
 from .dependencies import Stores
 from .observation import ObserverList
 from .registry import Sessions
-from .session_library import Costs, ExportFormat, ReadPage, StoredConversation
+from .session_library import ExportFormat, ReadPage, StoredConversation
 from .workplaces import Workplaces
 
 
@@ -150,6 +150,11 @@ class StoredSessions:
             await stores.recorder.saved(own_id)
             await stores.library.remove(own_id)
 
+    async def unread(self, *, owner: str = LOCAL, origin: ClientOrigin | None = None) -> str | None:
+        """Why a listing, or a report of costs, may lack something; None if everything could be read."""
+        catalogue = self._workplaces.of(origin, owner).stores.catalogue
+        return await asyncio.to_thread(catalogue.unread)
+
     async def costs(
         self,
         by: Grouping = "day",
@@ -157,11 +162,13 @@ class StoredSessions:
         owner: str = LOCAL,
         since: str = "",
         project: str | None = None,
+        most: int | None = None,
         origin: ClientOrigin | None = None,
     ) -> Costs:
-        """What the owner's sessions on this machine have cost, over everything on disk; `since` is a day."""
+        """What the owner's sessions on this machine have cost, over everything on disk, in at most so many groups;
+        `since` is a day."""
         return await self._workplaces.of(origin, owner).stores.library.costs(
-            by, owner=owner, since=since, project=project
+            by, owner=owner, since=since, project=project, most=most
         )
 
     async def reconfigure(

@@ -3,11 +3,15 @@
 Read from files alone, without a running server. What was read of a transcript is kept in an index on disk until the
 file changes, and of one that has grown only the rest is read. A listing opens only the transcripts that it shows; the
 first search opens all. `history.jsonl` holds what was typed into Claude Code by hand, in all projects (`-p` runs do not
-appear in it); a session that only the history knows has no transcript any more and is listed with size 0. Files that
-cannot be read, or hold something else, are passed over. All functions block on the disk; any thread may call them.
+appear in it); a session that only the history knows has no transcript any more and is listed with size 0.
+
+Files that hold something else are passed over. A file that cannot be read now (no descriptor is free, the disk fails)
+is no such file: nothing is noted of it, it is listed with what was known before, `unread` tells of it, and the next
+call reads it again. All functions block on the disk; any thread may call them.
 """
 
 import itertools
+import logging
 import os
 import threading
 import unicodedata
@@ -25,11 +29,13 @@ from ..state.leases import directory_name
 from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
 from .file_changes import File, FileTable, look_at
-from .index import FileIndex
+from .index import FileIndex, file_name
 from .transcript_lines import clean, in_folder, is_bare_command, last_lines, parse_all, unwrapped
 from .transcript_reader import first_mention, grown_lines, readable_lines
 from .transcript_summary import LONGEST_TITLE, TranscriptSummary, dump, load, summarize
-from .transcripts import EXTENSION, ProjectFolders, is_transcript
+from .transcripts import EXTENSION, ProjectFolders, is_transcript, unreadable_refused
+
+log = logging.getLogger(__name__)
 
 _EXTENSION = len(EXTENSION)
 _NAME = 36 + _EXTENSION
@@ -72,6 +78,8 @@ class Entry:
 # `Catalogue.list` hides the built-in within its class.
 CatalogueEntries = list[Entry]
 TranscriptLines = list[str]
+IndexRow = tuple[File, str, str]
+"""A file, its facts and its searched text."""
 
 
 @dataclass(slots=True)
@@ -91,7 +99,7 @@ class Catalogue:
         Without `projects`, they are those of the user that runs this program."""
         self._projects = projects or ProjectFolders.below(config_dir, linked=True)
         self._history_path = os.path.join(os.path.realpath(config_dir), "history.jsonl")
-        name = f"{directory_name(config_dir)}.sqlite3"
+        name = file_name(directory_name(config_dir))
         self.index = FileIndex(state_dir / "index" / name if state_dir is not None else None)
         self.marks = Marks(database_in(state_dir) if state_dir is not None else None)
         self._table = FileTable(self._projects.path, is_transcript, below=True, linked=self._projects.linked)
@@ -102,15 +110,20 @@ class Catalogue:
         """The files as they were when all of them were last in the index."""
         self._order: tuple[object, list[str]] = (None, [])
         self._newest: tuple[object, dict[str, File]] = (None, {})
+        self._unread: dict[str, str] = {}
+        """The transcripts that could not be read when they were last needed, and the history if it was so, with why."""
         self._history_file: File | None = None
+        self._last_history: dict[str, HistoryEntry] = {}
         self._history_as_of = lru_cache(maxsize=1)(lambda file: read_history(file.path))
 
     def find(self, session_id: str) -> Entry | None:
-        """One session; None if neither a transcript nor the history knows it."""
+        """One session; None if neither a transcript nor the history knows it. TranscriptUnreadable if it cannot be
+        told whether it has one."""
         if not is_session_id(session_id):
             return None
         path = self.path_of(session_id)
-        file = look_at(path) if path is not None else None
+        with unreadable_refused(session_id):
+            file = look_at(path) if path is not None else None
         return self._entry(session_id, file, self._history().get(session_id), self.marks.read())
 
     def path_of(self, session_id: str) -> str | None:
@@ -134,8 +147,9 @@ class Catalogue:
     def growth(self, session_id: str, offset: int) -> tuple[TranscriptLines, int]:
         """The readable lines that were written behind `offset`, and the offset of the next ones."""
         path = self.path_of(session_id)
-        file = look_at(path) if path is not None else None
-        return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
+        with unreadable_refused(session_id):
+            file = look_at(path) if path is not None else None
+            return grown_lines(file.path, offset) if file is not None and file.size > offset else ([], offset)
 
     def list(
         self,
@@ -155,13 +169,41 @@ class Catalogue:
         found = self._found(project, text.casefold() if text else None, whole, only, archived)
         return [*itertools.islice(found, max(0, offset), max(0, offset) + max(0, limit))]
 
-    def all_summaries(self) -> dict[str, tuple[File, TranscriptSummary]]:
-        """What is known of every session with a transcript, by id. Reads all that has changed."""
-        self._index_all()
-        facts = self.index.everything()
-        files = self._files()
-        known = {name: (file, load(facts.get(file.path, "")) or self._summary(file)) for name, file in files.items()}
-        return {name: (file, summary) for name, (file, summary) in known.items() if summary.is_session}
+    def transcripts(self) -> dict[str, File]:
+        """The transcript of every session that has one, by id; the same object until something changes."""
+        return self._files()
+
+    def summaries(self, files: Iterable[File]) -> dict[File, TranscriptSummary]:
+        """What is known of these transcripts; those that cannot be read now are left out. Reads what has changed."""
+        files = [*files]
+        known = self.index.known(files)
+        found = {file: load(known.get(file.path, "")) for file in files}
+        unknown = [file for file, summary in found.items() if summary is None]
+        fresh = {file: summary for file in unknown if (summary := self._fresh(file)) is not None}
+        self.index.note([_row(file, summary) for file, summary in fresh.items()])
+        return {file: summary for file, summary in {**found, **fresh}.items() if summary is not None}
+
+    def unread(self) -> str | None:
+        """Why not everything was seen, as of now, in a sentence without names; None if everything was. Tries again to
+        read what could not be read when it was last needed."""
+        self._history()
+        files = self._table.files()
+        for path in [*self._unread]:
+            file = files.get(path)
+            if file is not None:
+                self._summary(file)
+            elif path != self._history_path:
+                self._unread.pop(path, None)
+        failures = [*self._table.unread.values(), *self._unread.values()]
+        if not failures:
+            return None
+        parts = (
+            (len(self._table.unread), "directories of transcripts"),
+            (len(self._unread.keys() - {self._history_path}), "transcripts"),
+            (self._history_path in self._unread, "the history of prompts"),
+        )
+        things = ", ".join(what if number is True else f"{number} {what}" for number, what in parts if number)
+        return f"Not everything could be read ({failures[0]}): {things}. What was known before is shown; try again."
 
     # -- listing --------------------------------------------------------------------------------------------------
 
@@ -180,19 +222,28 @@ class Catalogue:
                 continue
             mention = None
             if named is not None and session_id not in named:
-                mention = first_mention(file.path, text or "") if whole and file is not None else None
+                mention = self._mention(file, text or "") if whole and file is not None else None
                 if mention is None:
                     continue
             entry = self._entry(session_id, file, past, marked)
-            if entry is not None and (directory is None or directory.is_same(entry.project)):
+            # Of one that cannot be read, the directory may not be known: then its folder alone must do.
+            if entry is not None and (directory is None or not entry.project or directory.is_same(entry.project)):
                 yield replace(entry, mention=mention) if mention is not None else entry
+
+    def _mention(self, file: File, text: str) -> str | None:
+        try:
+            return first_mention(file.path, text)
+        except OSError as error:
+            self._note_unread(file.path, error)
+            return None
 
     def _named(self, text: str, history: dict[str, HistoryEntry]) -> set[str]:
         """The sessions whose names or prompts contain a text."""
         unnoted, found = self._index_all(), self.index.containing(text)
         if found is None:
             unnoted, found = (*self._table.files().values(),), set()
-        found |= {file.path for file in unnoted if text in _row(file, self._summary(file))[2]}
+        summaries = {file: self._summary(file) for file in unnoted}
+        found |= {file.path for file, summary in summaries.items() if summary and text in _row(file, summary)[2]}
         named = {_session_of(path) for path in found}
         for session_id, past in history.items():
             if any(text in part.casefold() for part in (past.first_prompt, past.project, session_id) if part):
@@ -219,9 +270,12 @@ class Catalogue:
     def _entry(
         self, session_id: str, file: File | None, past: HistoryEntry | None, marked: MarkedSessions
     ) -> Entry | None:
-        """From the transcript, from the history alone if that cannot be read, or None if neither knows it."""
+        """From the transcript, from the history alone if there is none, or None if neither knows it. Of a transcript
+        that cannot be read now, what the directory and the history tell."""
         summary = self._summary(file) if file is not None else None
         pinned, archived = session_id in marked.pinned, session_id in marked.archived
+        if file is not None and summary is None:
+            summary = TranscriptSummary("", cwd=past.project if past is not None else "", whole=False)
         if summary is None or file is None or not summary.is_session:
             if past is None or session_id in marked.deleted:
                 return None
@@ -258,13 +312,21 @@ class Catalogue:
             return self._newest[1]
 
     def _history(self) -> dict[str, HistoryEntry]:
-        self._history_file = file = look_at(self._history_path)
-        return self._history_as_of(file) if file is not None else {}
+        try:
+            file = look_at(self._history_path)
+            history = self._history_as_of(file) if file is not None else {}
+        except OSError as error:
+            self._note_unread(self._history_path, error)
+            return self._last_history
+        self._unread.pop(self._history_path, None)
+        self._history_file, self._last_history = file, history
+        return history
 
     # -- what is known of transcripts -----------------------------------------------------------------------------
 
-    def _summary(self, file: File) -> TranscriptSummary:
-        """From memory, from the index, or else from the file, of which no more is read than has changed."""
+    def _summary(self, file: File) -> TranscriptSummary | None:
+        """From memory, from the index, or else from the file, of which no more is read than has changed. While it
+        cannot be read, what was known of an earlier version, None if that is nothing; that is not kept."""
         with self._lock:
             cached = self._summaries.get(file.path)
             if cached is not None and cached[0] == file:
@@ -272,22 +334,33 @@ class Catalogue:
                 return cached[1]
         summary = load(self.index.known((file,)).get(file.path, ""))
         if summary is None:
-            summary = self._read(file)
+            try:
+                summary = self._read(file)
+            except OSError as error:
+                self._note_unread(file.path, error)
+                return load(self.index.earlier((file,)).get(file.path, (0, ""))[1])
             self.index.note([_row(file, summary)])
+        self._unread.pop(file.path, None)
         with self._lock:
             self._summaries[file.path] = file, summary
             if len(self._summaries) > _MOST_CACHED:
                 self._summaries.popitem(last=False)
         return summary
 
+    def _note_unread(self, path: str, error: OSError) -> None:
+        if path not in self._unread:
+            log.warning("%s cannot be read: %s", path, error.strerror or error)
+        self._unread[path] = error.strerror or str(error)
+
     def _read(self, file: File) -> TranscriptSummary:
+        """OSError if it cannot be read."""
         size, facts = self.index.earlier((file,)).get(file.path, (0, ""))
         earlier = load(facts)
         return summarize(file.path, file.size, earlier if 0 < size < file.size else None)
 
     def _index_all(self) -> Sequence[File]:
-        """Brings the index up to date with every transcript, some hundreds at a time; returns those that it could not
-        note."""
+        """Brings the index up to date with every transcript, some hundreds at a time; returns those that could not be
+        read, or not be noted."""
         with self._indexing:
             files = self._table.files()
             if self._indexed is files:
@@ -297,18 +370,31 @@ class Catalogue:
             missing = [file for file in files.values() if file.path not in current]
             for start in range(0, len(missing), _WRITTEN_AT_ONCE):
                 some = missing[start : start + _WRITTEN_AT_ONCE]
-                if not self.index.note([_row(file, self._read(file)) for file in some]):
+                rows = [_row(file, summary) for file in some if (summary := self._fresh(file)) is not None]
+                noted = self.index.note(rows)
+                if not noted or len(rows) < len(some):
                     unnoted += some
-            self.index.forget(self.index.paths() - files.keys())
+            if not self._table.unread:  # what could not be listed is not gone
+                self.index.forget(self.index.paths() - files.keys())
             self._indexed = None if unnoted else files
             return unnoted
+
+    def _fresh(self, file: File) -> TranscriptSummary | None:
+        """From the file itself; None if it cannot be read now."""
+        try:
+            summary = self._read(file)
+        except OSError as error:
+            self._note_unread(file.path, error)
+            return None
+        self._unread.pop(file.path, None)
+        return summary
 
 
 def _session_of(path: str) -> str:
     return path[-_NAME:-_EXTENSION]
 
 
-def _row(file: File, summary: TranscriptSummary) -> tuple[File, str, str]:
+def _row(file: File, summary: TranscriptSummary) -> IndexRow:
     parts = (summary.title, summary.prompts, summary.cwd, summary.branch, summary.tag, os.path.basename(file.path))
     searched = "\n".join(part for part in parts if part) if summary.is_session else ""
     return file, dump(summary), searched.casefold()

@@ -14,8 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..beneath import DirectoryItem, entries_at, open_at
-from .transcript_lines import LONGEST_LINE, clean, interrupted_by, lines_from, parse, typed, unwrapped
+from ..beneath import DirectoryItem, entries_at, is_absence
+from .transcript_lines import (
+    LONGEST_LINE,
+    clean,
+    interrupted_by,
+    lines_from,
+    open_regular,
+    parse,
+    typed,
+    unwrapped,
+)
 
 _SUMMARY_NOTE = "The conversation so far was summarized."
 _INTERRUPTED_NOTE = "Interrupted by the person."
@@ -96,8 +105,13 @@ class ConversationTurn:
 
 
 def read_outline(path: str, *, of_subagent: bool = False) -> Outline:
-    """The outline of the transcript at a path; an empty one if it cannot be read."""
-    return outline(lines_from(path), of_subagent=of_subagent)
+    """The outline of the transcript at a path; an empty one if there is none, OSError if it cannot be read."""
+    try:
+        return outline(lines_from(path), of_subagent=of_subagent)
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return Outline()
 
 
 def outline(lines: Iterable[tuple[bytes, int]], *, of_subagent: bool = False) -> Outline:
@@ -202,20 +216,21 @@ def _blocks(line: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def read_turn(path: str, places: Iterable[LineRange]) -> ConversationTurn:
-    """The turn whose lines lie there; what cannot be read any more is left out."""
+    """The turn whose lines lie there; what is not there any more is left out. OSError if it cannot be read."""
     return turn_of(_read_lines(path, places))
 
 
 def _read_lines(path: str, places: Iterable[LineRange]) -> Iterator[dict[str, Any]]:
     try:
-        with open(path, "rb", opener=open_at) as file:
+        with open_regular(path) as file:
             for place in places:
                 file.seek(place.start)
                 line = parse(file.read(min(place.end - place.start, LONGEST_LINE)))
                 if line is not None:
                     yield line
-    except (OSError, ValueError):
-        return
+    except OSError as error:
+        if not is_absence(error):
+            raise
 
 
 def turn_of(lines: Iterable[Mapping[str, Any]]) -> ConversationTurn:
@@ -352,7 +367,7 @@ def is_agent_id(text: str) -> bool:
 
 def subagents(path: str) -> dict[str, str]:
     """The transcripts of a session's subagents, by their ids, below the one at `path`; oldest first. Links are passed
-    over, whatever they are in place of: what they lead to is another's."""
+    over, whatever they are in place of: what they lead to is another's. OSError if they cannot be listed."""
     found: list[tuple[float, str, str]] = []
     folders = [(os.path.join(os.path.splitext(path)[0], _SUBAGENTS), 0)]
     for folder, depth in folders:  # it grows while it is walked
@@ -370,5 +385,7 @@ def subagents(path: str) -> dict[str, str]:
 def _entries_of(folder: str) -> list[DirectoryItem]:
     try:
         return entries_at(folder)
-    except (OSError, ValueError):
+    except OSError as error:
+        if not is_absence(error):
+            raise
         return []

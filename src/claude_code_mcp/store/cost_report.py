@@ -1,18 +1,21 @@
-"""What sessions cost: by session, project, model and day, over everything on disk. Pure.
+"""What a session has cost, by day and model, and what a report on many of them says. Pure.
 
 The dollars are those that Claude Code wrote down when its processes ended or, for sessions that this product ran, what
 their records have where that is more: a killed process writes nothing. What was used and never priced is counted in
-tokens alone.
+tokens alone. All of it is for people to read: limits are kept to by what the server itself has counted, elsewhere.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from .transcript_summary import NO_DAY, Row, TranscriptSummary
+from .transcript_summary import Row, TranscriptSummary
 
 _NOTHING: Row = [0.0] * 5
+_LARGEST_AMOUNT = 1e15
+"""Transcripts can be written by anybody: what is in one must not make the sum of all infinite."""
 Grouping = Literal["session", "project", "model", "day"]
 
 
@@ -28,6 +31,18 @@ class SpentSession:
     unpriced: Mapping[str, Row]
 
 
+class DailyCost(NamedTuple):
+    """What one session cost on one day with one model."""
+
+    session_id: str
+    day: str
+    model: str
+    usd: float
+    input_tokens: float
+    output_tokens: float
+    unpriced_tokens: float
+
+
 @dataclass(slots=True)
 class CostLine:
     """The costs of one group."""
@@ -40,6 +55,18 @@ class CostLine:
     sessions: int = 0
     unpriced_tokens: int = 0
     title: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What sessions cost, in groups and together."""
+
+    by: Grouping
+    lines: list[CostLine]
+    """Days in their order, all others with the most expensive first."""
+    total: CostLine
+    left_out: int = 0
+    """So many more groups there are: days before these, or cheaper ones."""
 
 
 def spent_session(
@@ -74,46 +101,20 @@ def _sum(left: Row, right: Row) -> Row:
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
-def cost_lines(sessions: Iterable[SpentSession], by: Grouping, since: str = "") -> list[CostLine]:
-    """The groups: days in their order, all others with the most expensive first. `since` is the first day that counts,
-    such as `2026-11-01`."""
-    lines: dict[str, CostLine] = {}
-    for session in sessions:
-        touched: set[str] = set()
-        for key, row in session.usage.items():
-            if key[:10] >= since:
-                line = _line(lines, session, key, by)
-                line.usd += row[4]
-                line.input_tokens += round(row[0] + row[2] + row[3])
-                line.output_tokens += round(row[1])
-                touched.add(line.name)
-        for key, row in session.unpriced.items():
-            if key[:10] >= since:
-                line = _line(lines, session, key, by)
-                line.unpriced_tokens += round(sum(row[:4]))
-                touched.add(line.name)
-        for name in touched:
-            lines[name].sessions += 1
-    if by == "day":
-        return sorted(lines.values(), key=lambda line: line.name)
-    return sorted(lines.values(), key=lambda line: (-line.usd, -line.unpriced_tokens, line.name))
+def daily_costs(session: SpentSession) -> Iterator[DailyCost]:
+    """One for each day and model that the session has used."""
+    for key in {**session.usage, **session.unpriced}:
+        used, unpriced = session.usage.get(key, _NOTHING), session.unpriced.get(key, _NOTHING)
+        yield DailyCost(
+            session.session_id,
+            key[:10],
+            key[11:],
+            _amount(used[4]),
+            round(_amount(used[0] + used[2] + used[3])),
+            round(_amount(used[1])),
+            round(_amount(sum(unpriced[:4]))),
+        )
 
 
-def _line(lines: dict[str, CostLine], session: SpentSession, key: str, by: Grouping) -> CostLine:
-    day = "unknown" if key[:10] == NO_DAY else key[:10]
-    name = {"session": session.session_id, "project": session.project, "model": key[11:], "day": day}[by]
-    line = lines.get(name)
-    if line is None:
-        line = lines[name] = CostLine(name, title=session.title if by == "session" else None)
-    return line
-
-
-def total(lines: Iterable[CostLine], sessions: int) -> CostLine:
-    """All groups together."""
-    whole = CostLine("total", sessions=sessions)
-    for line in lines:
-        whole.usd += line.usd
-        whole.input_tokens += line.input_tokens
-        whole.output_tokens += line.output_tokens
-        whole.unpriced_tokens += line.unpriced_tokens
-    return whole
+def _amount(value: float) -> float:
+    return 0.0 if math.isnan(value) else min(max(value, 0.0), _LARGEST_AMOUNT)

@@ -3,7 +3,9 @@
 `FileTable` scans its directories once. On Linux the kernel then notes every change (inotify): the next look takes only
 these, and it misses nothing that happened before it, since the kernel notes a change before the write returns. Where
 the kernel cannot be asked, or has lost count, everything is scanned again; once a minute that is done anyway, because
-a network file system does not report what other machines do. All functions block on the disk; any thread may call.
+a network file system does not report what other machines do. A directory that cannot be read just now (no descriptor
+is free, the disk fails) has the files that it had, is named in `unread`, and is scanned again at the next look. All
+functions block on the disk; any thread may call.
 """
 
 import contextlib
@@ -17,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ..beneath import entries_at, folders_at, stat_at
+from ..beneath import entries_at, folders_at, is_absence, stat_at
 
 _EVENT = struct.Struct("iIII")
 _BUFFER = 1 << 16
@@ -38,10 +40,15 @@ class File(NamedTuple):
 
 
 def look_at(path: str) -> File | None:
-    """None for what is missing, no regular file, or behind a link anywhere on the way to it."""
+    """None for what is missing, no regular file, or behind a link anywhere on the way to it; OSError if it cannot be
+    told."""
     try:
         status = stat_at(path)
-    except (OSError, ValueError):
+    except OSError as error:
+        if not is_absence(error):
+            raise
+        return None
+    except ValueError:  # no file can have such a name
         return None
     return _file(path, status)
 
@@ -51,10 +58,13 @@ def _file(path: str, status: os.stat_result) -> File | None:
 
 
 def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
-    """The files in a directory with a name that is wanted, links left out; nothing if it cannot be read."""
+    """The files in a directory with a name that is wanted, links left out; nothing if there is no such directory.
+    OSError if it cannot be read."""
     try:
         entries = entries_at(directory, wanted)
-    except (OSError, ValueError):
+    except OSError as error:
+        if not is_absence(error):
+            raise
         return []
     return [
         File(f"{directory}{os.sep}{name}", status.st_mtime_ns, status.st_size)
@@ -64,17 +74,27 @@ def list_files(directory: str, wanted: Callable[[str], bool]) -> list[File]:
 
 
 def list_folders(directory: str, *, linked: bool = False) -> list[str]:
-    """The paths of the directories in a directory; nothing if it cannot be read. With `linked`, links to directories
-    too, as where they lead to."""
+    """The paths of the directories in a directory; nothing if there is no such directory. With `linked`, links to
+    directories too, as where they lead to. OSError if it cannot be read."""
     try:
         names, links = folders_at(directory)
-    except (OSError, ValueError):
+    except OSError as error:
+        if not is_absence(error):
+            raise
         return []
     folders = [os.path.join(directory, name) for name in names]
     if linked and links:
         leads = dict.fromkeys(os.path.realpath(os.path.join(directory, link)) for link in links)
-        folders += [folder for folder in leads if folder not in {*folders} and os.path.isdir(folder)]
+        folders += [folder for folder in leads if folder not in {*folders} and _may_be_directory(folder)]
     return folders
+
+
+def _may_be_directory(path: str) -> bool:
+    """What cannot be looked at now may be one: whoever reads it is told why it cannot be read."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except OSError as error:
+        return not is_absence(error)
 
 
 class DirectoryWatch:
@@ -120,6 +140,8 @@ class DirectoryWatch:
                 notes = os.read(self._descriptor, _BUFFER)
             except BlockingIOError:
                 return changed
+            except OSError:
+                return None
             for number, mask, name in _notes(notes):
                 if mask & _OVERFLOW:
                     return None
@@ -167,6 +189,8 @@ class FileTable:
         self._scanned_at = -_RESCAN_AFTER
         self.version = 0
         """Another one whenever a file is new, gone or changed."""
+        self.unread: dict[str, str] = {}
+        """The directories that could not be read at the last look, and why; their files are as they were before."""
 
     def files(self) -> dict[str, File]:
         """By path; a snapshot, the same object while nothing changes, not to be changed by anybody."""
@@ -182,12 +206,15 @@ class FileTable:
 
     def _apply(self, changed: set[tuple[str, str]]) -> bool:
         """Takes over what was noted; returns False if a folder came, went or was renamed, which is rare: then a scan
-        is simpler than to follow it."""
+        is simpler than to follow it; and if a file could not be looked at."""
         if self._below and any(directory == self._root for directory, _ in changed):
             return False
-        for directory, name in changed:
-            if self._wanted(name):
-                self._update(os.path.join(directory, name))
+        try:
+            for directory, name in changed:
+                if self._wanted(name):
+                    self._update(os.path.join(directory, name))
+        except OSError:
+            return False  # what was noted is gone from the kernel's queue: a scan finds it
         return True
 
     def _update(self, path: str) -> None:
@@ -207,18 +234,32 @@ class FileTable:
         self._watch = None
         with contextlib.suppress(OSError):
             self._watch = DirectoryWatch()
-        before, self._files = self._files, {}
+        before, self._files, self.unread = self._files, {}, {}
         watched = self._watch_directory(self._root)
-        folders = list_folders(self._root, linked=self._linked) if self._below else [self._root]
-        for folder in folders:
+        for folder in self._folders(before):
             watched = (folder == self._root or self._watch_directory(folder)) and watched
-            self._files.update({file.path: file for file in list_files(folder, self._wanted)})
-        if not watched and self._watch is not None:
+            try:
+                self._files.update({file.path: file for file in list_files(folder, self._wanted)})
+            except OSError as error:
+                self.unread[folder] = error.strerror or str(error)
+                self._files.update({path: file for path, file in before.items() if os.path.dirname(path) == folder})
+        if (self.unread or not watched) and self._watch is not None:
+            # Without a watch, the next look is a scan.
             self._watch.close()
             self._watch = None
         self._scanned_at = time.monotonic()
         if self._files != before:
             self.version += 1
+
+    def _folders(self, before: dict[str, File]) -> list[str]:
+        """The directories with files; those of the files before if it cannot be told now."""
+        if not self._below:
+            return [self._root]
+        try:
+            return list_folders(self._root, linked=self._linked)
+        except OSError as error:
+            self.unread[self._root] = error.strerror or str(error)
+            return [*dict.fromkeys(os.path.dirname(path) for path in before)]
 
     def _watch_directory(self, path: str) -> bool:
         """False if its changes will not be noted; what is no directory has none."""

@@ -1,19 +1,21 @@
 """Files of JSON lines that others write, Claude Code's transcripts above all: how they are read, and what was typed.
 
-They may be unfinished, damaged or huge: what cannot be opened or parsed counts as empty, and nothing raises for what is
-in a file. No link on the way to one is followed (`beneath.py`). Prompts are shown as the person typed them (`typed`,
+They may be unfinished, damaged or huge: what cannot be parsed counts as nothing, and nothing raises for what is in a
+file. A file that cannot be read raises OSError: it is not an empty one. No link on the way to one is followed
+(`beneath.py`). Prompts are shown as the person typed them (`typed`,
 `unwrapped`), without what the CLI wraps around them.
 Everything takes time linear in what is read, whatever is in it. Functions that take a path block on the disk.
 """
 
+import errno
 import json
 import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
-from ..beneath import open_at
+from ..beneath import is_absence, open_at
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -39,31 +41,39 @@ def parse_all(lines: list[bytes]) -> list[dict[str, Any]]:
     return [value for value in parsed if isinstance(value, dict)]
 
 
-def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes] | None:
-    """The first and the last bytes of a file; the second part is empty if the first is the whole file.
-
-    None if it cannot be read or is not a regular file. It is opened without blocking: a pipe would wait for its writer.
-    """
+def open_regular(path: str) -> BinaryIO:
+    """The file at just this path, to be read. OSError if there is none, or none that can be read now; what is no
+    regular file counts as none. It is opened without blocking: a pipe would wait for its writer."""
     try:
-        with open(path, "rb", opener=open_at) as file:
-            status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                return None
-            if status.st_size <= head + tail:
-                return file.read(head + tail), b""
-            first = file.read(head)
-            file.seek(-tail, os.SEEK_END)
-            return first, file.read(tail)
-    except (OSError, ValueError):
-        return None
+        file = open(path, "rb", opener=open_at)  # noqa: SIM115 - the caller closes it
+    except ValueError:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)
+    return file
+
+
+def ends_of(path: str, head: int, tail: int) -> tuple[bytes, bytes]:
+    """The first and the last bytes of a file; the second part is empty if the first is the whole file. OSError if it
+    cannot be read."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size <= head + tail:
+            return file.read(head + tail), b""
+        first = file.read(head)
+        file.seek(-tail, os.SEEK_END)
+        return first, file.read(tail)
 
 
 def last_lines(path: str, at_most: int) -> tuple[list[bytes], bool]:
-    """The lines in the last bytes of a file, and whether something before them was left out."""
-    ends = ends_of(path, 0, at_most)
-    if ends is None:
+    """The lines in the last bytes of a file, and whether something before them was left out; none if there is no such
+    file. OSError if it cannot be read."""
+    try:
+        first, rest = ends_of(path, 0, at_most)
+    except OSError as error:
+        if not is_absence(error):
+            raise
         return [], False
-    first, rest = ends
     if not rest:
         return first.split(b"\n"), False
     return rest.split(b"\n")[1:], True
@@ -84,19 +94,14 @@ _ENDLESS_LINE = 4 * LONGEST_LINE
 def lines_from(path: str, offset: int = 0) -> Iterator[tuple[bytes, int]]:
     """The whole lines from an offset on, each with the offset behind it. What follows the last line break is left.
 
-    Holds one line at a time in memory. Ends early if the file cannot be read.
+    Holds one line at a time in memory. OSError if the file cannot be read, or not to its end.
     """
-    try:
-        with open(path, "rb", opener=open_at) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return
-            file.seek(offset)
-            yield from _whole_lines(file, offset)
-    except (OSError, ValueError):
-        return
+    with open_regular(path) as file:
+        file.seek(offset)
+        yield from _whole_lines(file, offset)
 
 
-def _whole_lines(file: Any, offset: int) -> Iterator[tuple[bytes, int]]:
+def _whole_lines(file: BinaryIO, offset: int) -> Iterator[tuple[bytes, int]]:
     parts: list[bytes] = []
     held = 0
     while held <= _ENDLESS_LINE and (block := file.read(_BLOCK)):

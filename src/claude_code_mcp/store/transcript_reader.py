@@ -1,6 +1,7 @@
 """The end of one transcript: readable lines for people, and the last messages for a session that is resumed.
 
 Reads at most a fixed number of bytes from the end. Lines that cannot be parsed and those of subagents are passed over.
+What cannot be read now raises: TranscriptUnreadable, or OSError where that is said.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from ..beneath import open_at
 from ..model.text import clip_line
 from .transcript_lines import clean, last_lines, lines_from, parse, typed
 from .transcript_text import arguments
+from .transcripts import unreadable_refused
 
 _READABLE_BYTES = 1 << 24
 _LONGEST_LINE = 160
@@ -26,14 +28,16 @@ _MOST_RECENT = 2000
 
 def readable_lines(path: str) -> Iterator[str]:
     """The conversation in the last 16 MiB of a transcript."""
-    lines, left_out = last_lines(path, _READABLE_BYTES)
+    with unreadable_refused(Path(path).stem):
+        lines, left_out = last_lines(path, _READABLE_BYTES)
     if left_out:
         yield "[the beginning is left out]"
     yield from _readable(lines)
 
 
 def grown_lines(path: str, offset: int) -> tuple[list[str], int]:
-    """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then."""
+    """The conversation that was written behind `offset`, and the next offset. An unfinished line is left for then.
+    OSError if it cannot be read."""
     with open(path, "rb", opener=open_at) as file:
         file.seek(offset)
         written = file.read(_READABLE_BYTES)
@@ -86,7 +90,8 @@ def _result(content: Any) -> str:
 
 def first_mention(path: str, text: str) -> str | None:
     """A piece of the conversation around the first place where it contains a text, which must be casefolded; None if it
-    is nowhere in what was said, called or returned. Reads the whole transcript, a line at a time."""
+    is nowhere in what was said, called or returned. Reads the whole transcript, a line at a time. OSError if it cannot
+    be read."""
     needle = json.dumps(text, ensure_ascii=False)[1:-1]
     raw = needle.encode("utf-8", "replace")
     for line, _ in lines_from(path):
@@ -156,12 +161,13 @@ class Recent:
 
 
 def read_recent(path: Path) -> Recent:
-    """The messages in the last 4 MiB of a transcript; none if it cannot be read."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return Recent()
-    lines, left_out = last_lines(str(path), _RECENT_BYTES)
+    """The messages in the last 4 MiB of a transcript; none if there is no such file."""
+    with unreadable_refused(path.stem):
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return Recent()
+        lines, left_out = last_lines(str(path), _RECENT_BYTES)
     messages = [line for line in map(parse, lines) if line is not None and _is_message(line)]
     version = f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
     fingerprint = hashlib.sha256(version.encode()).hexdigest()[:8]

@@ -18,10 +18,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..beneath import open_at
 from ..model.text import clip_line
 from ..model.usage import ModelUsage, Totals, read_number, read_usage
-from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, parse, typed
+from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, open_regular, parse, typed
 
 LONGEST_TITLE = 200
 """Characters of a title or first prompt."""
@@ -241,7 +240,8 @@ def _shares(answers: Mapping[str, Row], model: str, otherwise: str) -> list[tupl
 
 
 def summarize(path: str, size: int, before: TranscriptSummary | None = None) -> TranscriptSummary:
-    """The summary of a transcript of this size; `before` is what was known of a shorter version, and is taken up."""
+    """The summary of a transcript of this size; `before` is what was known of a shorter version, and is taken up.
+    OSError if it cannot be read: what was found up to there is not a summary of it."""
     if size > _WHOLE_UP_TO:
         return _summary_of_ends(path)
     summary = before if before is not None and _goes_on(path, before) else TranscriptSummary(_folder_of_file(path))
@@ -259,16 +259,13 @@ def _goes_on(path: str, before: TranscriptSummary) -> bool:
 def _checksum(path: str, offset: int) -> int:
     """Of the last bytes before an offset."""
     start = max(0, offset - _CHECKED)
-    try:
-        with open(path, "rb", opener=open_at) as file:
-            file.seek(start)
-            return zlib.crc32(file.read(offset - start))
-    except (OSError, ValueError):
-        return -1
+    with open_regular(path) as file:
+        file.seek(start)
+        return zlib.crc32(file.read(offset - start))
 
 
 def _summary_of_ends(path: str) -> TranscriptSummary:
-    first, last = ends_of(path, _END, _END) or (b"", b"")
+    first, last = ends_of(path, _END, _END)
     summary = TranscriptSummary(_folder_of_file(path), whole=False)
     summary.feed(first.split(b"\n")[:-1])
     summary.feed(last.split(b"\n")[1:])

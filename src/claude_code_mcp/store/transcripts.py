@@ -1,8 +1,9 @@
 """Claude Code's own transcripts on disk, the only store of conversations: where they lie and what costs they hold.
 
 `projects/<directory with everything but letters and digits made ->/<id>.jsonl` below the CLI's configuration
-directory. They are read and never written, but for the end of a line that was cut off. All functions block on the disk:
-call them from a thread.
+directory. They are read and never written, but for the end of a line that was cut off. What cannot be read now (no
+descriptor is free, the disk fails) raises TranscriptUnreadable: that is not a session without a transcript. All
+functions block on the disk: call them from a thread.
 
 Sessions write there themselves, so no link is followed below the root: see `ProjectFolders` for what that is.
 """
@@ -17,11 +18,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..beneath import open_at, remove_at
+from ..beneath import is_absence, open_at, remove_at
+from ..errors import TranscriptUnreadable
 from ..model.session_ids import is_session_id
 from ..model.usage import Usage, read_number, read_usage
-from .file_changes import list_folders, look_at
-from .transcript_lines import LONGEST_LINE, folder_of, in_folder, parse
+from .file_changes import File, list_folders, look_at
+from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_regular, parse
 
 _LAST_BYTES = 256 << 10
 """How much of the end of a transcript is read first, beside the answer that is looked for."""
@@ -76,7 +78,8 @@ class ProjectFolders:
 
     def all(self) -> list[str]:
         """The paths of all folders."""
-        return list_folders(self.path, linked=self.linked)
+        with unreadable_refused():
+            return list_folders(self.path, linked=self.linked)
 
     def folder(self, name: str) -> str:
         """The path of one folder, whether or not there is one."""
@@ -84,14 +87,39 @@ class ProjectFolders:
         return os.path.realpath(path) if self.linked else path
 
     def locate(self, session_id: str) -> str | None:
-        """Where the transcript of a session lies; None if there is none. A session that was moved to another directory
-        may have left one behind: the newest counts."""
+        """Where the transcript of a session lies; None if there is none, TranscriptUnreadable if none was found and not
+        every folder could be looked into. A session that was moved to another directory may have left one behind: the
+        newest counts."""
         if not is_session_id(session_id):
             return None
-        paths = (os.path.join(folder, session_id + EXTENSION) for folder in self.all())
-        # A look that follows links is ten times as fast, and finds nothing in nearly every folder.
-        found = [file for path in paths if os.path.lexists(path) and (file := look_at(path)) is not None]
-        return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path if found else None
+        found: list[File] = []
+        failure: OSError | None = None
+        for path in (os.path.join(folder, session_id + EXTENSION) for folder in self.all()):
+            try:
+                os.lstat(path)  # ten times as fast as a look that follows no link, and there is none in most folders
+                file = look_at(path)
+            except OSError as error:
+                failure = failure if is_absence(error) else error
+                continue
+            if file is not None:
+                found.append(file)
+        if found:
+            return max(found, key=lambda file: (file.size > 0, file.mtime_ns)).path
+        with unreadable_refused(session_id):
+            if failure is not None:
+                raise failure
+        return None
+
+
+@contextlib.contextmanager
+def unreadable_refused(session_id: str | None = None) -> Iterator[None]:
+    """Around what reads the transcript of a session, or lists all: an OSError becomes TranscriptUnreadable."""
+    try:
+        yield
+    except OSError as error:
+        what = f"The transcript of session {session_id}" if session_id else "The directory of transcripts"
+        reason = error.strerror or str(error)
+        raise TranscriptUnreadable(f"{what} cannot be read now: {reason}. Try again.", session_id=session_id) from error
 
 
 class Transcripts:
@@ -109,8 +137,9 @@ class Transcripts:
         """Where the transcript of a session lies; None if there is none. A known `cwd` saves the search."""
         if cwd is not None and is_session_id(session_id):
             expected = self._expected_path(session_id, cwd)
-            if look_at(str(expected)) is not None:
-                return expected
+            with unreadable_refused(session_id):
+                if look_at(str(expected)) is not None:
+                    return expected
         found = self.projects.locate(session_id)
         return Path(found) if found is not None else None
 
@@ -139,7 +168,8 @@ class Transcripts:
         """Whether there is a conversation with this id that was begun before a moment (Unix seconds): it was not
         written to since, or its first line with a time is older."""
         path = self.path_of(session_id)
-        file = look_at(str(path)) if path is not None else None
+        with unreadable_refused(session_id):
+            file = look_at(str(path)) if path is not None else None
         if path is None or file is None:
             return False
         return file.mtime_ns / 1e9 < moment or _first_time(path, moment) < moment
@@ -155,11 +185,15 @@ class Transcripts:
         return line is not None and line.endswith(b"\n") and parse(line) is not None
 
     def flaw_after(self, session_id: str, cwd: str, message_id: str, size: int) -> str | None:
-        """Why a message that the process has reported is not in its transcript; None if it is, or may still come.
+        """Why a message that the process has reported is not in its transcript, or cannot be found there; None if it
+        is, or may still come.
 
         Claude Code writes before it reports, and says nothing if it cannot. `size` is about how long the message is.
         """
-        path = self.path_of(session_id, cwd)
+        try:
+            path = self.path_of(session_id, cwd)
+        except TranscriptUnreadable as error:
+            return error.message
         near = _LAST_BYTES + 4 * size
         line = None
         if path is not None:
@@ -224,16 +258,20 @@ def _line_with(path: Path, message_id: str, last_bytes: int) -> bytes | None:
 
 
 def read_lines(path: Path, containing: bytes = b"") -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines that contain these bytes. Ends early if the file cannot be read, and at a
-    line that is too long to be one."""
-    try:
-        with open(path, "rb", opener=open_at) as file:
+    """The objects in a transcript that contain these bytes; none if there is no such file. Ends early at a line that is
+    too long to be one. TranscriptUnreadable if it cannot be read."""
+    with unreadable_refused(path.stem):
+        try:
+            file = open_regular(str(path))
+        except OSError as error:
+            if is_absence(error):
+                return
+            raise
+        with file:
             while (line := file.readline(LONGEST_LINE)) and len(line) < LONGEST_LINE:
                 parsed = parse(line) if containing in line else None
                 if parsed is not None:
                     yield parsed
-    except OSError:
-        return
 
 
 def _has_message(path: Path) -> bool:

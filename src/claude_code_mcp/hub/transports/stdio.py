@@ -112,7 +112,7 @@ class _Server:
         summary = stderr_summary(self._redact(self.child.stderr))
         if code is None or (code <= 0 and self.child.stopping and not summary):
             return None
-        how = Exit(code, "").how
+        how = self.child.cause or Exit(code, "").how
         return f"{how}: {summary}" if summary else how
 
     async def stop(self, grace: float) -> None:

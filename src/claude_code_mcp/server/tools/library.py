@@ -257,14 +257,20 @@ async def cost_report(
     service: Service, owner: str, origin: ClientOrigin | None, by: Grouping = "day", **wanted: Any
 ) -> CostReport:
     """What the owner's sessions have cost; `wanted` are the filters of `StoredSessions.costs`."""
-    costs = await service.stored.costs(by, owner=owner, origin=origin, **wanted)
-    shown = costs.lines[-_MOST_LINES:] if by == "day" else costs.lines[:_MOST_LINES]
+    costs = await service.stored.costs(by, owner=owner, origin=origin, most=_MOST_LINES, **wanted)
     return CostReport(
         by=by,
-        lines=[cost_fields(line) for line in shown],
+        lines=[cost_fields(line) for line in costs.lines],
         total=cost_fields(costs.total),
-        left_out=len(costs.lines) - len(shown) or None,
+        left_out=costs.left_out or None,
+        error=await not_read(service, owner, origin),
     )
+
+
+async def not_read(service: Service, owner: str, origin: ClientOrigin | None) -> ErrorInfo | None:
+    """That some of what is on disk could not be read, which is not the same as that it is not there."""
+    reason = await service.stored.unread(owner=owner, origin=origin)
+    return ErrorInfo(code="UNREADABLE", message=reason) if reason is not None else None
 
 
 def cost_fields(line: Any) -> dict[str, Any]:

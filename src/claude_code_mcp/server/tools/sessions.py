@@ -31,7 +31,7 @@ from .base import (
     ToolOutput,
 )
 from .context import Call
-from .library import READ_SESSION
+from .library import READ_SESSION, not_read
 from .paging import PENDING, ResultParts, read_part
 from .status import (
     Acknowledgement,
@@ -303,7 +303,7 @@ async def session_list(
             for entry in shown
         ],
         next_offset=offset + limit if len(entries) > limit else None,
-        error=_not_recorded(in_memory.values()),
+        error=_not_recorded(in_memory.values()) or await not_read(service, owner, origin),
     )
 
 
