@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import __version__
-from .config import Settings, load_settings
+from .config import Settings, load_settings, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .hub_hosting import HubHosting
@@ -391,6 +392,8 @@ async def _service(
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
     service, and is complete by then."""
+    for name, meant in unknown_variables(os.environ).items():
+        log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     async with HubHosting(settings, serving_at, principals) as hosting:
