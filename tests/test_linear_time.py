@@ -50,7 +50,7 @@ def grows_too_much(small: str, large: str, few: int, many: int, beside: int) -> 
 
 # -- regular expressions ----------------------------------------------------------------------------------------------
 
-SHORT = 40
+SHORT = 28
 BESIDE = 1000
 SCANNING = {"search", "sub", "subn", "finditer", "findall", "split"}
 """Methods that try an expression at every place of a text; the others try it at one."""

@@ -19,6 +19,7 @@ from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import RUN
 from tests.sessions.support import ENDLESS
 from tests.support import warm_commands
+from tests.support.waiting import until
 from tests.support.warm_python import PID_FILE
 
 from .conftest import COMMAND
@@ -64,6 +65,9 @@ class Servers:
             yield connection
             if killed:
                 os.kill(int(pid_file.read_text()), signal.SIGKILL)
+
+    def transcript(self, session_id: str) -> str:
+        return "".join(path.read_text() for path in self.place.home.rglob(f"{session_id}.jsonl"))
 
     def offered(self, session_id: str) -> set[str]:
         """The tools that the model was last offered in a session."""
@@ -121,14 +125,14 @@ def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers,
         assert (info["permissionMode"], info["model"], info["totalTurns"]) == ("plan", "claude-haiku-4-5", 4)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["clean", "killed"])
+@CLEAN_OR_KILLED
 def test_a_turn_that_was_cut_short_is_not_completed(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
         first = client.create("hello", waitSeconds=40)
         work = script("work", tool("Bash", command=ENDLESS))
         session = client.create(work, allowedTools=["Bash"]).session
-        while not client.look(session, waitSeconds=0.2).data["toolUseEvents"]:
-            pass
+        # Claude Code writes a transcript a moment after it has told what is in it.
+        until(lambda: '"type":"tool_use"' in servers.transcript(session))
     with servers.running() as client:
         left = {session["sessionId"]: session.get("lastStatus") for session in client.sessions()}
         assert left == {first.session: "completed", session: "interrupted"}

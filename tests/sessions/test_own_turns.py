@@ -52,12 +52,10 @@ async def on_disk(session: Session, service: Service) -> None:
 @pytest.mark.parametrize(
     ("where", "policy"),
     [
-        (live, DAILY),
         (in_memory, DAILY),
-        (on_disk, None),
         *(
             pytest.param(where, policy, marks=pytest.mark.soak)
-            for where, policy in [(live, None), (in_memory, None), (on_disk, DAILY)]
+            for where, policy in [(live, DAILY), (live, None), (in_memory, None), (on_disk, DAILY), (on_disk, None)]
         ),
     ],
     ids=lambda given: given.__name__ if callable(given) else "daily budget" if given else "unlimited",

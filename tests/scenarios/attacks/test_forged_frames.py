@@ -111,11 +111,17 @@ async def test_a_turn_that_was_ended_by_a_forged_result_is_neither_free_nor_alon
     "amounts",
     [
         {"total_cost_usd": -5.0},
-        {"total_cost_usd": 0, "modelUsage": {"m": {"inputTokens": -1, "costUSD": 0}}},
-        {"num_turns": -3},
-        '"total_cost_usd": NaN',
-        '"total_cost_usd": Infinity',
-        {"model_usage_since_last_result": {"m": {"costUSD": -1.0}}},
+        # Each of these is judged in `frames.json` too, without a process.
+        *(
+            pytest.param(amounts, marks=pytest.mark.soak)
+            for amounts in (
+                {"total_cost_usd": 0, "modelUsage": {"m": {"inputTokens": -1, "costUSD": 0}}},
+                {"num_turns": -3},
+                '"total_cost_usd": NaN',
+                '"total_cost_usd": Infinity',
+                {"model_usage_since_last_result": {"m": {"costUSD": -1.0}}},
+            )
+        ),
     ],
     ids=str,
 )

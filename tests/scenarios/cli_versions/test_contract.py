@@ -31,7 +31,7 @@ OLDEST = ".".join(map(str, MINIMUM_VERSION))
 
 def on(*quick: str) -> pytest.MarkDecorator:
     """Every version, of which `make test` has these: what the newest does, the other tests show too. On the oldest it
-    has one conversation, over all the ways a process begins; `make soak` has the rest."""
+    has one conversation; `make soak` has the rest."""
     cases = [pytest.param(version, marks=() if version in quick else pytest.mark.soak) for version in chosen_versions()]
     return pytest.mark.parametrize("executable", cases, indirect=True, scope="module")
 
@@ -64,7 +64,18 @@ def init_of(session: Session) -> dict[str, object]:
     return frames[0]
 
 
-@on(OLDEST, TOTALS_ONLY)
+@on(OLDEST)
+async def test_a_turn_is_run_asked_about_and_resumed(service: Service, sandbox: Sandbox) -> None:
+    turn = await service.create(script("ask", tool("Bash", command="touch allowed"), "done"), options(sandbox))
+    session = turn.session
+    service.respond(session.id, await question(session), Answer(allow=True))
+    assert (await end_of(turn)).result == "done"
+    assert (sandbox.project / "allowed").exists()
+    await parked(session)
+    assert units(await say(service, session, spend(2))) == 2
+
+
+@on(TOTALS_ONLY)
 async def test_turns_and_their_costs_over_several_processes(service: Service, sandbox: Sandbox) -> None:
     session, first = await run(service, spend(1), options(sandbox))
     assert (first.ok, first.result) == (True, "x")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from claude_code_mcp.server.tools import waiting
 from claude_code_mcp.testing.script import Step, script, text, tool
 from tests.server.connection import Reply
 
@@ -50,8 +51,9 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
 
 
 async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
-    server: Server, make_place: MakePlace, tmp_path: Path
+    server: Server, make_place: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(waiting, "_PROGRESS_INTERVAL", 10 * LONG)  # who answered is told before the result
     place = make_place("ann")
     one, two = [await server.connect(place.origin(name), can_be_asked=True, name=name) for name in ("one", "two")]
     mute = await server.connect(place.origin("mute"), name="a script")
@@ -59,10 +61,10 @@ async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
     prompt = script("go", write(place, "new"), text("done", until=str(gate)))
     calls = [one.start("claude_code", prompt=prompt, permissionMode="default")]
     dialogs = [await one.dialog()]
-    waiting = await mute.look(server.service.sessions()[0].id)
-    calls.append(waiting_for(two, waiting.session))
+    looked = await mute.look(server.service.sessions()[0].id)
+    calls.append(waiting_for(two, looked.session))
     dialogs.append(await two.dialog())
-    await mute.call("claude_respond", sessionId=waiting.session, inputId=waiting.question["inputId"], decision="allow")
+    await mute.call("claude_respond", sessionId=looked.session, inputId=looked.question["inputId"], decision="allow")
     for dialog in dialogs:
         await asyncio.wait_for(dialog.withdrawn.wait(), LONG)
     gate.touch()

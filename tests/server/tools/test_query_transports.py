@@ -47,8 +47,8 @@ def deltas_of(notifications: list[Json]) -> list[str]:
 on_every_wire = pytest.mark.parametrize(
     ("transport", "era"),
     [
-        ("stdio", LEGACY),
         ("http", MODERN),
+        pytest.param("stdio", LEGACY, marks=pytest.mark.soak),
         pytest.param("stdio", MODERN, marks=pytest.mark.soak),
         pytest.param("http", LEGACY, marks=pytest.mark.soak),
     ],

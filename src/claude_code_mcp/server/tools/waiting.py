@@ -172,21 +172,27 @@ def progress_callback(call: Call) -> ProgressFnT | None:
 
 @asynccontextmanager
 async def progress_of(call: Call, session: Session) -> AsyncIterator[None]:
-    """Within this context a client that asked for progress is notified of what the session does."""
+    """Within this context a client that asked for progress is notified of what the session does. All of it has been
+    sent when the context is left, unless by an exception."""
     if not call.wants_progress:
         yield
         return
     with session.events.subscribe() as events:
-        reporting = call.service.start_task(_report_progress(call, session.questions, events))
+        ended = asyncio.Event()
+        reporting = call.service.start_task(_report_progress(call, session.questions, events, ended))
         try:
             yield
+            # The result follows: who answered a moment ago is told before it, and no interval is waited for.
+            events.close()
+            ended.set()
+            await asyncio.wait({reporting})
         finally:
             reporting.cancel()
 
 
-async def _report_progress(call: Call, questions: list[Question], events: Subscription) -> None:
+async def _report_progress(call: Call, questions: list[Question], events: Subscription, ended: asyncio.Event) -> None:
     """Sends the open questions, then what happens: every question that is opened or answered, and of all other events
-    since the last notification the latest line, at a bounded rate."""
+    since the last notification the latest line, at a bounded rate until the call has `ended`."""
     report = call.context.session.report_progress
 
     def clean(line: str) -> str:
@@ -202,7 +208,8 @@ async def _report_progress(call: Call, questions: list[Question], events: Subscr
                 await report(count + number, None, cut(clean(line), _MAX_PROGRESS_MESSAGE))
         if reports:
             count += len(reports)
-            await asyncio.sleep(_PROGRESS_INTERVAL)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), _PROGRESS_INTERVAL)
 
 
 def _available(events: Subscription) -> Iterator[Event]:
