@@ -15,6 +15,7 @@ from claude_code_mcp.config import (
     Settings,
     description_of,
     load_settings,
+    unknown_variables,
     variable_of,
 )
 from claude_code_mcp.errors import InvalidArgument
@@ -222,3 +223,18 @@ def test_the_description_of_a_setting_names_all_its_choices() -> None:
     for field, choices in (("toolsets", ALL_TOOLSETS), ("on_disconnect", get_args(OnDisconnect))):
         described = description_of(field)
         assert all(f"`{choice}`" in described for choice in choices)
+
+
+def test_a_misspelt_variable_comes_with_the_one_that_was_probably_meant() -> None:
+    environment = {
+        "CLAUDE_CODE_MCP_STATEDIR": "/srv",
+        "CLAUDE_CODE_MCP_QQQ": "1",
+        "CLAUDE_CODE_MCP_STATE_DIR": "/srv",
+        CONFIG_FILE_VARIABLE: "x",
+        "CLAUDE_CODE_MCP_DEPTH": "1",
+        "PATH": "/bin",
+    }
+    assert unknown_variables(environment) == {
+        "CLAUDE_CODE_MCP_QQQ": None,
+        "CLAUDE_CODE_MCP_STATEDIR": "CLAUDE_CODE_MCP_STATE_DIR",
+    }

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from . import __version__
-from .config import Settings, load_settings
+from .config import Settings, load_settings, unknown_variables
 from .errors import ClaudeCodeError, InvalidArgument
 from .greeting.protocol import GreetedInput
 from .hub_hosting import HubHosting
@@ -393,6 +393,8 @@ async def _service(
     """A running service with its hub, policy and observers; `policy` may be the name of the profile for callers that
     have no other. The service is closed before the hubs that its sessions use; the audit trail is closed after the
     service, and is complete by then."""
+    for name, meant in unknown_variables(os.environ).items():
+        log.warning("%s is set, and there is no such setting%s", name, f": did you mean {meant}?" if meant else "")
     for secret in (settings.http_token, settings.metrics_token, settings.identity_provider_secret):
         _redactor.add([secret.get_secret_value()] if secret is not None else [])
     rules = read_policy(settings, policy) if isinstance(policy, str) else policy

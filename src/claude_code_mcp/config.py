@@ -5,6 +5,7 @@ The file may use the name of a variable or that of a field.
 """
 
 import ast
+import difflib
 import inspect
 import ipaddress
 import os
@@ -35,6 +36,8 @@ from .processes.environment import MAX_DEPTH, OWN_PREFIX, expand_home
 
 _OWN = OWN_PREFIX
 CONFIG_FILE_VARIABLE = f"{_OWN}CONFIG"
+_CLOSE = 0.6
+"""How alike two names are, from 0 to 1, for one to be taken for the other."""
 
 
 def _lower(value: object) -> object:
@@ -141,7 +144,8 @@ class Settings(BaseModel):
     """Where sessions work that name no directory; unset, where the server was started."""
     on_disconnect: OnDisconnect | None = Field(None, validation_alias=f"{_OWN}ON_DISCONNECT")
     """What becomes of a client's running turns when it goes away: `keep` them, `interrupt` them, or `stop` their
-    processes too. Unset: `stop` on stdio, `keep` on HTTP and for the clients of the shared server."""
+    processes too. Unset: `stop` on stdio, `keep` on HTTP and for the clients of the shared server, except that a client
+    of 2026-07-28 cancels a call over HTTP by closing its stream, which interrupts the turn that the call waits for."""
     shared: bool = Field(False, validation_alias=f"{_OWN}SHARED")
     """Whether a server on stdio is the one that all clients of this user share, as with `--shared`. Only the variable
     counts, not a file."""
@@ -370,6 +374,21 @@ def variable_of(field: str) -> str:
     alias = Settings.model_fields[field].validation_alias
     assert isinstance(alias, str)
     return alias
+
+
+_NOT_SETTINGS = (CONFIG_FILE_VARIABLE, *(f"{_OWN}{name}" for name in ("MARK", "DEPTH", "GREETING", "SUPERVISOR")))
+"""Variables of ours that are no settings: some are set for the processes that a server starts."""
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """The variables with our prefix that mean nothing, each with the one that was probably meant, or None."""
+    known = {variable_of(field) for field in Settings.model_fields} | {*_NOT_SETTINGS}
+    unknown = sorted(name for name in environment if name.startswith(_OWN) and name not in known)
+    endings = {name.removeprefix(_OWN): name for name in sorted(known) if name.startswith(_OWN)}
+    nearest = {
+        name: difflib.get_close_matches(name.removeprefix(_OWN), endings, n=1, cutoff=_CLOSE) for name in unknown
+    }
+    return {name: endings[close[0]] if close else None for name, close in nearest.items()}
 
 
 def load_settings(environment: Mapping[str, str] | None = None, file: Path | None = None, **arguments: Any) -> Settings:

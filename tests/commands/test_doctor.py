@@ -223,3 +223,9 @@ def test_without_a_cli_one_line_says_so(environment: dict[str, str], path: str) 
     assert answer.returncode == 2
     (line,) = answer.stderr.splitlines()
     assert "CLAUDE_CODE_PATH" in line
+
+
+def test_a_misspelt_variable_is_found(quick: dict[str, str]) -> None:
+    found = wrong({**quick, "CLAUDE_CODE_MCP_PROFIL": "local"})
+    assert "CLAUDE_CODE_MCP_PROFIL is set" in found["variables"]["told"]
+    assert found["variables"]["fix"] == "did you mean CLAUDE_CODE_MCP_PROFILE?"

@@ -168,3 +168,27 @@ def test_who_is_not_logged_in_is_told_what_to_do_about_it_here() -> None:
     outcome = read_outcome(told, wants_structure=False, interrupted=False)
     assert outcome.detail.startswith("Not logged in · Please run /login (For the server: `claude-code-mcp claude auth")
     assert read_outcome(API_ERROR, wants_structure=False, interrupted=False).detail == "Busy"
+
+
+USED = {"claude-x": {"inputTokens": 500, "outputTokens": 20, "cacheReadInputTokens": 7, "costUSD": 0.1}}
+NOTHING = {"input_tokens": 0, "output_tokens": 0, "service_tier": "standard"}
+
+
+@every_row(
+    ("raw", "usage"),
+    [
+        (
+            {**SUCCESS, "usage": NOTHING, "model_usage_since_last_result": USED},
+            {
+                "input_tokens": 500,
+                "output_tokens": 20,
+                "cache_read_input_tokens": 7,
+                "service_tier": "standard",
+            },
+        ),
+        ({**SUCCESS, "usage": {"input_tokens": 3}}, {"input_tokens": 3}),
+        (SUCCESS, {}),
+    ],
+)
+def test_the_usage_has_the_tokens_of_the_usage_by_model_where_there_is_one(raw: Any, usage: Any) -> None:
+    assert read(raw).raw_usage == usage

@@ -1,5 +1,6 @@
 """What the CLI hears when somebody answers."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,8 +107,7 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
         (("red", ("S",)), {"Which colour?": "red", "Which sizes?": "S"}),
         (["red"], {"Which colour?": "red"}),
         (["something else entirely"], {"Which colour?": "something else entirely"}),
-        ({"Size": []}, {"Which sizes?": ""}),
-        ({}, {}),
+        ({"Size": [], "Colour": "red"}, {"Which sizes?": "", "Which colour?": "red"}),
     ],
 )
 @every_row("way", ["answers", "updated_input"])
@@ -120,8 +120,24 @@ def test_a_text_alone_answers_the_only_question() -> None:
     assert allowed(question("AskUserQuestion", ONE), answers="red")["answers"] == {"Which colour?": "red"}
 
 
-def test_a_question_may_be_allowed_without_an_answer() -> None:
-    assert allowed(question("AskUserQuestion", TWO)) == TWO
+@every_row(
+    "answer", [{}, {"answers": {}}, {"answers": []}, {"answers": {"Size": []}}, {"updated_input": {"answers": {}}}]
+)
+def test_a_question_is_not_allowed_without_any_of_its_answers(answer: dict[str, Any]) -> None:
+    error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
+    assert error.data["field"] == "answers"
+    assert error.message.startswith("answers: ")
+    assert "Which colour?; Which sizes?" in error.message
+
+
+def test_a_form_is_allowed_without_answers_where_no_field_needs_one() -> None:
+    def form(**facts: bool) -> Question:
+        asked = question("AskUserQuestion", {"questions": [{"question": "Name?", "field": facts}]})
+        return replace(asked, form={"server": "crm", "message": "Who?"})
+
+    assert allowed(form(required=False))["questions"]
+    assert refusal(form(required=True), Answer(allow=True)).data["field"] == "answers"
+    assert allowed(question("AskUserQuestion", {"questions": []})) == {"questions": []}
 
 
 def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:

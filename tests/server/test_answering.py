@@ -174,3 +174,13 @@ def test_parallel_calls_are_asked_about_one_by_one(client: Connection, warm: str
         asked = client.respond(asked, "allow", waitSeconds=30)
     assert sorted(seen) == ["echo 0 >p0", "echo 1 >p1"]
     assert asked.data["result"] == "done"
+
+
+def test_a_question_is_not_allowed_without_its_answers_and_stays_open(client: Connection, warm: str) -> None:
+    asked = client.send(warm, script("go", ask_user("Which colour?", "red", "blue"), "thanks"), waitSeconds=30)
+    for refused in (client.respond(asked, "allow"), client.respond(asked, "allow", answers=[])):
+        assert refused.code == "INVALID_ARGUMENT"
+        assert refused.refusal.startswith("answers: ")
+    assert client.look(warm).status == "waiting_for_input"
+    ended = client.respond(asked, "allow", answers=["red"], waitSeconds=30)
+    assert (ended.status, ended.data["result"]) == ("completed", "thanks")

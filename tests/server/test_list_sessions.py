@@ -40,6 +40,7 @@ def test_sessions_of_bare_runs_are_listed_and_continued(client: Connection, fore
     assert "activeStatus" not in listed
     found = client.look(listed["sessionId"])
     assert found.status == "completed", "at rest, until it gets a message"
+    assert found.data["turnCount"] >= 1, "its answers are counted, as its cost is"
     ended = client.send(listed["sessionId"], script("go", "and ${cwd}"), waitSeconds=40)
     assert ended.data["result"] == f"and {foreign}", "it goes on where it was"
     (listed,) = client.sessions(projectDirectory=foreign)

@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -116,10 +117,8 @@ def called(server: HttpServer, name: str, **arguments: Any) -> dict[str, Any]:
     return result
 
 
-def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: HttpServer, place: Sandbox) -> None:
-    begun, go_on = place.project / "hung-begun", place.project / "hung-on"
-    command = f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done"
-    prompt = script("go", tool("Bash", command=command), "came to its end")
+def hang_up(server: HttpServer, prompt: str, begun: Path) -> None:
+    """Calls `claude_code` and closes the connection when its turn has made a file."""
     arguments = {"prompt": prompt, "allowedTools": ["Bash"], "permissionMode": "default"}
     data = json.dumps(modern("tools/call", 1, name="claude_code", arguments=arguments)).encode()
     headers = {**named("claude_code"), "Host": httpx2.URL(server.url).netloc.decode(), "Content-Length": str(len(data))}
@@ -128,12 +127,55 @@ def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: Ht
     with socket.create_connection((address.host, address.port or 80)) as connection:
         connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + data)
         until(begun.exists)
+
+
+def test_hanging_up_leaves_the_turn_alone_where_the_setting_says_keep(server: HttpServer, place: Sandbox) -> None:
+    begun, go_on = place.project / "hung-begun", place.project / "hung-on"
+    command = f"touch {begun}; until [ -e {go_on} ]; do sleep 0.1; done"
+    hang_up(server, script("go", tool("Bash", command=command), "came to its end"), begun)
     until(lambda: any("the call that waited is gone: keep" in line for line in server.said))
     go_on.touch()
     (gone,) = [line for line in server.said if "the call that waited is gone" in line]
     session = gone.split("session ")[1].split(":")[0]
     report = called(server, "claude_get_status", sessionId=session, waitSeconds=40)["structuredContent"]
     assert (report["status"], report["result"]) == ("completed", "came to its end")
+
+
+def test_hanging_up_interrupts_the_turn_where_no_setting_says_otherwise(
+    server_environment: dict[str, str], place: Sandbox
+) -> None:
+    """In this era to close the stream of a response is how a client cancels its request."""
+    begun = place.project / "cancelled-begun"
+    command = f"touch {begun}; until [ -e {place.project / 'never'} ]; do sleep 0.1; done"
+    environment = {**server_environment, "CLAUDE_CODE_MCP_ON_DISCONNECT": ""}
+    with http_server(environment, place.project) as running:
+        hang_up(running, script("go", tool("Bash", command=command), "never said"), begun)
+        until(lambda: any("the call that waited was cancelled: interrupt" in line for line in running.said))
+        (line,) = [line for line in running.said if "the call that waited was cancelled" in line]
+        session = line.split("session ")[1].split(":")[0]
+        report = called(running, "claude_get_status", sessionId=session, waitSeconds=40)["structuredContent"]
+        assert report["status"] == "interrupted"
+        again = called(running, "claude_send_message", sessionId=session, message=script("x", "y"), waitSeconds=40)
+        assert again["structuredContent"]["result"] == "y", "the session stays usable"
+
+
+def test_hanging_up_leaves_alone_what_was_started_to_run_in_the_background(
+    server_environment: dict[str, str], place: Sandbox
+) -> None:
+    go_on = place.project / "background-on"
+    command = f"until [ -e {go_on} ]; do sleep 0.1; done"
+    prompt = script("go", tool("Bash", command=command), "came to its end")
+    environment = {**server_environment, "CLAUDE_CODE_MCP_ON_DISCONNECT": ""}
+    with http_server(environment, place.project) as running:
+        started = called(running, "claude_create_session", prompt=prompt, allowedTools=["Bash"])["structuredContent"]
+        waiting = modern("tools/call", 2, name="claude_get_status", arguments={**started, "waitSeconds": 40})
+        waiting["params"]["arguments"].pop("status")
+        data = json.dumps(waiting).encode()
+        with pytest.raises(httpx2.ReadTimeout):
+            post(running, data, "claude_get_status", timeout=httpx2.Timeout(LONG, read=1.0))
+        go_on.touch()
+        report = called(running, "claude_get_status", sessionId=started["sessionId"], waitSeconds=40)
+        assert report["structuredContent"]["result"] == "came to its end"
 
 
 def test_arguments_that_json_cannot_say_are_refused_by_name(server: HttpServer) -> None:

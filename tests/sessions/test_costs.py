@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from claude_code_mcp.model.states import State
 from claude_code_mcp.model.usage import Usage
 from claude_code_mcp.service import Service
 from claude_code_mcp.sessions.session import Session
@@ -80,3 +81,52 @@ async def test_an_interrupted_turn_costs_what_it_used(shared: SharedSessions) ->
     await shared.service.interrupt(session.id)
     assert tokens((await end_of(turn)).usage) == (5000, 10)
     assert tokens(session.usage) == (before[0] + 5000, before[1] + 10)
+
+
+@on_shared_loop
+async def test_what_a_turn_has_used_is_seen_while_it_runs_and_counted_once(shared: SharedSessions) -> None:
+    used = {"input_tokens": 5000, "output_tokens": 10}
+    go = shared.sandbox.project / "go"
+    wait = {**tool("Bash", command=f"until [ -e {go} ]; do sleep 0.05; done"), "usage": used}
+    turn = await shared.service.create(
+        script("work", {**tool("Bash", command="echo"), "usage": used}, wait, text("done", usage=used)),
+        options(shared.sandbox, allowed_tools=("Bash",)),
+    )
+    session = turn.session
+    # The count of the output comes behind the call of the tool, and the tool may have begun by then.
+    await until(session, lambda: tokens(session.usage) == (10_000, 20))
+    running = session.usage.cost_usd
+    assert (session.model_turns, session.state) == (2, State.RUNNING)
+    assert running > 0
+    assert session.spent_usd == 0, "nothing is charged that no result has claimed"
+    go.touch()
+    outcome = await end_of(turn)
+    assert tokens(session.usage) == tokens(outcome.usage) == (15_000, 30)
+    assert session.model_turns == outcome.num_turns == 3
+    assert session.usage.cost_usd == outcome.usage.cost_usd >= running
+
+
+async def test_what_was_seen_of_a_turn_is_not_taken_back_when_its_process_is_killed(
+    service: Service, sandbox: Sandbox
+) -> None:
+    used = {"input_tokens": 5000, "output_tokens": 10}
+    prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": used})
+    turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
+    session = turn.session
+    await until(session, lambda: tokens(session.usage) == (5000, 10))
+    running = session.usage.cost_usd
+    await kill(session)
+    assert (await end_of(turn)).code == "crashed"
+    assert tokens(session.usage) >= (5000, 10)
+    assert session.usage.cost_usd >= running > 0
+    assert session.model_turns == 1
+
+
+async def test_at_a_stop_for_the_budget_the_usage_agrees_with_that_by_model(service: Service, sandbox: Sandbox) -> None:
+    used = {"input_tokens": 500_000, "output_tokens": 1000}
+    spend = {**tool("Bash", command="echo"), "usage": used}
+    given = options(sandbox, max_budget_usd=0.5, allowed_tools=("Bash",), model="claude-sonnet-4-5")
+    _, outcome = await run(service, script("spend", spend, spend, "never said"), given)
+    assert outcome.code == "max_budget"
+    assert tokens(outcome.usage) == (500_000, 1000)
+    assert (outcome.raw_usage["input_tokens"], outcome.raw_usage["output_tokens"]) == (500_000, 1000)

@@ -31,6 +31,8 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(service: Serv
     assert "1. sweep" in review.tool_input["plan"]
     service.respond(session.id, asked, Answer(allow=False, message="mop as well"))
     assert "mop as well" in (await end_of(turn)).result
+    [*_, sent_back] = session.readable_lines.tools.values()
+    assert (sent_back.name, sent_back.status) == ("ExitPlanMode", "denied"), "it was not the call that failed"
     turn, asked = await ask(service, session, PLAN)
     service.respond(session.id, asked, Answer(allow=True))
     assert "approved" in (await end_of(turn)).result.lower()

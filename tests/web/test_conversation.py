@@ -158,6 +158,8 @@ def test_a_user_question_is_answered_by_its_label(alice: Browser, talk: str) -> 
     question = question_of(alice, session)
     (choice,) = question["choices"]
     assert (choice["question"], [option["label"] for option in choice["options"]]) == ("Which colour?", ["red", "blue"])
+    unanswered = answer(alice, question, decision="allow")
+    assert (unanswered.status, unanswered.code) == (400, "INVALID_ARGUMENT")
     assert answer(alice, question, decision="allow", answers={"Which colour?": "blue"}).status == 200
     assert ended(alice, session).data["code"] == "completed"
     items = alice.get(f"/api/sessions/{session}/turns").json["turns"][-1]["items"]

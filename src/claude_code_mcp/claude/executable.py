@@ -23,8 +23,11 @@ _CARRIER = "claude_agent_sdk"
 _INSTALL = "Install it with `pip install 'claude-code-mcp[cli]'` or set CLAUDE_CODE_PATH to the executable."
 
 
-def find_executable(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> str:
+def find_executable(
+    explicit: str | None = None, environment: Mapping[str, str] | None = None, *, named_by: str = "CLAUDE_CODE_PATH"
+) -> str:
     """The absolute path of the explicit one if that is named, else of `claude` on PATH, else of the bundled one.
+    `named_by` is the variable or the option that names it.
 
     Raises ExecutableNotFound, also for an explicit one that is no executable file: it is not passed over.
     """
@@ -32,8 +35,9 @@ def find_executable(explicit: str | None = None, environment: Mapping[str, str] 
         found = _on_path(os.path.expanduser(expand_home(explicit, environment or {})), environment)
         if found is None:
             raise ExecutableNotFound(
-                f"CLAUDE_CODE_PATH names {explicit!r}, which is not an executable file. Correct it, or unset it: then "
-                "`claude` on PATH is used, or the one that `claude-code-mcp[cli]` brings."
+                f"{named_by} names {explicit!r}, which is not an executable file. Correct it, or leave it out: then "
+                "`claude` on PATH is used, or the one that `claude-code-mcp[cli]` brings.",
+                field=named_by,
             )
         return found
     found = _on_path("claude", environment) or bundled_executable()

@@ -14,7 +14,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 from .. import __version__
 from ..claude.executable import MINIMUM_VERSION, find_executable, read_version, version_text
 from ..claude_home import config_directory
-from ..config import Settings, load_settings
+from ..config import Settings, load_settings, unknown_variables
 from ..errors import ClaudeCodeError, ExecutableNotFound, StateUnavailable
 from ..private_files import private_directory
 from ..processes.bubblewrap import unavailable as sandbox_unavailable
@@ -115,6 +115,7 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
         yield Finding("settings", False, error.message, "correct it, or unset it to use the default")
         return
     yield Finding("settings", True, "all of them parse")
+    yield from _check_variables(os.environ)
     yield from _check_claude(settings)
     yield _check_policy(settings)
     yield from _check_tokens(settings)
@@ -132,6 +133,13 @@ def check_all(config: Path | None, *, deep: bool = False) -> Iterator[Finding]:
     yield _check_isolation(settings)
     if deep:
         yield asyncio.run(_check_turn(settings))
+
+
+def _check_variables(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Only what is wrong: variables that look like settings and are none."""
+    for name, meant in unknown_variables(environment).items():
+        fix = f"did you mean {meant}?" if meant else "remove it; docs/settings.md lists all that there are"
+        yield Finding("variables", False, f"{name} is set, and there is no such setting", fix)
 
 
 # -- Claude Code and who is logged in ------------------------------------------------------------------------------

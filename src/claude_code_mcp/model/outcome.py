@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from .states import State
-from .usage import Usage, read_number, read_usage
+from .usage import ModelUsage, Usage, read_number, read_usage
 
 
 class OutcomeCode(StrEnum):
@@ -90,6 +90,7 @@ def read_outcome(
     Never raises: a result must always end its turn, so a field that is not of the expected type counts as absent.
     """
     code = _read_code(result, wants_structure, interrupted)
+    used = read_usage(result.get("model_usage_since_last_result")) if usage is None else usage
     return Outcome(
         code=code,
         result=_text(result, "result") or "",
@@ -99,8 +100,8 @@ def read_outcome(
         api_status=int(read_number(result, "api_error_status")) or None,
         stop_reason=_text(result, "stop_reason"),
         structured_output=result.get("structured_output"),
-        usage=read_usage(result.get("model_usage_since_last_result")) if usage is None else usage,
-        raw_usage=_mapping(result, "usage"),
+        usage=used,
+        raw_usage=_complete_usage(_mapping(result, "usage"), used.total),
         num_turns=int(read_number(result, "num_turns")),
         duration_ms=int(read_number(result, "duration_ms")),
         duration_api_ms=int(read_number(result, "duration_api_ms")),
@@ -123,6 +124,23 @@ def _read_code(result: Mapping[str, Any], wants_structure: bool, interrupted: bo
     if wants_structure and result.get("structured_output") is None:
         return OutcomeCode.STRUCTURED_OUTPUT_MISSING
     return OutcomeCode.COMPLETED
+
+
+def _complete_usage(raw: Mapping[str, Any], used: ModelUsage) -> Mapping[str, Any]:
+    """The `usage` of a result with the tokens of its usage by model, where that has any.
+
+    Claude Code fills `usage` when an answer has come back to its main loop: at a stop for the budget it is all zeros,
+    and subagents are never in it. The usage by model is added up with every answer, and is what the cost is made of.
+    """
+    tokens = {
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+        "cache_read_input_tokens": used.cache_read_tokens,
+        "cache_creation_input_tokens": used.cache_creation_tokens,
+    }
+    if not any(tokens.values()):
+        return raw
+    return {**raw, **{name: count for name, count in tokens.items() if count != raw.get(name, 0)}}
 
 
 def _detail(result: Mapping[str, Any], code: OutcomeCode) -> str:

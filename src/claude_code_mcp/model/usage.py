@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _ABSURD = 1 << 60
+SYNTHETIC = "<synthetic>"
+"""The model of an answer that the CLI made up itself."""
 UNNAMED = "unknown"
 """The model of an amount that the CLI reported without a model."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..errors import InvalidArgument
 from ..model.question import Answer, Question, QuestionKind, Scope
+from ..model.text import one_line
 from .presentation import refuse_cut
 
 _DENIALS = {
@@ -15,6 +16,7 @@ _DENIALS = {
     QuestionKind.PLAN_REVIEW: "The user did not approve the plan.",
     QuestionKind.USER_QUESTION: "The user chose not to answer; go on with your best judgement.",
 }
+_LONGEST_QUESTION = 200
 
 
 def reply(question: Question, answer: Answer) -> dict[str, Any]:
@@ -74,7 +76,16 @@ def _updated_input(question: Question, answer: Answer) -> dict[str, Any]:
     answers: object = answer.answers
     if answers is None and question.kind is QuestionKind.USER_QUESTION:
         answers = (answer.updated_input or {}).get("answers")
-    return edited if answers is None else {**edited, "answers": answers_by_text(question, answers)}
+    by_text = answers_by_text(question, answers) if answers is not None else {}
+    if not any(by_text.values()) and _needs_answers(question):
+        asked = "; ".join(one_line(choice.question, _LONGEST_QUESTION) for choice in question.choices)
+        raise _misfit(f"answers: an allowance of this question needs them ({asked}); deny it to leave it unanswered.")
+    return edited if answers is None else {**edited, "answers": by_text}
+
+
+def _needs_answers(question: Question) -> bool:
+    """Whether to allow it says nothing by itself. Not so for a form of which no field has to be filled in."""
+    return any(choice.field is None or choice.field.get("required") for choice in question.choices)
 
 
 def answers_by_text(question: Question, answers: object) -> dict[str, str]:

@@ -88,8 +88,9 @@ class FrameRouter:
 
     def frame_received(self, frame: Frame) -> None:
         self._stall_timer.touch()
-        if frame.__class__ is StreamEvent:  # by far the most frequent, and only for the log
+        if frame.__class__ is StreamEvent:  # by far the most frequent, and only for what is shown
             self._events.write(frame)
+            self._costs.streamed(frame.raw)
             return
         live = self._process.live
         assert live is not None

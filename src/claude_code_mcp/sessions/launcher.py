@@ -133,7 +133,9 @@ class Launcher:
             )
 
     def _executable(self, options: SessionOptions) -> str:
-        return find_executable(options.executable or self.executable, self.environment)
+        if options.executable:
+            return find_executable(options.executable, self.environment, named_by="executable")
+        return find_executable(self.executable, self.environment)
 
     # -- the start --------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from ..store.catalogue import CatalogueEntries, Entry
 from ..store.transcript_summary import LONGEST_TITLE
 from .dependencies import SessionDeps, Stores
 from .launcher import Origin, check_debug_file
+from .option_notices import PROMPTS, option_notices
 from .session import Session
 from .session_loader import OnDisk, messages_in_transcript, read_session, resumed_options
 from .spares import Spares
@@ -96,7 +97,10 @@ class Sessions:
             await _check_hub_servers(options.hub_servers, deps)
         session = self._new(str(uuid.uuid4()), options, _directory(options.cwd, deps), owner, deps)
         if options.worktree:
-            return await self._in_worktree(session)
+            session = await self._in_worktree(session)
+            session.notices = option_notices(options)
+            return session
+        session.notices = option_notices(options)
         check_debug_file(session.options, session.cwd)
         spare = await self._spares.reserve(session)
         if spare is not None:
@@ -222,7 +226,7 @@ class Sessions:
     def _from_disk(self, found: OnDisk, owner: str, deps: SessionDeps, requested: SessionOptions | None) -> Session:
         record = found.record
         if record is None:
-            options = requested or SessionOptions()
+            options = (requested or SessionOptions()).model_copy(update=dict.fromkeys(PROMPTS))
             session = self._new(found.session_id, options, options.cwd or found.cwd, owner, deps, usage=found.usage)
         else:
             foreign = record.owner if record.owner != owner else None
@@ -231,6 +235,7 @@ class Sessions:
             options = options.model_copy(update={"cwd": cwd})
             session = Session(found.session_id, options, cwd, owner, deps, usage=found.usage)
         session.restore(found)
+        session.notices = option_notices(requested, record.options if record is not None else SessionOptions())
         if requested is not None and "permission_mode" in requested.model_fields_set:
             session.revoke_mode()
         return session
@@ -275,6 +280,7 @@ class Sessions:
         resumed = resumed_options(source.options, options, foreign_owner=foreign)
         cwd = (options.cwd if options is not None else None) or source.cwd
         fork = self._new(str(uuid.uuid4()), resumed, cwd, owner, deps, origin=origin)
+        fork.notices = option_notices(options, source.options)
         if options is None or options.max_budget_usd is None:
             fork.spent_usd = source.spent_usd  # otherwise a budget could be had again and again
         return fork

@@ -76,6 +76,8 @@ class Session:
         self.outcome: Outcome | None = None
         self.grants: tuple[Mapping[str, Any], ...] = ()
         """Permission updates that were allowed for the whole session; every new process is given them."""
+        self.notices: tuple[str, ...] = ()
+        """What callers are to know of the options that the session was asked for."""
         self.start_error: ClaudeCodeError | None = None
         """Why the last process could not be started, until another one is tried."""
         self.log = EventLog(settings.event_buffer_size, settings.event_buffer_bytes, self._notify)
@@ -201,11 +203,18 @@ class Session:
 
     @property
     def usage(self) -> Usage:
-        return self._costs.usage
+        """With what the running turn has used so far, as far as its answers say."""
+        return self._costs.usage_so_far
 
     @property
     def model_turns(self) -> int:
-        return self._costs.model_turns
+        """With the answers of the running turn so far."""
+        return self._costs.turns_so_far
+
+    @property
+    def model(self) -> str | None:
+        """The model that answered last."""
+        return self._costs.model
 
     @property
     def spent_usd(self) -> float:
@@ -294,7 +303,7 @@ class Session:
                 # What the last turn in another server came to is read after that server has let go of its process.
                 await self.deps.neighbours.make_way(self.id, self.deps.stores.leases)
                 await self._catch_up()
-                await self._check_saving()
+                await self._turns.check_saving()
             # Whether the session is busy is decided together with the acceptance, nothing is awaited in between: of
             # two messages that want a turn of their own at the same time, one is refused.
             self._check_accepting(when_busy)
@@ -334,17 +343,6 @@ class Session:
             )
         if not self.options.persist and self._turns.any_sent and self._process.live is None:
             raise SessionNotFound(f"Session {self.id} was not persisted and its process is gone.", session_id=self.id)
-
-    async def _check_saving(self) -> None:
-        """LimitReached if the last turn could not be saved, and the next one could not be either."""
-        if self.outcome is None or self.outcome.code is not OutcomeCode.NOT_SAVED:
-            return
-        flaw = await asyncio.to_thread(self.deps.stores.transcripts.flaw, self.cwd)
-        if flaw is not None:
-            raise LimitReached(
-                f"Session {self.id} takes no message, because its transcript cannot be written: {flaw}.",
-                session_id=self.id,
-            )
 
     def delivery(self, message_id: str) -> UserMessage | None:
         """A message of this session that has no outcome yet, or was one of the last to get one."""
@@ -556,8 +554,8 @@ class Session:
             cancelled=self.state is State.CANCELLED,
             running_since=None if self.turn_seconds is None else time.time() - self.turn_seconds,
             spent_usd=self.spent_usd,
-            usage=self.usage,
-            model_turns=self.model_turns,
+            usage=self._costs.usage,
+            model_turns=self._costs.model_turns,
             outcome=outcome,
             result_cut=cut,
             grants=self.grants,
@@ -568,6 +566,7 @@ class Session:
         self.log.restore(restored_output(found.recent, self.readable_lines), found.recent.fingerprint)
         self._state.state = found.state
         self.outcome = found.outcome
+        self._costs.model_turns = found.model_turns
         if not self.busy:
             self.readable_lines.fail_running()
         record = found.record
@@ -576,7 +575,7 @@ class Session:
             # A killed server may not have recorded what the CLI has: that is spent all the same.
             self._unrecorded = found.usage - record.usage
             self._costs.spent_usd += self._unrecorded.cost_usd
-            self._costs.usage = found.usage
+            self._costs.usage, self._costs.model_turns = found.usage, found.model_turns
             self.created_at, self.used_at = record.created_at, record.used_at
             self.first_prompt = record.first_prompt
             self.recorded_owner = record.owner

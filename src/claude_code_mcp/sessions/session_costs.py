@@ -1,20 +1,27 @@
 """What a session has cost: tokens and dollars over all of its processes, and the time with the API per turn.
 
+While a turn runs, callers see what its answers come to so far (`usage_so_far`, `turns_so_far`). That is shown and never
+charged: the result that follows takes its place.
+
 A cost is a claim of the CLI. Where this server carries the traffic to the model, it is compared with what was counted
 there (`traffic_ledger.py`); elsewhere with what the answers of the model say that they used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ..claude.frames import Conversation, Result
 from ..model.outcome import Outcome, read_outcome
-from ..model.prices import at_most
-from ..model.usage import UNNAMED, ModelUsage, Usage, read_number
+from ..model.prices import at_least, at_most
+from ..model.usage import SYNTHETIC, UNNAMED, ModelUsage, Usage, read_number
 from .traffic_ledger import TrafficLedger
 
 _BYTES_PER_TOKEN = 3
+_MOST_STREAMS = 100
+"""Answers that may be on their way at once, of the conversation and of its subagents."""
+_MOST_OUTPUT = 1 << 20
+"""Tokens; no model writes that much in one answer."""
 
 
 class SessionCosts:
@@ -32,6 +39,17 @@ class SessionCosts:
         self._uncovered = ModelUsage()
         """The tokens of answers before it that results have not claimed so far."""
         self._ledger: TrafficLedger | None = None
+        self.model: str | None = None
+        """The model that answered last in the conversation itself."""
+        self._turn_answers: set[str] = set()
+        """The answers in the running turn, without those to subagents."""
+        self._streams: dict[str, str] = {}
+        """The answer that is on its way now, by the tool use of its subagent."""
+        self._output: dict[str, int] = {}
+        """The tokens of output that the stream has told of answers since the last result. Nobody checks the frames of
+        the stream, so these are shown and no more."""
+        self._shown_ahead = ModelUsage()
+        """The tokens of answers before it that were shown, and that results have not claimed so far."""
 
     def process_started(self, *, carried: bool) -> None:
         """Another process begins; `carried` says whether its traffic to the model is counted here."""
@@ -49,7 +67,9 @@ class SessionCosts:
         # leaves them to the next one, or to the end of the process: one that is forged makes nothing free.
         announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
         self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
-        self._answers.clear()
+        shown = sum((tokens for _, tokens in self._ended_answers()), self._shown_ahead)
+        self._shown_ahead = replace(shown - frame.usage.total, cost_usd=0.0)
+        self._forget_answers()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
         return replace(outcome, duration_api_ms=total - before if total >= before else total)
@@ -72,15 +92,72 @@ class SessionCosts:
         """
         lost = Usage() if self._ledger is None else self._ledger.charge(Usage(), final=True)
         if self._ledger is not None:  # it has counted the answers too
-            self._answers.clear()
-            self._uncovered = ModelUsage()
+            self._forget_answers()
+            self._uncovered = self._shown_ahead = ModelUsage()
         if self._uncovered != ModelUsage():
             lost += Usage({UNNAMED: at_most(self._uncovered)})
         for model, usage, size in self._answers.values():
             lost += Usage({model: at_most(_tokens(usage, size))})
-        self._answers.clear()
-        self._uncovered = ModelUsage()
+        self._forget_answers()
+        self._uncovered = self._shown_ahead = ModelUsage()
         return lost
+
+    def _forget_answers(self) -> None:
+        self._answers.clear()
+        self._streams.clear()
+        self._output.clear()
+
+    def turn_answered(self, frame: Conversation) -> None:
+        """The model has answered in the conversation itself, in the turn that runs."""
+        message = frame.raw.get("message")
+        if isinstance(message, dict) and message.get("model") not in (None, SYNTHETIC):
+            self.model = str(message["model"])
+            self._turn_answers.add(str(message.get("id")))
+
+    def streamed(self, raw: Mapping[str, Any]) -> None:
+        """Takes the count of output at the end of an answer's stream; the frame of the answer itself came before it."""
+        event, stream = raw.get("event"), str(raw.get("parent_tool_use_id"))
+        if not isinstance(event, dict):
+            return
+        if event.get("type") == "message_start" and isinstance(event.get("message"), dict):
+            if len(self._streams) >= _MOST_STREAMS:
+                self._streams.clear()
+            self._streams[stream] = str(event["message"].get("id"))
+        elif event.get("type") == "message_delta" and isinstance(event.get("usage"), dict):
+            answer = self._streams.get(stream, "")
+            output = int(read_number(event["usage"], "output_tokens"))
+            if answer in self._answers:
+                self._output[answer] = output if output <= _MOST_OUTPUT else 0
+
+    @property
+    def usage_so_far(self) -> Usage:
+        """The totals with what answers say that no result has claimed yet, at the lowest price that it can have. A
+        result claims as much or more, so this does not shrink, unless frames were forged."""
+        if self._ledger is not None:
+            return self.usage + self._ledger.unclaimed
+        ahead = Usage({UNNAMED: at_least(self._shown_ahead, "")} if self._shown_ahead != ModelUsage() else {})
+        for model, tokens in self._ended_answers():
+            ahead += Usage({model: at_least(tokens, model)})
+        return self.usage + ahead
+
+    def _ended_answers(self) -> Iterator[tuple[str, ModelUsage]]:
+        """Model and tokens of the answers since the last result, without those of which the stream has begun and not
+        ended: Claude Code leaves one that was cut off by an interruption out of its result."""
+        begun = {*self._streams.values()} - self._output.keys()
+        for answer, (model, usage, _) in self._answers.items():
+            if answer not in begun:
+                tokens = _tokens(usage)
+                yield model, replace(tokens, output_tokens=max(tokens.output_tokens, self._output.get(answer, 0)))
+
+    @property
+    def turns_so_far(self) -> int:
+        return self.model_turns + len(self._turn_answers)
+
+    def turn_ended(self, outcome: Outcome) -> None:
+        """Counts the turn. A process that was killed says nothing of its answers, which were there all the same."""
+        self.add(outcome.usage)
+        self.model_turns += max(outcome.num_turns, len(self._turn_answers))
+        self._turn_answers.clear()
 
     def count(self, usage: Usage) -> None:
         """What the API says that an answer has used, whoever asked."""

@@ -19,6 +19,7 @@ from ..store.transcript_reader import Recent, read_recent
 from ..store.transcripts import Transcript, Transcripts, read_lines
 from .dependencies import Stores
 from .event_writer import ReadableLines
+from .option_notices import PROMPTS
 from .working_directory import own_directory
 
 
@@ -34,6 +35,8 @@ class OnDisk:
     """Whether another server is running a turn of it."""
     directory: str | None = None
     """Where the caller is; None: where this server is."""
+    answers: int = 0
+    """How often the model has answered in the transcript, where that has more than the record knows of."""
 
     @property
     def cwd(self) -> str:
@@ -51,6 +54,10 @@ class OnDisk:
         """The CLI counts what interactive use cost, our record what a killed process cost: the larger is nearer."""
         sources = (self.record, self.transcript)
         return max((source.usage for source in sources if source is not None), key=lambda usage: usage.cost_usd)
+
+    @property
+    def model_turns(self) -> int:
+        return max(self.answers, self.record.model_turns if self.record is not None else 0)
 
     @property
     def state(self) -> State:
@@ -89,7 +96,10 @@ def read_session(session_id: str, stores: Stores, directory: str | None = None) 
         return None
     recent = read_recent(transcript.path) if transcript is not None else Recent()
     running = record is not None and record.running_since is not None and stores.leases.held(session_id)
-    return OnDisk(session_id, record, transcript, recent, running, directory)
+    # What cost more than is recorded was done elsewhere: in a terminal, or by a server that could not record it.
+    unknown = transcript is not None and (record is None or transcript.usage.cost_usd > record.usage.cost_usd + 1e-9)
+    answers = stores.transcripts.answers(session_id) if unknown else 0
+    return OnDisk(session_id, record, transcript, recent, running, directory, answers)
 
 
 def resumed_options(
@@ -97,6 +107,7 @@ def resumed_options(
 ) -> SessionOptions:
     """What a session is resumed with: the fields that this call sets, else what is recorded.
 
+    It keeps the system prompt that it began with, as Claude Code does, and reports no other (`option_notices` tells).
     It keeps the worktree that it has, if it stays there. The policy is applied to the result, elsewhere. A session of
     another owner (`foreign_owner`) was limited by that owner's policy, of which only the recorded options tell: none of
     them may be changed, or PermissionDenied.
@@ -109,6 +120,7 @@ def resumed_options(
             f"{differing[0]}: the session is {foreign_owner}'s and goes on with the options it was created with.",
             field=differing[0],
         )
+    changes = {name: value for name, value in changes.items() if name not in PROMPTS}
     worktree = recorded.worktree
     if "cwd" in changes and not (isinstance(worktree, Worktree) and _is_inside(changes["cwd"], worktree.path)):
         changes["worktree"] = False  # it goes on elsewhere

@@ -164,7 +164,7 @@ class SessionQuestions:
             changed = describe(question.tool_name, answer.updated_input, session.cwd)
             session.readable_lines.input_changed(question.tool_use_id, changed)
         denied = body is not None and body.get("behavior") == "deny"
-        if denied and question.kind is QuestionKind.PERMISSION:
+        if denied:  # a permission, a plan or an answer: the CLI calls each an error, and none of them has failed
             session.readable_lines.mark_denied(question.tool_use_id)
         if body is not None:
             updated = body.get("updatedInput")

@@ -37,6 +37,12 @@ class TrafficLedger:
         """The least that is still to be charged for what was counted."""
         return max(0.0, self._least - self._charged)
 
+    @property
+    def unclaimed(self) -> Usage:
+        """What was counted and neither claimed nor charged so far, at the least that it will be charged."""
+        tokens = replace(self._uncovered - self._listed, cost_usd=self.due_usd)
+        return Usage({UNREPORTED: tokens} if tokens != ModelUsage() else {})
+
     def charge(self, claimed: Usage, *, final: bool) -> Usage:
         """What is to be charged now that a result has claimed this much, or nothing. `final` is false while more of
         what was counted may yet be claimed."""

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ..claude.frames import Conversation, Lifecycle, Raw, Result
 from ..claude.process import ClaudeProcess
-from ..errors import ClaudeCodeError, ProcessFailed
+from ..errors import ClaudeCodeError, LimitReached, ProcessFailed
 from ..model.events import MessageJoined, ProcessChanged, Spent, TurnEnded, TurnStarted
 from ..model.options import SessionOptions
 from ..model.outcome import Outcome, OutcomeCode
@@ -203,6 +203,7 @@ class TurnRunner:
         message_id = frame.raw.get("uuid")
         if self.current is not None and frame.role == "assistant" and not frame.from_subagent:
             self.current.last_answer = (message_id, frame.size) if isinstance(message_id, str) else None
+            self._costs.turn_answered(frame)
 
     def _may_be_unsaved(self, turn: Turn) -> bool:
         session = self._session
@@ -250,8 +251,7 @@ class TurnRunner:
             turn.timer.cancel()
         self._stall_timer.stop()
         self._events.retrying = None
-        self._costs.add(outcome.usage)
-        self._costs.model_turns += outcome.num_turns
+        self._costs.turn_ended(outcome)
         self._session.outcome = outcome
         self._session.used_at = time.time()
         self._session.log.append(TurnEnded(turn.number, outcome))
@@ -315,6 +315,18 @@ class TurnRunner:
     def _read_result(self, frame: Result, *, interrupted: bool) -> Outcome:
         wants_structure = self._session.options.output_schema is not None
         return self._costs.read_result(frame, wants_structure=wants_structure, interrupted=interrupted)
+
+    async def check_saving(self) -> None:
+        """LimitReached if the last turn could not be saved, and the next one could not be either."""
+        session = self._session
+        if session.outcome is None or session.outcome.code is not OutcomeCode.NOT_SAVED:
+            return
+        flaw = await asyncio.to_thread(self._deps.stores.transcripts.flaw, session.cwd)
+        if flaw is not None:
+            raise LimitReached(
+                f"Session {session.id} takes no message, because its transcript cannot be written: {flaw}.",
+                session_id=session.id,
+            )
 
     # -- interruption -----------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..model.text import clip_line
-from ..model.usage import ModelUsage, Totals, read_number, read_usage
+from ..model.usage import SYNTHETIC, ModelUsage, Totals, read_number, read_usage
 from .transcript_lines import clean, ends_of, in_folder, is_bare_command, lines_from, open_regular, parse, typed
 
 LONGEST_TITLE = 200
@@ -37,8 +37,6 @@ _READ_TYPES = {
     b"user", b"assistant", b"custom-title", b"ai-title", b"summary", b"cost-state", b"tag", b"relocated",
     b"queue-operation",
 }  # fmt: skip
-_SYNTHETIC = "<synthetic>"
-"""The model of an answer that the CLI made up itself."""
 
 _IS_DAY = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 NO_DAY = "0000-00-00"
@@ -170,7 +168,7 @@ class TranscriptSummary:
         model, answer, usage = message.get("model"), str(message.get("id")), message.get("usage")
         if answer != self.answer:
             self.messages += 1
-        if not isinstance(model, str) or model == _SYNTHETIC:
+        if not isinstance(model, str) or model == SYNTHETIC:
             return
         self.model = clip_line(clean(model), LONGEST_TITLE)
         copied = "forkedFrom" in line or str(line.get("timestamp")) < (self.begun or "")

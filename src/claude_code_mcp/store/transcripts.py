@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 from ..beneath import is_absence, open_at, remove_at
 from ..errors import TranscriptUnreadable
 from ..model.session_ids import is_session_id
-from ..model.usage import Usage, read_number, read_usage
+from ..model.usage import SYNTHETIC, Usage, read_number, read_usage
 from .file_changes import File, list_folders, look_at
 from .transcript_lines import LONGEST_LINE, folder_of, in_folder, open_regular, parse
 
@@ -164,6 +164,13 @@ class Transcripts:
             return None
         return Transcript(session_id, path, _cwd(path), _last_usage(path))
 
+    def answers(self, session_id: str) -> int:
+        """How often the model has answered in the conversation itself. Answers to subagents, those that the CLI made up
+        and, in a fork, those of the session that it comes from are left out. Reads the whole transcript."""
+        path = self.path_of(session_id)
+        lines = read_lines(path, b'"assistant"') if path is not None else ()
+        return len({answer for line in lines if (answer := _answer_id(line)) is not None})
+
     def began_before(self, session_id: str, moment: float) -> bool:
         """Whether there is a conversation with this id that was begun before a moment (Unix seconds): it was not
         written to since, or its first line with a time is older."""
@@ -295,6 +302,16 @@ def _cwd(path: Path) -> str | None:
             return cwd
         first = first or (cwd if isinstance(cwd, str) else None)
     return first
+
+
+def _answer_id(line: Mapping[str, Any]) -> str | None:
+    """The id of the answer that a line is a part of; None if it is of none that counts."""
+    message = line.get("message")
+    if line.get("type") != "assistant" or line.get("isSidechain") or "forkedFrom" in line:
+        return None
+    if not isinstance(message, dict) or message.get("model") == SYNTHETIC:
+        return None
+    return str(message.get("id"))
 
 
 def _last_usage(path: Path) -> Usage:

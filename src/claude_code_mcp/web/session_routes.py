@@ -176,7 +176,7 @@ class SessionRoutes:
             images = arguments.images or ()
             turn = await self._service.create(arguments.prompt, options, owner=caller.principal, images=images)
         except InvalidArgument as error:
-            name_as_written(error, CreateSession)
+            name_as_written(error, arguments, self._service.settings)
             raise
         return self._state(turn.session, 201)
 

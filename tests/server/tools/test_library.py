@@ -155,3 +155,12 @@ async def test_nobody_touches_the_session_of_another_caller(start_service: Start
     assert {entry.session_id for entry in await service.catalogue(owner="alice")} == {session_id, copy}
     with pytest.raises(SessionNotFound):
         await service.stored.read(copy, owner="bob")
+
+
+async def test_a_long_prompt_of_a_session_that_is_not_kept_is_cut_in_the_list(caller: Caller) -> None:
+    prompt = script("x" * 500_000, "done")
+    report = await caller.ok("claude_code", prompt=prompt, persistSession=False)
+    listed = await caller.ok("claude_list_sessions")
+    [row] = [row for row in listed["sessions"] if row["sessionId"] == report["sessionId"]]
+    assert row["displayText"].startswith("xxx")
+    assert len(row["displayText"]) <= 200

@@ -128,3 +128,34 @@ async def test_a_strict_session_without_one_of_its_servers_is_refused(
 async def test_without_strictness_a_server_may_be_missing(caller: Caller) -> None:
     report = await caller.ok("claude_code", prompt=HELLO, **server(command="false"))
     assert report["result"] == "hello"
+
+
+async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller: Caller) -> None:
+    code, message = await caller.refused("claude_code", prompt=HELLO, pathToClaudeCodeExecutable="/nowhere/claude")
+    assert code == "CLI_NOT_FOUND"
+    assert message.startswith("pathToClaudeCodeExecutable names '/nowhere/claude'")
+    assert "CLAUDE_CODE_PATH" not in message
+
+
+async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: StartCaller) -> None:
+    caller: Caller = await start_caller(default_permission_mode="heroic", default_cwd="/nowhere/at/all")
+    code, message = await caller.refused("claude_code_query", prompt=HELLO)
+    assert (code, message.split()[0]) == ("INVALID_ARGUMENT", "CLAUDE_CODE_DEFAULT_PERMISSION_MODE")
+    _, message = await caller.refused("claude_code_query", prompt=HELLO, options={"permissionMode": "bold"})
+    assert message.split()[0] == "options.permissionMode"
+    _, message = await caller.refused("claude_code", prompt=HELLO, permissionMode="bold")
+    assert message.split()[0] == "permissionMode"
+    _, message = await caller.refused("claude_create_session", prompt=HELLO)
+    assert message.startswith("CLAUDE_CODE_DEFAULT_CWD")
+    _, message = await caller.refused("claude_create_session", prompt=HELLO, workingDirectory="/nowhere/else")
+    assert message.startswith("workingDirectory")
+
+
+async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: Caller) -> None:
+    told = "allowedTools: no tool is known by the name 'Bsh' (did you mean Bash?)."
+    report = await caller.ok("claude_code", prompt=HELLO, allowedTools=["Bsh"])
+    assert report["notice"] == told
+    status = await caller.ok("claude_get_status", sessionId=report["sessionId"])
+    assert status["notice"] == told
+    bundle = await caller.ok("claude_code_query", prompt=HELLO, options={"allowedTools": ["Bsh"]})
+    assert bundle["notice"] == told

@@ -42,6 +42,7 @@ async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
     assert (payload["error"]["code"], payload["result"]["timedOut"]) == ("TIMEOUT", True)
     assert payload["sessionId"] in payload["error"]["message"]
     assert "Let me look." in payload["result"]["summary"]
+    assert f"[{payload['error']['message']}]" in str(result.content[0]), "who reads only the text knows it too"
     assert payload["totalCostUsd"] > 0
     assert payload["result"]["error"].startswith("timeout: ")
     assert "assistant" in [message["type"] for message in payload["messages"]]

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from ... import json_text
+from ...config import Settings, variable_of
 from ...errors import ClaudeCodeError, InvalidArgument
 from ...model.session_ids import is_session_id
 from ..app_view import TOOL_META
@@ -39,6 +40,8 @@ class Arguments(BaseModel):
 
     written_as: ClassVar[Mapping[str, str]] = {}
     """Session options that have another name among these arguments, and that name."""
+    from_settings: ClassVar[Mapping[str, str]] = {}
+    """Session options that a setting gives where the caller does not, and that setting."""
 
 
 class ToolOutput(BaseModel):
@@ -99,7 +102,7 @@ class Tool(Generic[ArgumentsT]):
         try:
             return await self.run(call, arguments)
         except ClaudeCodeError as error:
-            name_as_written(error, self.arguments)
+            name_as_written(error, arguments, call.service.settings)
             raise
 
 
@@ -144,31 +147,43 @@ def _readable(error: ValidationError, raw: Mapping[str, Any]) -> InvalidArgument
     return InvalidArgument(shown + more, field=problems[0].split(":", 1)[0])
 
 
-def name_as_written(error: ClaudeCodeError, arguments: type[Arguments]) -> None:
-    """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`."""
+def name_as_written(error: ClaudeCodeError, arguments: Arguments, settings: Settings) -> None:
+    """Makes an error name its field as the caller wrote it: `mcpServers.x.command`, `options.permissionMode`. A value
+    that a setting gave, and not the caller, is named by the variable of that setting."""
     field = error.data.get("field")
     if not isinstance(field, str):
         return
     root, dot, rest = field.partition(".")
-    written = f"{_written(root, arguments) or root}{dot}{rest}"
+    written = f"{_written(root, arguments, settings) or root}{dot}{rest}"
     if error.message.startswith(field):
         error.message = written + error.message[len(field) :]
     error.data["field"] = written
 
 
-def _written(option: str, arguments: type[Arguments]) -> str | None:
-    """The argument that sets an option of a session; those grouped under `options` are searched too."""
-    if option in arguments.written_as:
-        return arguments.written_as[option]
-    if option in arguments.model_fields:
-        return arguments.model_fields[option].alias or option
-    group = arguments.model_fields.get("options")
-    for model in get_args(group.annotation) if group else ():
-        if isinstance(model, type) and issubclass(model, Arguments):
-            written = _written(option, model)
-            if written is not None:
-                return f"options.{written}"
-    return None
+def _written(option: str, arguments: Arguments, settings: Settings, group: str = "") -> str | None:
+    """The argument that sets an option of a session, or the variable; the group `options` is searched too."""
+    kind = type(arguments)
+    aliases = {name: field.alias or name for name, field in kind.model_fields.items()}
+    alias = kind.written_as.get(option) or aliases.get(option)
+    if alias is None:
+        found = _group_in(arguments)
+        return _written(option, found, settings, "options.") if found is not None else None
+    set_by_caller = any(
+        alias == of_field and getattr(arguments, name) is not None for name, of_field in aliases.items()
+    )
+    setting = kind.from_settings.get(option)
+    if not set_by_caller and setting is not None and getattr(settings, setting):
+        return variable_of(setting)
+    return group + alias
+
+
+def _group_in(arguments: Arguments) -> Arguments | None:
+    """The arguments under `options`, as they are if the caller gave none."""
+    field = type(arguments).model_fields.get("options")
+    models = get_args(field.annotation) if field is not None else ()
+    made = next((model for model in models if isinstance(model, type) and issubclass(model, Arguments)), None)
+    group = getattr(arguments, "options", None)
+    return group if isinstance(group, Arguments) or made is None else made()
 
 
 def compact_schema(model: type[BaseModel]) -> dict[str, Any]:

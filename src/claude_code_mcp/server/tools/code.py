@@ -1,7 +1,7 @@
 """The `claude_code` family: a call runs a turn and returns its result. A view of the sessions that all tools share."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import mcp_types as types
 from pydantic import Field
@@ -30,6 +30,8 @@ from .waiting import open_questions, wait_for_rest, wait_for_turn
 
 
 class ClaudeCode(SessionArguments):
+    from_settings: ClassVar[Mapping[str, str]] = {"cwd": "default_cwd"}
+
     prompt: Text
     images: Images | None = Field(None, description=ABOUT_IMAGES)
     worktree: bool | None = None
@@ -97,7 +99,7 @@ async def claude_code_reply(call: Call, arguments: ReplyArguments) -> Reply:
     reply = await _turn_result(call, turn, None if arguments.fork_session else arguments.session_id)
     if ignored and isinstance(reply, TurnReport):
         notice = f"The session is in memory and keeps the options that it has; ignored: {', '.join(ignored)}."
-        return reply.model_copy(update={"notice": notice})
+        return reply.model_copy(update={"notice": " ".join(filter(None, (notice, reply.notice)))})
     return reply
 
 

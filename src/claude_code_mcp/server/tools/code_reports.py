@@ -12,6 +12,7 @@ from ...model.outcome import OutcomeCode
 from ...model.states import CODE_TOOL_STATUS, State
 from ...model.text import iso
 from ...questions.presentation import Redacts
+from ...sessions.option_notices import notices_of
 from ...sessions.session import Session
 from .answering import how_to_answer, how_to_wait
 from .base import ToolOutput, dump
@@ -22,6 +23,7 @@ from .waiting import timeout_error
 _MAX_PART = 256 << 10
 """Characters of a part of a report; what is longer is read in pages."""
 _DETAILS = {
+    "notice",
     "worktree",
     "result",
     "recent_output",
@@ -167,7 +169,7 @@ def _outcome_report(session: Session, outcome: TurnOutcome, parts: ResultParts) 
         model_usage=_model_usage(outcome),
         permission_denials=parts.shortened(outcome.permission_denials, _MAX_PART) or None,
         truncated=parts.truncated,
-        notice=session.not_recorded,
+        notice=" ".join(filter(None, (session.not_recorded, *notices_of(session)))) or None,
     )
 
 

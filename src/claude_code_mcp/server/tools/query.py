@@ -4,11 +4,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import mcp_types as types
 from pydantic import Field
+from pydantic.json_schema import SkipJsonSchema
 
+from ...model.built_in_tools import proper_name
 from ...model.events import Event, Gap, Message, Partial, PartialRun, TurnEnded
 from ...model.options import SessionOptions
 from ...model.outcome import Outcome as TurnOutcome
@@ -16,6 +18,7 @@ from ...model.outcome import OutcomeCode
 from ...model.states import State
 from ...model.text import iso
 from ...sessions.messages import UserMessage
+from ...sessions.option_notices import notices_of
 from ...sessions.pending_turn import PendingTurn
 from ...sessions.session import Session
 from ...store.event_log import Subscription
@@ -28,25 +31,15 @@ from .waiting import first_of, open_questions, output_so_far, progress_of, timeo
 
 METHOD = "claude-code/messages"
 _MAX_BUNDLE_BYTES = 16 << 20
-_TOOL_NAMES = {
-    name.lower(): name
-    for name in (
-        "Read",
-        "Write",
-        "Edit",
-        "Bash",
-        "Glob",
-        "Grep",
-        "WebFetch",
-        "WebSearch",
-        "NotebookEdit",
-        "Task",
-        "TodoWrite",
-    )
-}
 
 
 class QueryOptions(Arguments):
+    from_settings: ClassVar[Mapping[str, str]] = {
+        "cwd": "default_cwd",
+        "permission_mode": "default_permission_mode",
+        "allowed_tools": "query_allowed_tools",
+    }
+
     cwd: Path | None = None
     max_turns: Count | None = None
     model: Name | None = None
@@ -85,10 +78,14 @@ class Bundle(ToolOutput):
     total_cost_usd: float | None = None
     result: QueryResult | None = None
     truncated: Truncation | None = None
+    notice: SkipJsonSchema[str | None] = None
     error: ErrorInfo | None = None
 
     def text(self) -> str:
-        return self.result.summary if self.result else ""
+        if self.result is None:
+            return ""
+        endings = (self.error.message if self.error else None, self.notice)
+        return "\n".join([self.result.summary, *(f"[{ending}]" for ending in endings if ending)])
 
     @property
     def failed(self) -> bool:
@@ -126,7 +123,7 @@ def _session_options(call: Call, options: QueryOptions) -> SessionOptions:
 def _rule(rule: str) -> str:
     """A rule with the tool's name as Claude Code spells it."""
     name, bracket, rest = rule.partition("(")
-    return f"{_TOOL_NAMES.get(name.lower(), name)}{bracket}{rest}"
+    return f"{proper_name(name)}{bracket}{rest}"
 
 
 class _QueryStream:
@@ -290,6 +287,7 @@ class _QueryStream:
             total_cost_usd=outcome.usage.cost_usd,
             result=_result(self._session, outcome),
             truncated=self._truncation(),
+            notice=" ".join(notices_of(self._session)) or None,
             error=timeout_info(self._session, outcome),
         )
 

@@ -57,6 +57,7 @@ _MODES = ("default", "acceptEdits", "plan", "dontAsk", "auto", "bypassPermission
 
 class CreateSession(Arguments):
     written_as: ClassVar[Mapping[str, str]] = {"cwd": "workingDirectory", "append_system_prompt": "systemPrompt"}
+    from_settings: ClassVar[Mapping[str, str]] = {"cwd": "default_cwd"}
 
     prompt: Text
     working_directory: Path | None = None

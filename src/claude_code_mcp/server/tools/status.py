@@ -14,6 +14,7 @@ from ...model.states import SESSION_TOOL_STATUS, State
 from ...model.text import as_json, cut, iso
 from ...questions.presentation import Redacts
 from ...sessions.messages import UserMessage
+from ...sessions.option_notices import notices_of
 from ...sessions.session import Session
 from .base import ToolOutput
 from .paging import ResultParts, render_page, render_truncated
@@ -151,7 +152,7 @@ def report(
     parts = ResultParts(redactor)
     start, known = _start(session, cursor)
     output, next_cursor, more = _output(session, lines, start, parts)
-    notices = (notice, None if known else _RESTART_NOTICE, session.not_recorded)
+    notices = (notice, None if known else _RESTART_NOTICE, session.not_recorded, *notices_of(session))
     notice = " ".join(filter(None, notices)) or None
     own = message.outcome.result() if message is not None and message.outcome.done() else None
     outcome = own or (None if session.busy else session.outcome)

@@ -36,6 +36,7 @@ from ...sessions.messages import UserMessage
 from ...sessions.session import Session
 from ...store.event_log import Subscription
 from .. import sdk
+from ..elicitation.dialogs import is_modern
 from .base import ToolOutput, dump
 from .context import Call
 from .status import OUTPUT_BUDGET, ErrorInfo
@@ -126,15 +127,23 @@ async def first_of(outcome: "asyncio.Future[Any] | None", event: Coroutine[Any, 
 
 def waiting_cancelled(call: Call, session: Session, message: UserMessage) -> None:
     """The call was cancelled while it waited. If the client cancelled it, its message is given up and the turn is
-    interrupted; if the client is gone, the setting for that decides. On HTTP in 2026-07-28 the server cannot tell the
-    two apart: it only sees that the connection was closed."""
-    by_client = sdk.cancelled_by_client(call.context)
+    interrupted; if the client is gone, the setting for that decides."""
+    by_client = sdk.cancelled_by_client(call.context) or _closed_to_cancel(call)
     effect = "interrupt" if by_client else call.on_disconnect
     log.info("session %s: the call that waited %s: %s", session.id, "was cancelled" if by_client else "is gone", effect)
     if by_client:
         call.service.start_task(session.give_up_message(message))
     elif call.on_disconnect != "keep":
         call.service.start_task(end_turns(call.service, [session.id], stop=call.on_disconnect == "stop"))
+
+
+def _closed_to_cancel(call: Call) -> bool:
+    """Whether the end of the connection is the client's way to cancel. On HTTP in 2026-07-28 it is the only one: to
+    close the stream of a response cancels its request. A task runs on, as its client asked, and so does every call
+    where the operator has set what becomes of turns whose client goes away."""
+    over_http = call.context.request is not None
+    kept = call.detached or call.service.settings.on_disconnect is not None
+    return over_http and is_modern(call.context.protocol_version) and not kept
 
 
 async def end_turns(service: Service, session_ids: Collection[str], *, stop: bool) -> None:
