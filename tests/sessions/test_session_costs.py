@@ -80,7 +80,7 @@ def test_answers_of_a_subagent_that_no_result_has_claimed_yet_stay_shown() -> No
     result(costs, 1000, 50, 1.0)
     assert shown(costs) == (1700, 51)
     result(costs, 700, 9, 0.5)
-    assert shown(costs) == (1700, 60)
+    assert shown(costs) == (1700, 59)
 
 
 def test_forged_counts_of_the_stream_are_not_charged() -> None:
