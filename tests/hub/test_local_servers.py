@@ -240,6 +240,7 @@ async def test_reconnecting_in_the_middle_of_an_attempt_begins_anew(start_hub: S
     hub.disable("x")
     assert (await again).state == "disabled"
     await waiting
+    assert len(greeted_in(tmp_path)) == 2
 
 
 async def test_children_get_the_environment_that_the_hub_is_told_to_give_them(start_hub: StartHub) -> None:

@@ -45,8 +45,10 @@ class ServerPool:
         self._names_directory = depends_on_directory(server.config)
         self._watchers: set[Watcher] = set()
         self._users: dict[Upstream, int] = {}
-        self._connections: dict[Sharing, Upstream] = {}
-        self.primary = self._connections[Sharing()] = self._new(context.directory)
+        self.primary = self._new(context.directory)
+        # Of a server that depends on the directory it is the one of our own, or a second would be made for that.
+        own = Sharing(context.directory if self.depends_on_directory else None)
+        self._connections: dict[Sharing, Upstream] = {own: self.primary}
 
     @property
     def key(self) -> str:
