@@ -38,6 +38,8 @@ export class ServersView {
   private readonly note = h("p", { class: "hint", role: "status" });
   /** By server: what is shown of a sign-in that was begun here. */
   private readonly signingIn = new Map<string, HTMLElement>();
+  private waiting = false;
+  private closed = false;
 
   constructor() {
     this.element = h("div", { class: "page" }, viewHead("MCP servers"), this.body);
@@ -46,24 +48,43 @@ export class ServersView {
   }
 
   close(): void {
+    this.closed = true;
     removeEventListener("focus", this.comeBack);
   }
 
-  /** Whoever comes back from the page of a sign-in wants to see what became of it. */
+  /** Whoever comes back from the page of a sign-in wants to see what became of it: at once if it is done, else as soon
+   * as it is, which the server waits for. */
   private readonly comeBack = (): void => {
-    if (this.signingIn.size) void this.load();
+    if (!this.waiting) void this.awaitSignIns();
   };
 
-  private async load(): Promise<void> {
+  private async awaitSignIns(): Promise<void> {
+    this.waiting = true;
+    for (let name = this.nextSignIn(); name !== undefined && !this.closed; name = this.nextSignIn()) {
+      await this.load();
+      if (!this.signingIn.has(name)) continue;
+      if (document.hidden || !(await this.load(`?waitFor=${encodeURIComponent(name)}`))) break;
+    }
+    this.waiting = false;
+  }
+
+  private nextSignIn(): string | undefined {
+    return this.signingIn.keys().next().value;
+  }
+
+  /** Whether the server answered. */
+  private async load(query = ""): Promise<boolean> {
     try {
-      const { servers, problems } = await get<Reports>("/api/mcp-servers");
+      const { servers, problems } = await get<Reports>(`/api/mcp-servers${query}`);
       for (const server of servers) if (server.state === "connected") this.signingIn.delete(server.name);
       replace(this.body, this.problem, this.note,
         !servers.length && h("p", { class: "hint" }, "No MCP server is configured. Add one with ", h("code", null, "claude-code-mcp mcp add"), "."),
         h("ul", { class: "cards", role: "list" }, ...servers.map((server) => this.card(server))),
         ...(problems ?? []).map((text) => h("p", { class: "problem" }, visible(text))));
+      return true;
     } catch (error) {
       replace(this.body, h("p", { class: "problem", role: "alert" }, messageOf(error)));
+      return false;
     }
   }
 

@@ -1,5 +1,6 @@
 """The routes on costs and on the MCP servers that sessions share."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
@@ -18,11 +19,27 @@ if TYPE_CHECKING:  # a server without a hub does not pay for one
     from ..hub.hub import Hub, ServerStatus
 
 _DAY_LENGTH = len("2026-11-01")
+_LONGEST_WAIT = 30.0
+"""Seconds; proxies and browsers cut off what is silent for a minute."""
 
 
 class SteerArguments(Arguments):
     action: Literal["reconnect", "enable", "disable", "authenticate"]
     redirect: str | None = None
+
+
+async def _until_connected(hub: "Hub", server: str) -> None:
+    changed = asyncio.Event()
+    unwatch = hub.watch(server, lambda _: changed.set())
+    try:
+        async with asyncio.timeout(_LONGEST_WAIT):
+            while hub.status(server)[0].state != "connected":
+                await changed.wait()
+                changed.clear()  # nothing is awaited between this and the look
+    except TimeoutError:
+        pass
+    finally:
+        unwatch()
 
 
 class OverviewRoutes:
@@ -44,10 +61,13 @@ class OverviewRoutes:
         )
         return answer(self._service.redaction.data(dump(report)))
 
-    async def servers(self, _: Request, __: WebCaller) -> Response:
-        hub = self._find_hub()
+    async def servers(self, request: Request, _: WebCaller) -> Response:
+        """The servers; with `waitFor`, once that one is connected, or after half a minute as they are then."""
+        hub, awaited = self._find_hub(), text_of(request, "waitFor")
         if hub is None:
             return answer({"servers": [], "problems": []})
+        if awaited is not None:
+            await _until_connected(hub, awaited)
         return answer(self._reports(hub.status(), hub.problems))
 
     async def steer(self, request: Request, caller: WebCaller) -> Response:

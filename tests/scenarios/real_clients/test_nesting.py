@@ -19,7 +19,11 @@ from tests.support.waiting import HANG_SECONDS
 
 from .serving import COMMAND, Served
 
-ALL_TOOLS_AT_ONCE = {"ENABLE_TOOL_SEARCH": "false", "MCP_CONNECTION_NONBLOCKING": "0"}
+ALL_TOOLS_AT_ONCE = {
+    "ENABLE_TOOL_SEARCH": "false",
+    "MCP_CONNECTION_NONBLOCKING": "0",
+    "MCP_TIMEOUT": str(int(HANG_SECONDS * 1000)),  # Claude Code's own is too short for a busy machine
+}
 """Claude Code offers every tool itself, and begins its first turn when all servers are connected: what is not offered
 then is not there, and not just late."""
 

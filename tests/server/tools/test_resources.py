@@ -224,6 +224,7 @@ async def hears_of_views_and_of_the_list(caller: Caller, session_id: str) -> Non
 async def hears_nothing_after_unsubscribing(caller: Caller, session_id: str) -> None:
     quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
     await subscribe(caller, quiet)  # a second time
+    await say(caller.service, session_id, script("more", "of it"))  # of which a part is still to be told
     unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
     await caller.client.session.send_request(unwanted, types.EmptyResult)
     caller.changes.heard.clear()
