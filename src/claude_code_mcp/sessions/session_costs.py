@@ -32,6 +32,8 @@ class SessionCosts:
         self.spent_usd = 0.0
         """Counts against the session's budget. A fork begins with what its source has spent."""
         self.model_turns = 0
+        """As results have told."""
+        self._unreported_turns = 0
         self._api_ms = 0
         """The CLI's time with the API at the last result."""
         self._answers: dict[str, tuple[str, Mapping[str, Any], int]] = {}
@@ -68,7 +70,8 @@ class SessionCosts:
         announced = sum((_tokens(usage) for _, usage, _ in self._answers.values()), self._uncovered)
         self._uncovered = replace(announced - frame.usage.total, cost_usd=0.0)
         shown = sum((tokens for _, tokens in self._ended_answers()), self._shown_ahead)
-        self._shown_ahead = replace(shown - frame.usage.total, cost_usd=0.0)
+        # A result behind an interruption leaves out the answer that was cut off, and no later one claims it.
+        self._shown_ahead = ModelUsage() if interrupted else replace(shown - frame.usage.total, cost_usd=0.0)
         self._forget_answers()
         total, before = outcome.duration_api_ms, self._api_ms
         self._api_ms = total
@@ -151,12 +154,14 @@ class SessionCosts:
 
     @property
     def turns_so_far(self) -> int:
-        return self.model_turns + len(self._turn_answers)
+        return self.model_turns + self._unreported_turns + len(self._turn_answers)
 
     def turn_ended(self, outcome: Outcome) -> None:
-        """Counts the turn. A process that was killed says nothing of its answers, which were there all the same."""
+        """Counts the turn. A process that was killed says nothing of its answers: these are shown and not recorded,
+        for a record with turns stands for a conversation on disk, and nobody knows whether they got there."""
         self.add(outcome.usage)
-        self.model_turns += max(outcome.num_turns, len(self._turn_answers))
+        self.model_turns += outcome.num_turns
+        self._unreported_turns += max(0, len(self._turn_answers) - outcome.num_turns)
         self._turn_answers.clear()
 
     def count(self, usage: Usage) -> None:
