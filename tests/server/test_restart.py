@@ -182,6 +182,7 @@ def test_records_are_private_whatever_the_umask_and_a_damaged_one_opens_nothing(
         assert client.call("claude_code_reply", sessionId=made.session, prompt=BASH).code == "PERMISSION_DENIED"
 
 
+@pytest.mark.soak
 def test_an_allowance_for_the_session_outlives_a_killed_server(servers: Servers) -> None:
     prompt = script("ask", tool("Bash", command="touch asked 'a (b), c'"), "done")
     with servers.running(killed=True) as client:

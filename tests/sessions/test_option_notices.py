@@ -30,8 +30,8 @@ async def fork(service: Service, session_id: str, asked: SessionOptions) -> Sess
     return turn.session
 
 
-@pytest.mark.parametrize("goes_on", [resume, fork])
-@pytest.mark.parametrize("option", ["system_prompt", "append_system_prompt"])
+@pytest.mark.parametrize("goes_on", [resume, pytest.param(fork, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("option", ["system_prompt", pytest.param("append_system_prompt", marks=pytest.mark.soak)])
 async def test_a_conversation_keeps_its_system_prompt_and_a_notice_says_so(
     start_service: StartService,
     sandbox: Sandbox,
@@ -62,20 +62,22 @@ THINKING = {
 MODELS = ("claude-haiku-4-5", "claude-opus-4-6", "claude-opus-5", "claude-sonnet-5-5", "opus", "haiku")
 
 
+@pytest.mark.parametrize(
+    "name", [MODELS[1], *(pytest.param(name, marks=pytest.mark.soak) for name in MODELS if name != MODELS[1])]
+)
 async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_than_was_wanted(
-    service: Service, sandbox: Sandbox, model: ScriptedModelThread
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread, name: str
 ) -> None:
-    for name in MODELS:
-        for what, thinking in THINKING.items():
-            session, _ = await run(service, HELLO, options(sandbox, model=name, thinking=thinking))
-            body = model.requests[-1].body
-            assert body is not None
-            asked = body["thinking"]
-            wanted = {"type": thinking.type, **({"budget_tokens": 2000} if thinking.budget_tokens else {})}
-            heeded = wanted.items() <= asked.items() or what == "adaptive"
-            told = [line for line in notices_of(session) if line.startswith("thinking")]
-            assert bool(told) is not heeded, (name, what, asked, told)
-            assert all(body["model"] in line for line in told)
+    for what, thinking in THINKING.items():
+        session, _ = await run(service, HELLO, options(sandbox, model=name, thinking=thinking))
+        body = model.requests[-1].body
+        assert body is not None
+        asked = body["thinking"]
+        wanted = {"type": thinking.type, **({"budget_tokens": 2000} if thinking.budget_tokens else {})}
+        heeded = wanted.items() <= asked.items() or what == "adaptive"
+        told = [line for line in notices_of(session) if line.startswith("thinking")]
+        assert bool(told) is not heeded, (name, what, asked, told)
+        assert all(body["model"] in line for line in told)
 
 
 @every_row(

@@ -161,7 +161,9 @@ async def test_of_the_servers_environment_a_session_has_what_is_listed_and_no_se
     assert "ANTHROPIC_API_KEY=" in said
 
 
-@pytest.mark.parametrize("network", ["model", ("api.github.com",)], ids=["model", "list"])
+@pytest.mark.parametrize(
+    "network", ["model", pytest.param(("api.github.com",), marks=pytest.mark.soak)], ids=["model", "list"]
+)
 async def test_where_the_server_carries_the_models_traffic_a_session_has_nothing_that_opens_the_model(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread, network: str | tuple[str, ...]
 ) -> None:
