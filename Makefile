@@ -72,7 +72,7 @@ parity: setup  ## the hub against Claude Code's own client, with servers from np
 	PARITY=$(or $(PARITY),full) $(BIN)/python -m pytest tests/scenarios/hub_parity -m '' -q
 
 pictures: setup  ## renew the pictures of the terminal interface
-	$(BIN)/python -m claude_code_mcp.commands.tui_pictures docs/pictures
+	$(BIN)/python -m tests.tui.pictures docs/pictures
 
 manifest: setup  ## renew the first answers on stdio, after a change to a tool, the instructions or the SDK
 	$(BIN)/python -m claude_code_mcp.greeting.build

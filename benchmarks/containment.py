@@ -32,7 +32,7 @@ from pathlib import Path
 
 import psutil
 
-from claude_code_mcp.testing import misbehaving_cli
+from tests.support import misbehaving_cli
 
 from .wire import INITIALIZE, INITIALIZED, encode_message
 

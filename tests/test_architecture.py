@@ -111,7 +111,6 @@ PUBLIC: dict[str, set[str]] = {
         "ScriptedModel",
         "ScriptedModelThread",
         "ToolResult",
-        "install_misbehaving_cli",
     },
 }
 
@@ -128,7 +127,7 @@ MAY_START_TASKS = {
 }
 
 # Standard output belongs to the protocol; a command may write to it.
-MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.misbehaving_cli", "testing.ticket_server"}
+MAY_PRINT = {"commands", "cli", "__main__", "testing.__main__", "testing.ticket_server"}
 
 # What stands behind the façade. Others use the methods of the service and what it lends them to read.
 BEHIND_THE_FACADE = {"broker", "enforcer", "gate", "redactor", "log"}

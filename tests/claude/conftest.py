@@ -19,7 +19,8 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.processes.environment import build_environment
 from claude_code_mcp.processes.leftovers import new_mark
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
+from tests.support.misbehaving_cli import install_misbehaving_cli
 from tests.support.waiting import HANG_SECONDS, until_true
 
 # A busy machine must not fail a property.

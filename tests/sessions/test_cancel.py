@@ -10,9 +10,10 @@ from claude_code_mcp.model.events import Message, ProcessChanged, StateChanged, 
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService
+from tests.support.misbehaving_cli import install_misbehaving_cli
 
 from .support import IN_A_TOOL, MOMENTS, Moment, at, end_of, event, events, options, run, streams, until
 

@@ -13,8 +13,9 @@ from claude_code_mcp.model.options import SessionOptions
 from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.service import Service
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
+from tests.support.misbehaving_cli import install_misbehaving_cli
 
 from .support import end_of, events, options, run, say, until
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
+from tests.support.misbehaving_cli import install_misbehaving_cli
 from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA counts all memory on Linux alone")

@@ -14,9 +14,10 @@ from claude_code_mcp.model.outcome import OutcomeCode
 from claude_code_mcp.model.states import State
 from claude_code_mcp.processes.child import Exit
 from claude_code_mcp.service import Service
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script
 from tests.conftest import StartService, programs_below
+from tests.support.misbehaving_cli import install_misbehaving_cli
 
 from .support import (
     MOMENTS,

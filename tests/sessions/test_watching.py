@@ -5,9 +5,10 @@ from pathlib import Path
 
 from claude_code_mcp.model.events import Event, Gap, Message, Output, TurnEnded, TurnStarted
 from claude_code_mcp.store.event_log import Subscription
-from claude_code_mcp.testing import Sandbox, install_misbehaving_cli
+from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.conftest import StartService
+from tests.support.misbehaving_cli import install_misbehaving_cli
 
 from .support import (
     PATIENCE,

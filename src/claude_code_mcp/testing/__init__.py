@@ -2,13 +2,11 @@
 
 `ScriptedModel` stands in for the Messages API: the real Claude Code CLI runs against it, and the prompt
 itself says what the model answers (see `claude_code_mcp.testing.script`). `Sandbox` gives that CLI a home
-of its own. `install_misbehaving_cli` replaces the CLI where a fault is wanted that the real one will not
-produce.
+of its own.
 
 Standard library only; nothing here knows the rest of the package.
 """
 
-from claude_code_mcp.testing.misbehaving_cli import install_misbehaving_cli
 from claude_code_mcp.testing.records import RequestRecord, ToolResult
 from claude_code_mcp.testing.sandbox import Sandbox
 from claude_code_mcp.testing.scripted_model import ScriptedModel, ScriptedModelThread
@@ -19,5 +17,4 @@ __all__ = [
     "ScriptedModel",
     "ScriptedModelThread",
     "ToolResult",
-    "install_misbehaving_cli",
 ]

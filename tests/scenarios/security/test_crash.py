@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from claude_code_mcp.testing import install_misbehaving_cli
 from tests.server.connection import Connection
+from tests.support.misbehaving_cli import install_misbehaving_cli
 
 from .conftest import POLICY, Target, without_isolation
 

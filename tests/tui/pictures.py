@@ -1,6 +1,6 @@
 """Pictures of the terminal interface as SVG, made from the demo.
 
-python -m claude_code_mcp.commands.tui_pictures docs/pictures
+python -m tests.tui.pictures docs/pictures
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ..tui.application import Tui
-from ..tui.conversation_view import ConversationView
-from ..tui.question_panel import QuestionPanel
-from .tui_demo import DemoServer, demo_server
+from claude_code_mcp.commands.tui_demo import DemoServer, demo_server
+from claude_code_mcp.tui.application import Tui
+from claude_code_mcp.tui.conversation_view import ConversationView
+from claude_code_mcp.tui.question_panel import QuestionPanel
 
 _LONGEST_WAIT = 120.0
 _FONT_FACE = re.compile(r"@font-face \{[^}]*\}")

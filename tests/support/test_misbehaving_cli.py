@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.testing import install_misbehaving_cli
-from claude_code_mcp.testing.misbehaving_cli import parse_faults
+from tests.support.misbehaving_cli import install_misbehaving_cli, parse_faults
 from tests.support.waiting import HANG_SECONDS
 
 Frame = dict[str, Any]
