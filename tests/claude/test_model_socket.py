@@ -1,20 +1,35 @@
-"""The head of a request on its way from a sandbox to the model."""
+"""Requests on their way from a sandbox to the model: which are sent, with which headers, and each as one request."""
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import h11
 import pytest
 
-from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_head
+from claude_code_mcp.claude import model_socket
+from claude_code_mcp.claude.model_socket import ModelSocket, costs_something, forwarded_request
+from claude_code_mcp.model.usage import Usage
+from tests.support.waiting import HANG_SECONDS, until_true
 
 KEY, TOKEN = "sk-ant-the-real-key", "the-real-token"
 SOCKET = ModelSocket({"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_AUTH_TOKEN": TOKEN, "ANTHROPIC_BASE_URL": "https://a.b:1/c"})
 GIVEN = SOCKET.replaced({})
 SECRETS = {GIVEN["ANTHROPIC_API_KEY"]: KEY, GIVEN["ANTHROPIC_AUTH_TOKEN"]: TOKEN}
+PLACEHOLDER = GIVEN["ANTHROPIC_API_KEY"]
 
 
-def forwarded(*lines: str) -> list[str]:
-    head = "\r\n".join(["POST /v1/messages HTTP/1.1", *lines, "", ""]).encode()
-    first, *rest = forwarded_head(head, SECRETS).decode().split("\r\n")[1:-2]
-    assert first == "Accept-Encoding: identity", "the answer is read on its way"
-    return rest
+def forwarded(*headers: tuple[str, str], added: dict[str, str] | None = None) -> list[tuple[str, str]]:
+    """The headers that are sent, without those that always are."""
+    request = h11.Request(method="POST", target="/v1/messages", headers=[("Host", "inside"), *headers])
+    sent = forwarded_request(request, "a.b:1", SECRETS, added).headers
+    always = {("host", "a.b:1"), ("accept-encoding", "identity"), ("connection", "close")}
+    found = [(name.decode(), value.decode()) for name, value in sent]
+    assert always <= set(found)
+    return [pair for pair in found if pair not in always]
 
 
 def test_claude_code_is_given_placeholders_and_an_address_without_encryption() -> None:
@@ -26,14 +41,16 @@ def test_claude_code_is_given_placeholders_and_an_address_without_encryption() -
 
 def test_the_credentials_take_the_place_of_their_placeholders() -> None:
     key, token = SECRETS
-    assert forwarded(f"X-Api-Key: {key}", "Host: a.b") == [f"X-Api-Key: {KEY}", "Host: a.b", "Connection: close"]
-    assert forwarded(f"authorization: Bearer {token}")[0] == f"authorization: Bearer {TOKEN}"
+    assert forwarded(("X-Api-Key", key)) == [("x-api-key", KEY)]
+    assert forwarded(("authorization", f"Bearer {token}")) == [("authorization", f"Bearer {TOKEN}")]
 
 
-@pytest.mark.parametrize("header", ["X-Note: {}", "X-Api-Key: {} and more", "Authorization: Basic {}", "Cookie: k={}"])
-def test_a_placeholder_anywhere_else_stays_what_it_is(header: str) -> None:
-    line = header.format(GIVEN["ANTHROPIC_API_KEY"])
-    assert forwarded(line) == [line, "Connection: close"]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("x-note", "{}"), ("x-api-key", "{} and more"), ("authorization", "Basic {}"), ("cookie", "k={}")],
+)
+def test_a_placeholder_anywhere_else_stays_what_it_is(name: str, value: str) -> None:
+    assert forwarded((name, value.format(PLACEHOLDER))) == [(name, value.format(PLACEHOLDER))]
 
 
 def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_them() -> None:
@@ -47,61 +64,143 @@ def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_
         "ANTHROPIC_BASE_URL": "http://gateway.example/c",
         "ANTHROPIC_UNIX_SOCKET": "/run/model.sock",
     }
-    head = b"POST /v1/messages HTTP/1.1\r\n continued\r\nx-team : blue\r\nAuthorization: Basic eDp5\r\n\r\n"
     added = {"Authorization": "Basic bWU6cEBzcw==", "X-Team": "red"}
-    assert forwarded_head(head, SECRETS, added).decode().split("\r\n")[1:] == [
-        "Authorization: Basic bWU6cEBzcw==",
-        "X-Team: red",
-        "Accept-Encoding: identity",
-        " continued",
-        "Connection: close",
-        "",
-        "",
-    ]
+    sent = forwarded(("x-team", "blue"), ("Authorization", "Basic eDp5"), ("X-Own", "1"), added=added)
+    assert sent == [("authorization", "Basic bWU6cEBzcw=="), ("x-team", "red"), ("x-own", "1")]
 
 
 def test_a_credential_has_the_authorization_before_the_address() -> None:
     given = GIVEN["ANTHROPIC_AUTH_TOKEN"]
-    head = f"GET / HTTP/1.1\r\nAuthorization: Bearer {given}\r\n\r\n".encode()
-    sent = forwarded_head(head, SECRETS, {"Authorization": "Basic eDp5"}).decode()
-    assert f"Authorization: Bearer {TOKEN}" in sent
-    assert "Basic" not in sent
+    sent = forwarded(("Authorization", f"Bearer {given}"), added={"Authorization": "Basic eDp5"})
+    assert sent == [("authorization", f"Bearer {TOKEN}")]
 
 
-def test_each_connection_is_for_one_request() -> None:
-    assert forwarded("Connection: keep-alive", "Keep-Alive: timeout=5") == ["Connection: close"]
+def test_headers_of_one_hop_and_a_second_length_are_not_sent() -> None:
+    hop = [("Connection", "keep-alive"), ("Keep-Alive", "timeout=5"), ("Expect", "100-continue"), ("Host-Note", "x")]
+    assert forwarded(*hop) == [("host-note", "x")]
+    assert forwarded(("Transfer-Encoding", "chunked"), ("Content-Length", "4")) == [("transfer-encoding", "chunked")]
 
 
 def test_no_compression_is_asked_for() -> None:
-    assert forwarded("Accept-Encoding: gzip, br", "Host: a.b") == ["Host: a.b", "Connection: close"]
+    assert forwarded(("Accept-Encoding", "gzip, br")) == []
 
 
 @pytest.mark.parametrize(
     ("line", "costs"),
     [
-        ("POST /v1/messages HTTP/1.1", True),
-        ("POST /v1/messages?beta=true HTTP/1.1", True),
-        ("POST /v1/messages/count_tokens?beta=true HTTP/1.1", False),
-        ("GET /v1/models HTTP/1.1", False),
-        ("HEAD / HTTP/1.1", False),
-        ("POST /api/event_logging/batch HTTP/1.1", False),
-        ("POST /v1/messages/batches HTTP/1.1", None),
-        ("POST /v1/complete HTTP/1.1", None),
-        ("POST /v1/messages/ HTTP/1.1", None),
-        ("POST //v1/messages/batches HTTP/1.1", None),
-        ("POST /v1/messages/%62atches HTTP/1.1", None),
-        ("POST /v1/x/../messages/batches HTTP/1.1", None),
-        ("POST /proxy/v1/messages/batches HTTP/1.1", None),
-        ("POST /V1/messages/batches HTTP/1.1", None),
-        ("PUT /v1/messages HTTP/1.1", None),
-        ("post /v1/messages HTTP/1.1", None),
-        ("nothing", None),
+        ("POST /v1/messages", True),
+        ("POST /v1/messages?beta=true", True),
+        ("POST /v1/messages/count_tokens?beta=true", False),
+        ("GET /v1/models", False),
+        ("GET /v1/models/claude-opus-5-5", False),
+        ("HEAD /", False),
+        ("POST /api/event_logging/batch", None),
+        ("POST /api/oauth/claude_cli/create_api_key", None),
+        ("GET /v1/messages/batches", None),
+        ("GET /v1/organizations/api_keys", None),
+        ("GET /v1/models/../messages/batches", None),
+        ("POST /v1;x/messages", None),
+        ("POST /v1#/messages", None),
+        ("POST /v1/messages/batches", None),
+        ("POST /v1/complete", None),
+        ("POST /v1/messages/", None),
+        ("POST //v1/messages/batches", None),
+        ("POST /v1/messages/%62atches", None),
+        ("POST /v1/x/../messages/batches", None),
+        ("POST /proxy/v1/messages/batches", None),
+        ("POST /V1/messages/batches", None),
+        ("PUT /v1/messages", None),
+        ("post /v1/messages", None),
+        ("CONNECT a.b:1", None),
     ],
 )
 def test_only_what_is_counted_can_be_spent(line: str, costs: bool | None) -> None:
-    assert costs_something(f"{line}\r\n\r\n".encode()) is costs
+    method, _, target = line.encode().partition(b" ")
+    assert costs_something(method, target) is costs
 
 
 def test_the_path_of_the_address_is_part_of_the_request() -> None:
-    assert costs_something(b"POST /c/v1/messages HTTP/1.1\r\n\r\n", "/c") is True
-    assert costs_something(b"POST /c/v1/messages/batches HTTP/1.1\r\n\r\n", "/c") is None
+    assert costs_something(b"POST", b"/c/v1/messages", "/c") is True
+    assert costs_something(b"POST", b"/c/v1/messages/batches", "/c") is None
+    assert costs_something(b"POST", b"/v1/messages", "/c") is None
+
+
+# -- over the line ----------------------------------------------------------------------------------------------------
+
+USED = {"model": "claude-opus-5-5", "usage": {"input_tokens": 2_000_000, "output_tokens": 0}}
+
+
+@dataclass
+class Upstream:
+    """An API that takes down what it gets, tells to go on where it is asked to, and answers with what was used."""
+
+    received: list[bytes] = field(default_factory=list)
+
+    async def take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.received.append(head)
+        body = json.dumps(USED).encode()
+        # Some servers tell to go on though nobody has asked.
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        while data := await reader.read(1 << 16):
+            self.received.append(data)
+        writer.close()
+
+
+@asynccontextmanager
+async def opened(directory: Path) -> AsyncIterator[tuple[Upstream, ModelSocket, Path]]:
+    upstream = Upstream()
+    async with await asyncio.start_server(upstream.take, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        address = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{port}", "ANTHROPIC_API_KEY": KEY}
+        socket = ModelSocket(address)
+        path = await socket.open(directory)
+        try:
+            yield upstream, socket, path
+        finally:
+            socket.close()
+
+
+async def said(path: Path, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_unix_connection(path)
+    writer.write(request)
+    async with asyncio.timeout(HANG_SECONDS):
+        answer = await reader.read()
+    writer.close()
+    return answer
+
+
+async def test_a_request_that_hides_in_another_is_not_sent(tmp_path: Path) -> None:
+    hidden = f"POST /v1/messages HTTP/1.1\r\nHost: a\r\nx-api-key: {PLACEHOLDER}\r\n\r\n"
+    async with opened(tmp_path) as (upstream, _, path):
+        await said(path, f"GET /v1/models HTTP/1.1\nHost: a\n\n{hidden}".encode())
+        inside = f"GET /v1/models HTTP/1.1\nHost: a\nContent-Length: 300\n\nx\r\nx-api-key: {PLACEHOLDER}\r\n\r\n"
+        await said(path, inside.encode() + b"y" * 300)
+        await until_true(lambda: len(upstream.received) >= 3)
+    heads = [text for text in upstream.received if text.startswith((b"GET", b"POST"))]
+    assert [head.split(b" ")[0] for head in heads] == [b"GET", b"GET"]
+    assert all(KEY.encode() not in text for text in upstream.received)
+
+
+@pytest.mark.parametrize("expects", ["", "Expect: 100-continue\r\n"])
+async def test_an_answer_is_counted_whatever_comes_before_it(tmp_path: Path, expects: str) -> None:
+    async with opened(tmp_path) as (upstream, socket, path):
+        counted = list[Usage]()
+        socket.traffic.counted = counted.append
+        head = f"POST /v1/messages HTTP/1.1\r\nHost: a\r\n{expects}Content-Length: 2\r\n\r\n"
+        assert b"2000000" in await said(path, head.encode() + b"{}")
+        await until_true(lambda: counted)
+        assert counted[0].total.input_tokens == 2_000_000
+        assert b"expect" not in upstream.received[0].lower()
+
+
+async def test_a_session_has_no_more_connections_than_are_needed(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (_, _, path):
+        idle = [await asyncio.open_unix_connection(path) for _ in range(model_socket._MOST_CONNECTIONS)]
+        assert await said(path, b"") == b""
+        for _, writer in idle:
+            writer.close()
+        head = b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n"
+        while not await said(path, head):
+            pass  # the places are not free yet

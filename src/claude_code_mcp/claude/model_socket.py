@@ -6,11 +6,12 @@ the head of each request and only where the placeholder was the whole of it. Hea
 (`ANTHROPIC_CUSTOM_HEADERS`) and a name with a password in the address are put in here too, and Claude Code is not told
 of them. So a session can use the API as long as it runs, but cannot learn the key.
 
-Every connection carries one request: the heads of request and answer say that it is the last one, and the rest is
-passed on as it comes. A connection ends when either side closes it.
+Every connection carries one request. It is read and written anew by h11, and so is its answer: nothing that was not
+understood is passed on, so that no second request can hide in a first one. A session has a limited number of
+connections, each of which has to come to its request.
 
 What the API says that each answer used is counted here (`ModelTraffic`), whoever in the sandbox has asked: a report of
-Claude Code is not needed for it. Requests that would spend something in another way, such as a batch, are refused.
+Claude Code is not needed for it. Other requests than those that Claude Code needs, such as a batch, are refused.
 """
 
 import asyncio
@@ -22,11 +23,13 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
+import h11
+
 from ..model.usage import Usage
+from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, send_body
 from ..private_files import bind_below
 from .response_meter import ResponseMeter
 
@@ -39,7 +42,11 @@ _CREDENTIALS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_
 _HEADERS = "ANTHROPIC_CUSTOM_HEADERS"
 """Lines of `Name: value` that Claude Code would send with every request."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LONGEST_HEAD = 64 << 10
+_HEAD_SECONDS = 30.0
+_MOST_CONNECTIONS = 64
+"""Requests at once, with those that have not come yet."""
+_SILENT_SECONDS = 1200.0
+"""How long the model may think without a word."""
 _CONNECT_SECONDS = 30.0
 _REFUSED_SECONDS = 10.0
 """How long a client that was refused may go on sending."""
@@ -47,6 +54,7 @@ _PIECE = 64 << 10
 _SPENDING = "messages"
 _FREE = frozenset({"messages/count_tokens"})
 """What Claude Code posts to the API below `/v1/`: the first is counted, the others cost nothing."""
+_MODELS = re.compile(r"/v1/models(?:/[\w.:-]{1,200})?", re.ASCII)
 
 
 def reachable_by_socket(environment: Mapping[str, str]) -> bool:
@@ -113,7 +121,7 @@ class ModelSocket:
         listening = socket.socket(socket.AF_UNIX)
         try:
             bind_below(listening, directory, "model.sock")
-            self._server = await asyncio.start_unix_server(self._connected, sock=listening, limit=_LONGEST_HEAD)
+            self._server = await asyncio.start_unix_server(self._connected, sock=listening)
         except BaseException:
             listening.close()
             raise
@@ -129,10 +137,15 @@ class ModelSocket:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._connections) >= _MOST_CONNECTIONS:
+            writer.close()  # a session has no more of the server's descriptors
+            return
         self._connections.add(task)
         try:
-            await self._forward(reader, writer)
-        except (OSError, TimeoutError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            await self._forward(HttpPeer(reader, writer, h11.SERVER))
+        except ClientGone:
+            pass  # a turn that was interrupted, for one
+        except (OSError, TimeoutError, ExchangeFailed) as error:
             log.warning("a request of a session to the model could not be forwarded: %s", error or type(error).__name__)
         except asyncio.CancelledError:
             pass  # the session is gone
@@ -140,60 +153,89 @@ class ModelSocket:
             self._connections.discard(task)
             writer.close()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        costs = costs_something(head, self._endpoint.path)
+    async def _forward(self, client: HttpPeer) -> None:
+        request = await client.event(_HEAD_SECONDS)
+        if not isinstance(request, h11.Request):
+            return  # closed without one
+        costs = costs_something(request.method, request.target, self._endpoint.path)
         refusal = _NOT_ALLOWED if costs is None else self.traffic.why_refused() if costs else None
         if refusal is not None:
-            await _refuse(reader, writer, refusal)
+            await _refuse(client, refusal)
             return
         if not costs:
-            await self._exchange(head, reader, writer, None)
+            await self._exchange(client, request, None)
             return
         self.traffic.open_requests += 1
         try:
-            await self._exchange(head, reader, writer, self.traffic)
+            await self._exchange(client, request, self.traffic)
         finally:
             self.traffic.open_requests -= 1
 
-    async def _exchange(
-        self,
-        head: bytes,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        traffic: ModelTraffic | None,
-    ) -> None:
-        """Sends a request on and its answer back, until either side has closed its end; counts it, if it costs."""
+    async def _exchange(self, client: HttpPeer, request: h11.Request, traffic: ModelTraffic | None) -> None:
+        """Sends a request on and its answer back, until the answer has ended or the client has gone; counts it, if it
+        costs."""
         port = self._endpoint.port or (443 if self._tls is not None else 80)
         connecting = asyncio.open_connection(self._endpoint.hostname, port, ssl=self._tls)
         remote_reader, remote_writer = await asyncio.wait_for(connecting, _CONNECT_SECONDS)
+        remote = HttpPeer(remote_reader, remote_writer, h11.CLIENT)
         try:
-            remote_writer.write(forwarded_head(head, self._secrets, self._added))
-            there, back = _pump(reader, remote_writer), _answer(remote_reader, writer, traffic)
-            transfers = [asyncio.ensure_future(there), asyncio.ensure_future(back)]
+            authority = self._endpoint.netloc.rpartition("@")[2]
+            await remote.send(forwarded_request(request, authority, self._secrets, self._added))
+            sending = asyncio.ensure_future(_send_until_gone(client, remote))
+            answering = asyncio.ensure_future(_answer(client, remote, traffic))
             try:
-                await asyncio.wait(transfers, return_when=asyncio.FIRST_COMPLETED)
+                # The client may leave at any time, and what nobody waits for any more is not to cost anything.
+                await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for transfer in transfers:
-                    transfer.cancel()
-                await asyncio.wait(transfers)
+                for task in (sending, answering):
+                    task.cancel()
+                await asyncio.wait([sending, answering])
+            if not answering.cancelled():
+                answering.result()
         finally:
             remote_writer.close()
 
 
-async def _answer(remote: asyncio.StreamReader, writer: asyncio.StreamWriter, traffic: ModelTraffic | None) -> None:
-    with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):  # it was closed, or is no answer
-        head = await remote.readuntil(b"\r\n\r\n")
-        writer.write(closing(head))
-        if traffic is None:
-            await _pump(remote, writer)
-            return
-        meter = ResponseMeter(head)
-        traffic.meters.add(meter)
-        try:
-            await _pump(remote, writer, partial(_metered, meter, traffic))
-        finally:
-            # Also when the session has hung up in the middle: what was sent until then was used.
+async def _send_until_gone(client: HttpPeer, remote: HttpPeer) -> None:
+    """Sends the body, then waits until the client closes its end; one that sends more is not listened to."""
+    with contextlib.suppress(ExchangeFailed, OSError):
+        await send_body(client, remote)
+        while await client.reader.read(_PIECE):
+            pass
+
+
+async def _answer(client: HttpPeer, remote: HttpPeer, traffic: ModelTraffic | None) -> None:
+    meter: ResponseMeter | None = None
+    framed = False
+    try:
+        while True:
+            event = await remote.event(_SILENT_SECONDS)
+            if isinstance(event, h11.InformationalResponse):
+                if event.status_code == 101:
+                    raise ExchangeFailed("it switched to another protocol, which nobody asked for")
+                continue  # the answer itself follows
+            if isinstance(event, h11.Response):
+                headers = [*end_to_end(event.headers), (b"Connection", b"close")]
+                framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
+                if traffic is not None:
+                    meter = ResponseMeter(event.status_code)
+                    traffic.meters.add(meter)
+                await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
+            elif isinstance(event, h11.Data):
+                if meter is not None and traffic is not None:
+                    # First: who reads on the other side may end the turn with it.
+                    _metered(meter, traffic, bytes(event.data))
+                await client.send(h11.Data(data=event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                if meter is not None:
+                    meter.complete = meter.complete or framed  # else it may have been cut off
+                await client.send(h11.EndOfMessage())
+                return
+            else:
+                raise ExchangeFailed("it closed the connection without an answer")
+    finally:
+        # Also when the session has hung up in the middle: what was sent until then was used.
+        if meter is not None and traffic is not None:
             traffic.finish(meter)
 
 
@@ -203,63 +245,58 @@ def _metered(meter: ResponseMeter, traffic: ModelTraffic, piece: bytes) -> None:
         traffic.finish(meter)
 
 
-def costs_something(head: bytes, base: str = "") -> bool | None:
-    """Whether a request to the API costs something that its answer tells; None for one that might cost something in
-    another way and is not sent. `base` is the path of the API's address."""
-    method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0].decode("latin-1")
-    if method in (b"GET", b"HEAD"):
+def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None:
+    """Whether a request to the API costs something that its answer tells; None for one that is not sent. Sent is only
+    what is listed, since the key goes with it. `base` is the path of the API's address."""
+    path = target.partition(b"?")[0].decode("latin-1")
+    base = base.rstrip("/")
+    if method == b"POST":
+        posted = path.removeprefix(f"{base}/v1/") if path.startswith(f"{base}/v1/") else ""
+        return True if posted == _SPENDING else False if posted in _FREE else None
+    if method in (b"GET", b"HEAD") and (path in (base, f"{base}/") or _MODELS.fullmatch(path.removeprefix(base))):
         return False
-    plain = "%" not in path and "//" not in path and "\\" not in path and ".." not in path.split("/")
-    prefix = f"{base.rstrip('/')}/v1/"
-    if not plain or method != b"POST":
-        return None
-    if not path.startswith(prefix):
-        return None if "v1" in path.lower().split("/") else False
-    posted = path.removeprefix(prefix)
-    return True if posted == _SPENDING else False if posted in _FREE else None
+    return None
 
 
 _NOT_ALLOWED = "This is not forwarded from a sandbox: only messages are, and the counting of their tokens."
 
 
-async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str) -> None:
-    """Answers, and takes the rest of the request: a client that is still sending would see a broken connection."""
-    writer.write(_refusal(reason))
-    writer.write_eof()
+async def _refuse(client: HttpPeer, reason: str) -> None:
+    """Answers in a way that Claude Code does not try again, and shows; then takes the rest of the request: a client
+    that is still sending would see a broken connection."""
+    body = json.dumps({"type": "error", "error": {"type": "billing_error", "message": reason}}).encode()
+    headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body))), ("Connection", "close")]
+    for event in (
+        h11.Response(status_code=400, reason=b"Bad Request", headers=headers),
+        h11.Data(data=body),
+        h11.EndOfMessage(),
+    ):
+        await client.send(event)
+    client.writer.write_eof()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_REFUSED_SECONDS):
-            while await reader.read(_PIECE):
+            while await client.reader.read(_PIECE):
                 pass
 
 
-def _refusal(reason: str) -> bytes:
-    """An answer that Claude Code does not try again, and shows."""
-    body = json.dumps({"type": "error", "error": {"type": "billing_error", "message": reason}}).encode()
-    head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-    return head.encode() + b"Connection: close\r\n\r\n" + body
-
-
-def forwarded_head(head: bytes, secrets: Mapping[str, str], added: Mapping[str, str] | None = None) -> bytes:
-    """The head of a request with the credentials in place of their placeholders, the connection to be closed, and the
-    answer to come uncompressed: it is read on its way. Headers that are `added` take the place of those that came with
-    the request; an authorization only where no credential has one."""
-    first, *lines = closing(head).split(b"\r\n")
-    lines = [_with_secret(line, secrets) for line in lines if _name(line) != b"accept-encoding"]
-    own = {name.lower().encode(): f"{name}: {value}".encode() for name, value in (added or {}).items()}
-    if any(_name(line) == b"authorization" and _is_secret(line, secrets) for line in lines):
+def forwarded_request(
+    request: h11.Request, authority: str, secrets: Mapping[str, str], added: Mapping[str, str] | None = None
+) -> h11.Request:
+    """The request with the credentials in place of their placeholders, the connection to be closed, and the answer to
+    come uncompressed: it is read on its way. Headers that are `added` take the place of those that came with the
+    request; an authorization only where no credential has one."""
+    own = {b"host": (b"Host", authority.encode()), b"accept-encoding": (b"Accept-Encoding", b"identity")}
+    own |= {name.lower().encode(): (name.encode(), value.encode()) for name, value in (added or {}).items()}
+    headers = [(name, _with_secret(name, value, secrets)) for name, value in end_to_end(request.headers)]
+    if any(name == b"authorization" and _is_secret(value, secrets) for name, value in headers):
         own.pop(b"authorization", None)
-    lines = [line for line in lines if _name(line) not in own]
-    # The last of ours is no secret: a line that begins with a space would be read as its continuation.
-    return b"\r\n".join([first, *own.values(), b"Accept-Encoding: identity", *lines])
+    kept = [(name, value) for name, value in headers if name not in own]
+    headers = [*own.values(), *kept, (b"Connection", b"close")]
+    return h11.Request(method=request.method, target=request.target, headers=headers)
 
 
-def _name(line: bytes) -> bytes:
-    return line.partition(b":")[0].strip().lower()
-
-
-def _is_secret(line: bytes, secrets: Mapping[str, str]) -> bool:
-    return line.partition(b":")[2].strip().removeprefix(b"Bearer ") in {secret.encode() for secret in secrets.values()}
+def _is_secret(value: bytes, secrets: Mapping[str, str]) -> bool:
+    return value.removeprefix(b"Bearer ") in {secret.encode() for secret in secrets.values()}
 
 
 def _custom_headers(text: str) -> dict[str, str]:
@@ -278,32 +315,15 @@ def _basic(address: SplitResult) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
-def closing(head: bytes) -> bytes:
-    """The head of a request or an answer that is the last one of its connection."""
-    lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    kept = [line for line in lines if not line.lower().startswith((b"connection:", b"keep-alive:"))]
-    return b"\r\n".join([*kept, b"Connection: close", b"", b""])
-
-
-def _with_secret(line: bytes, secrets: Mapping[str, str]) -> bytes:
-    name, _, value = line.partition(b":")
+def _with_secret(name: bytes, value: bytes, secrets: Mapping[str, str]) -> bytes:
+    """The credential, where a placeholder was the whole of a header that is for one."""
     for placeholder, secret in secrets.items():
-        if name.lower() == b"x-api-key" and value.strip() == placeholder.encode():
-            return name + b": " + secret.encode()
-        if name.lower() == b"authorization" and value.strip() == b"Bearer " + placeholder.encode():
-            return name + b": Bearer " + secret.encode()
-    return line
+        if name == b"x-api-key" and value == placeholder.encode():
+            return secret.encode()
+        if name == b"authorization" and value == b"Bearer " + placeholder.encode():
+            return b"Bearer " + secret.encode()
+    return value
 
 
 def _placeholder(name: str) -> str:
     return f"sk-ant-placeholder-{name.lower().replace('_', '-')}"
-
-
-async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passed: Callable[[bytes], None] = lambda _: None
-) -> None:
-    with contextlib.suppress(OSError):
-        while piece := await reader.read(_PIECE):
-            passed(piece)  # first: who reads on the other side may end the turn with it
-            writer.write(piece)
-            await writer.drain()

@@ -7,7 +7,6 @@ lower it. Text of the model cannot be mistaken for such an object: its quotes ar
 
 import json
 import re
-from dataclasses import dataclass, field
 
 from ..model.usage import ModelUsage, Usage, read_number
 
@@ -19,20 +18,14 @@ _OVERLAP = 256
 _LAST_EVENT = b'"message_stop"'
 _BYTES_PER_TOKEN = 30
 """Of a stream that was cut off before it said what its output was: most of it is the wrapping of the events."""
-_LONGEST_CHUNK_LINE = 64
 _read_value = json.JSONDecoder().raw_decode
 
 
 class ResponseMeter:
-    """Fed the head of an answer and then its body, as they come over the line."""
+    """Fed the body of an answer, as it comes over the line and without what frames it."""
 
-    def __init__(self, head: bytes) -> None:
-        first, *lines = head.lower().split(b"\r\n")
-        fields = {name: value.strip() for name, _, value in (line.partition(b":") for line in lines)}
-        self._succeeded = first.split(b" ")[1:2] == [b"200"]
-        self._body = _Chunks() if b"chunked" in fields.get(b"transfer-encoding", b"") else None
-        length = fields.get(b"content-length", b"")
-        self._length = int(length) if length.isdigit() and len(length) < 20 else None
+    def __init__(self, status: int) -> None:
+        self._succeeded = status == 200
         self._kept = b""
         self._model = b""
         self._used = ModelUsage()
@@ -43,14 +36,12 @@ class ResponseMeter:
     def feed(self, data: bytes) -> None:
         if not self._succeeded:
             return
-        data = self._body.feed(data) if self._body is not None else data
         self._size += len(data)
         text = self._kept + data
         if not self._model and (found := _MODEL.search(text)) is not None:
             self._model = found[1]
         self._kept = self._read(text)
-        whole = self._size >= self._length if self._length is not None else self._body is not None and self._body.ended
-        self.complete = self.complete or whole or _LAST_EVENT in text
+        self.complete = self.complete or _LAST_EVENT in text
 
     def _read(self, text: bytes) -> bytes:
         """Takes every whole usage in the text; returns what is to be looked at again."""
@@ -87,41 +78,3 @@ def _tokens(value: object) -> ModelUsage:
         int(read_number(value, "cache_read_input_tokens")),
         int(read_number(value, "cache_creation_input_tokens")),
     )
-
-
-@dataclass(slots=True)
-class _Chunks:
-    """The body within a chunked transfer: sizes and line breaks between the chunks are left out."""
-
-    _left: int = 0
-    """Bytes of the current chunk that are still to come."""
-    _line: bytearray = field(default_factory=bytearray)
-    ended: bool = False
-
-    def feed(self, data: bytes) -> bytes:
-        parts: list[bytes] = []
-        at = 0
-        while at < len(data):
-            if self._left:
-                parts.append(data[at : at + self._left])
-                at += len(parts[-1])
-                self._left -= len(parts[-1])
-                continue
-            end = data.find(b"\n", at)
-            stop = len(data) if end < 0 else end + 1
-            self._line += data[at:stop][:_LONGEST_CHUNK_LINE]
-            at = stop
-            if end >= 0:
-                line = bytes(self._line).partition(b";")[0].strip()
-                self._left = _chunk_size(line)
-                self.ended = self.ended or (bool(line) and not self._left)
-                self._line.clear()
-        return b"".join(parts)
-
-
-def _chunk_size(line: bytes) -> int:
-    """The size in the line before a chunk; 0 for the empty line behind one, and for what is no size."""
-    try:
-        return int(line or b"0", 16)
-    except ValueError:
-        return 0

@@ -89,7 +89,7 @@ def forwarded(
     request: h11.Request, target: bytes, authority: str, credential: Credential | None, *, last: bool
 ) -> h11.Request:
     """The request as the server gets it; with a credential, in place of every header of that name."""
-    headers = [(b"Host", authority.encode("ascii")), *_passed_on(request.headers)]
+    headers = [(b"Host", authority.encode("ascii")), *end_to_end(request.headers)]
     if credential is not None:
         name = credential.rule.header.lower().encode()
         # Compressed, an answer that repeats the credential could not be recognised.
@@ -105,12 +105,15 @@ def is_reflecting(method: bytes) -> bool:
     return method.upper() in _SENSITIVE_METHODS
 
 
-def _passed_on(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+def end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The headers that are passed on. Of two that say how long a message is, the one that h11 has read it by."""
     fields = [(name, value) for name, value in headers]
     named = {
         part.strip().lower() for name, value in fields if name.lower() == b"connection" for part in value.split(b",")
     }
     dropped = (_ONE_HOP | named) - {b"content-length", b"transfer-encoding"} | {b"host"}
+    if any(name.lower() == b"transfer-encoding" for name, _ in fields):
+        dropped |= {b"content-length"}
     return [
         (name, value)
         for name, value in fields
@@ -128,7 +131,7 @@ async def exchange(
     side fails.
     """
     await server.send(request)
-    sending = asyncio.ensure_future(_send_body(client, server))
+    sending = asyncio.ensure_future(send_body(client, server))
     answering = asyncio.ensure_future(_pass_answer(client, server, SecretMask(credential), last=last))
     try:
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
@@ -145,7 +148,7 @@ async def exchange(
     return bool(whole and client.http.our_state is h11.DONE and server.http.our_state is h11.DONE)
 
 
-async def _send_body(client: HttpPeer, server: HttpPeer) -> bool:
+async def send_body(client: HttpPeer, server: HttpPeer) -> bool:
     """Passes the body on; whether the server took all of it. ClientGone if it did not come."""
     while True:
         try:
@@ -171,7 +174,7 @@ async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *
             if event.status_code == 101:
                 raise ExchangeFailed("it switched to another protocol, which nobody asked for")
         elif isinstance(event, h11.Response):
-            headers = [(name, mask.text(value)) for name, value in _passed_on(event.headers)]
+            headers = [(name, mask.text(value)) for name, value in end_to_end(event.headers)]
             if last or not _keeps_open(event):
                 headers.append((b"Connection", b"close"))
             await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
