@@ -377,7 +377,7 @@ async def test_a_person_signs_in_on_the_way(shell: dict[str, str], mcp: Mcp, own
             terminal.close()
         answer = await asyncio.to_thread(mcp, "connect", "r", lines="call echo b=2\n")
         assert answer.returncode == 0
-        assert answer.stdout.splitlines()[-1] == "echo {'b': 2}", "from now on no person is needed"
+        assert "echo {'b': 2}" in answer.stdout.splitlines(), "from now on no person is needed"
 
 
 def test_the_kind_may_be_left_out_before_a_name_or_an_address(mcp: Mcp, own_file: Path) -> None:
