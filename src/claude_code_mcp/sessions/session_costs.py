@@ -119,9 +119,10 @@ class SessionCosts:
 
     def streamed(self, raw: Mapping[str, Any]) -> None:
         """Takes the count of output at the end of an answer's stream; the frame of the answer itself came before it."""
-        event, stream = raw.get("event"), str(raw.get("parent_tool_use_id"))
-        if not isinstance(event, dict):
+        event = raw.get("event")
+        if not isinstance(event, dict) or event.get("type") == "content_block_delta":  # almost all of them
             return
+        stream = str(raw.get("parent_tool_use_id"))
         if event.get("type") == "message_start" and isinstance(event.get("message"), dict):
             if len(self._streams) >= _MOST_STREAMS:
                 self._streams.clear()
