@@ -168,6 +168,12 @@ def test_what_is_left_of_a_budget_takes_the_place_of_the_whole() -> None:
     assert [one for one in built.arguments if "budget" in one] == ["--max-budget-usd=0.25"]
 
 
+def test_variables_that_must_hold_are_in_the_environment_and_in_the_settings_that_come_last() -> None:
+    built = build_command(SessionOptions(), ANEW, PLACE, variables={"KEPT": "1"})
+    assert built.variables == {"KEPT": "1"}
+    assert built.files == {PLACE / "settings.json": json.dumps({"env": {"KEPT": "1"}})}
+
+
 def test_a_resumed_session_keeps_its_id() -> None:
     arguments = command(ConversationStart(ID, ID)).arguments
     assert f"--resume={ID}" in arguments

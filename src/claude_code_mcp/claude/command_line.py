@@ -76,6 +76,7 @@ def build_command(
     rules: Mapping[str, Sequence[str]] | None = None,
     left_out: Sequence[Mapping[str, Any]] = (),
     alone: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> Command:
     """The command that opens a session; its files belong into `directory`.
 
@@ -84,6 +85,7 @@ def build_command(
     `left_out` are the MCP servers that the CLI must not use, wherever it has them from: each a `serverCommand` or a
     `serverUrl`.
     `alone` has the CLI refuse messages from other Claude Code sessions, whoever runs them.
+    `variables` hold for the CLI and its commands whatever the settings of the user and of the project say.
     """
     command = Command([*_STREAMS])
     _add_opening(command, opening)
@@ -92,7 +94,7 @@ def build_command(
     _add_model(command, options, budget)
     _add_prompts(command, options, directory)
     _add_session_setup(command, options, directory)
-    _add_settings(command, options, rules or {}, left_out, directory, alone=alone)
+    _add_settings(command, options, rules or {}, left_out, directory, alone=alone, variables=variables or {})
     for argument in command.arguments:
         if "\0" in argument:
             raise InvalidArgument(f"{argument.split('=')[0]} must not contain a NUL character.")
@@ -108,13 +110,16 @@ def prepare_command(
     rules: Mapping[str, Sequence[str]] | None = None,
     left_out: Sequence[Mapping[str, Any]] = (),
     alone: bool = False,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[Command, Path | None]:
     """The command with its files written, and the directory that holds them; None when it needs none.
 
     If a file cannot be written (OSError), none of them is left. Blocks on the disk.
     """
     directory = scratch_path(mark)
-    command = build_command(options, opening, directory, budget=budget, rules=rules, left_out=left_out, alone=alone)
+    command = build_command(
+        options, opening, directory, budget=budget, rules=rules, left_out=left_out, alone=alone, variables=variables
+    )
     if not command.files:
         return command, None
     directory.mkdir(mode=0o700)
@@ -231,8 +236,13 @@ def _add_settings(
     directory: Path,
     *,
     alone: bool,
+    variables: Mapping[str, str],
 ) -> None:
     settings: dict[str, Any] = {"crossSessionInbound": "refuse"} if alone else {}
+    if variables:
+        # `env` of a settings file replaces what a process was started with; that of this file comes after a project's.
+        settings["env"] = dict(variables)
+        command.variables.update(variables)
     if options.sandbox is not None:
         # A sandbox that cannot be had must stop the session, not silently run it without one.
         settings["sandbox"] = {"enabled": True, **options.sandbox, "failIfUnavailable": True}

@@ -211,6 +211,12 @@ class Profile(_Frozen):
         return Shell.LIMITED if denied else Shell.FREE
 
     @property
+    def judges_commands(self) -> bool:
+        """Whether there are rules on what single commands do, which is another thing in another directory."""
+        named = (rule.specifier for rule in self.allow if any(concerns(rule, tool) for tool in SHELL_TOOLS))
+        return self.shell is Shell.LIMITED or any(named)
+
+    @property
     def sources(self) -> tuple[str, ...] | None:
         """The settings files that may be read; None for all. A project's files must not bring back what the profile
         has taken away, unless the operator has named them."""

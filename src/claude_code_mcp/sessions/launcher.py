@@ -65,7 +65,7 @@ class Launch:
     hooks: Mapping[str, Any] | None = None
     """The moments that it is to report and have decided."""
     variables: Mapping[str, str] | None = None
-    """Set in its environment whatever the session's own say."""
+    """Set in its environment whatever the session's own and settings files say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +200,19 @@ class Launcher:
     def _more(self, launch: Launch, options: SessionOptions) -> dict[str, Any]:
         """What a command is made of beside the options."""
         left_out = () if self._nested(launch) else self._own_servers(options, launch.cwd)
-        return {"budget": launch.budget, "rules": launch.rules, "left_out": left_out, "alone": self.home.own}
+        return {
+            "budget": launch.budget,
+            "rules": launch.rules,
+            "left_out": left_out,
+            "alone": self.home.own,
+            "variables": launch.variables,
+        }
 
     def _argv(self, options: SessionOptions, command: Command) -> list[str]:
         return [self._executable(options), *command.arguments]
 
     def _variables(self, launch: Launch, command: Command) -> dict[str, str]:
-        return {**self._nested(launch), **launch.options.env, **command.variables, **(launch.variables or {})}
+        return {**self._nested(launch), **launch.options.env, **command.variables}
 
     async def key(self, launch: Launch) -> str | None:
         """A text that is equal for two launches of new conversations if the processes would be equal: the same

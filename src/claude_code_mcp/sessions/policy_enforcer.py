@@ -29,6 +29,9 @@ _HOOK_ID = "policy"
 _NO_MENTIONS = {"CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1"}
 """For versions after 2.1.290; earlier ones do not know it, and only what `check_prompt` finds is refused there."""
 
+_SAME_DIRECTORY = {"CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR": "1"}
+"""Claude Code goes back to the session's directory after every command."""
+
 
 class PolicyEnforcer:
     """Refuses with PermissionDenied or LimitReached. An owner's profile is looked up at every call."""
@@ -102,11 +105,13 @@ class PolicyEnforcer:
 
         Where reading is limited, Claude Code must not read files that are mentioned with `@` by itself, wherever the
         mention comes from: it then tells the model to use its tools. Where commands are denied, git must run nothing
-        when it is asked about the state of a repository.
+        when it is asked about the state of a repository. Where there are rules on commands, each line is judged by
+        itself, and so must begin in the session's directory, wherever the one before has gone.
         """
         profile = self._policy.profile(owner)
         mentions = _NO_MENTIONS if profile.limits_reading else {}
-        return {**mentions, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
+        directory = _SAME_DIRECTORY if profile.judges_commands else {}
+        return {**mentions, **directory, **(git_variables(environment) if profile.shell is Shell.LIMITED else {})}
 
     def turn_time(self, seconds: float | None, owner: str) -> float | None:
         """The timeout of a turn, if the caller sets one; refused above the limit."""

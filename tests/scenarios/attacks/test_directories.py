@@ -1,0 +1,60 @@
+"""A session that goes to another directory in one command, so that the next one means something else there."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from claude_code_mcp.model.options import SessionOptions
+from claude_code_mcp.testing import Sandbox
+from claude_code_mcp.testing.script import script, tool
+from tests.conftest import StartService
+from tests.scenarios.hub_and_sessions.conftest import rules
+from tests.sessions.support import end_of
+
+KEPT = "CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR"
+
+
+@pytest.fixture(params=["no settings", "settings that let it move"])
+def project(sandbox: Sandbox, request: pytest.FixtureRequest) -> Path:
+    """A project with a file that nobody may remove."""
+    (sandbox.project / "victim").write_text("precious")
+    if request.param != "no settings":
+        (sandbox.project / ".claude").mkdir()
+        (sandbox.project / ".claude" / "settings.json").write_text(json.dumps({"env": {KEPT: "0"}}))
+    return sandbox.project
+
+
+@pytest.mark.parametrize("denial", ['deny = ["Bash(rm *)"]', ""])
+async def test_a_command_that_is_spelled_out_runs_in_the_directory_of_the_session(
+    start_service: StartService, project: Path, denial: str
+) -> None:
+    (project / "Makefile").write_text("check:\n\t@touch checked\n")
+    (project / "scratch").mkdir()
+    allowed = 'allow = ["Bash(make check)", "Edit(scratch/**)"]'
+    service = await start_service(policy=rules(f"{allowed}\n{denial}\n"))
+    written = tool("Write", file_path=str(project / "scratch" / "Makefile"), content="check:\n\trm ../victim\n")
+    moving = [tool("Bash", command="cd scratch"), tool("Bash", command="make check")]
+    turn = await service.create(script("go", written, *moving, "done"), SessionOptions(cwd=str(project)), owner="local")
+    assert (await end_of(turn)).result == "done"
+    assert (project / "scratch" / "Makefile").exists()
+    assert (project / "victim").exists()
+    assert (project / "checked").exists(), "the session's own Makefile was not used"
+
+
+async def test_git_looks_at_the_repository_of_the_session(
+    start_service: StartService, sandbox: Sandbox, project: Path
+) -> None:
+    inner = project / "sub"
+    inner.mkdir()
+    bare = {"PATH": "/usr/bin:/bin", "HOME": str(sandbox.home)}
+    monitor = f"rm {project / 'victim'}; false"
+    for words in (["init", "-q"], ["config", "core.fsmonitor", monitor]):
+        await asyncio.to_thread(subprocess.run, ["git", *words], cwd=inner, env=bare, check=True)
+    service = await start_service(policy=rules('allow = ["Bash"]\ndeny = ["Bash(rm *)"]\n'))
+    moving = [tool("Bash", command="cd sub && pwd"), tool("Bash", command="git status")]
+    turn = await service.create(script("go", *moving, "done"), SessionOptions(cwd=str(project)), owner="local")
+    assert (await end_of(turn)).result == "done"
+    assert (project / "victim").exists()
