@@ -26,6 +26,7 @@ ROWS: list[set[str]] = [
     {"shared"},
     {"model"},
     {"errors", "json_text", "private_files", "beneath", "claude_home"},
+    {"git_pointer"},
     {"config"},
     {"state"},
     {"network"},

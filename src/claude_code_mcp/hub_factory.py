@@ -73,6 +73,20 @@ class HubSource:
         servers = hub_servers(self.settings, self.environment, self._project(), programs=self.programs())
         return servers if self.serving_at is None else bar_address(servers, *self.serving_at)
 
+    def renewed(self, before: HubConfig) -> HubConfig:
+        """What a hub with that configuration is to have now. While a file cannot be read, as in the middle of an edit,
+        the servers stay as they are; what is denied meanwhile is denied all the same."""
+        try:
+            read = self.read()
+            paths = hub_paths(self.settings, self.environment, self._project())
+            if paths is None or not read.is_incomplete:
+                return read
+            denied = with_later_denials(before, replace(paths, programs=self.programs()), self.environment)
+            return replace(denied, problems=read.problems)
+        except (ClaudeCodeError, OSError) as error:  # our directory is gone
+            log.warning("the files of MCP servers cannot be read: %s", error)
+            return LaterDenials(self).renewed(before)
+
     def files(self) -> list[Path]:
         """The files whose changes may change it."""
         paths = hub_paths(self.settings, self.environment, self._project())
@@ -99,20 +113,18 @@ class LaterDenials:
     projects, so that no project's files can be followed for it."""
 
     source: HubSource
-    configuration: HubConfig
 
-    def read(self) -> HubConfig:
+    def renewed(self, before: HubConfig) -> HubConfig:
         paths = self._paths()
-        if paths is not None:
-            self.configuration = with_later_denials(self.configuration, paths, self.source.environment)
-        return self.configuration
+        return before if paths is None else with_later_denials(before, paths, self.source.environment)
 
     def files(self) -> list[Path]:
         paths = self._paths()
         return denial_files(paths) if paths is not None else []
 
     def _paths(self) -> ConfigPaths | None:
-        return hub_paths(self.source.settings, self.source.environment, Path(self.source.project or os.sep))
+        paths = hub_paths(self.source.settings, self.source.environment, Path(os.sep))
+        return None if paths is None else replace(paths, project=None)
 
 
 # -- changes of the files --------------------------------------------------------------------------------------
@@ -158,7 +170,7 @@ async def _follow(
 
 def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
     """The files that count now, what is to be followed for them, and what is different when one of them is."""
-    with suppress(ClaudeCodeError):  # our directory is gone
+    with suppress(ClaudeCodeError, OSError):  # our directory is gone
         before = source.files()
     return before, {followable(str(path)) for path in before}, _facts(before)
 
@@ -197,18 +209,11 @@ def _facts(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
 
 
 async def _update(hub: Hub, configuration: HubConfig, source: HubSource | LaterDenials) -> HubConfig:
-    """Has the hub be as the files say now; returns what it is then. While a file cannot be read, as in the middle of an
-    edit, the servers stay as they are."""
-    try:
-        read = await asyncio.to_thread(source.read)
-    except ClaudeCodeError as error:  # our directory is gone
-        log.warning("the files of MCP servers cannot be read: %s", error.message)
-        return configuration
+    """Has the hub be as the files say now; returns what it is then."""
+    read = await asyncio.to_thread(source.renewed, configuration)
     for problem in read.problems:
         if problem not in configuration.problems:
             log.warning("an MCP server is left out: %s", problem)
-    if any(problem.entry is None for problem in read.problems):
-        read = replace(configuration, problems=read.problems)
     if read != configuration:
         log.info("the MCP servers are those of the files as they are now: %s", ", ".join(read.servers) or "none")
         hub.apply(read)
@@ -357,7 +362,7 @@ class Hubs:
         def follow(hub: Hub) -> AbstractAsyncContextManager[None]:
             renewed = partial(self.updated, hub, environment=origin.environment)
             # Users of a hub of all servers may be in other projects, where other files count.
-            followed = source if settings.hub == "own" else LaterDenials(source, configuration)
+            followed = source if settings.hub == "own" else LaterDenials(source)
             return following(hub, configuration, followed, renewed)
 
         shared.users += 1

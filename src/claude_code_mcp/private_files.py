@@ -5,6 +5,7 @@ A directory that is already there is left as it is: the operator may have made i
 """
 
 import contextlib
+import errno
 import os
 import stat
 import sys
@@ -48,10 +49,16 @@ def open_private(path: Path, flags: int) -> int:
     return descriptor
 
 
-def read_regular(path: str | Path, at_most: int) -> bytes:
+def read_regular(path: str | Path, at_most: int, *, follow_link: bool = True) -> bytes:
     """The content of a file in a directory that others may write to, such as a project. OSError for what cannot be
-    read, is larger, or is no regular file: a pipe would keep us waiting, and a device may have no end."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    read, is larger, or is no regular file: a pipe would keep us waiting, and a device may have no end. Without
+    `follow_link` a link in place of the file is no regular file either."""
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if not follow_link:
+        flags |= getattr(os, "O_NOFOLLOW", 0)
+        if os.path.islink(path):  # where the system has no such flag (Windows)
+            raise OSError(errno.ELOOP, "is a link", str(path))
+    descriptor = os.open(path, flags)
     with open(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size > at_most:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..claude_home import config_directory, user_file
+from ..git_pointer import GIT_FILE, named_in
 from ..private_files import read_regular
 from .user_config import MAX_BYTES
 
@@ -62,7 +63,7 @@ def start_inputs(environment: Mapping[str, str], cwd: str, directories: Sequence
     try:
         for line in _lines(environment, Path(cwd), directories, executable):
             digest.update(line.encode("utf-8", "surrogateescape") + b"\0")
-    except (_Doubtful, OSError, ValueError, RecursionError, AttributeError, TypeError):
+    except (_Doubtful, OSError, ValueError, RuntimeError, AttributeError, TypeError):
         return None
     return digest.hexdigest()
 
@@ -121,7 +122,7 @@ def _tree(path: Path, budget: list[int]) -> Iterator[str]:
     """A file, or a directory with everything below it. Links are not followed, but what they lead to counts."""
     yield _facts(path)
     if path.is_symlink():
-        yield _facts(path.resolve())
+        yield _facts(Path(os.path.realpath(path)))  # which, unlike `resolve`, takes a link to itself for a path
     if not path.is_dir():
         return
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
@@ -142,10 +143,11 @@ def _imports(files: Iterable[Path]) -> Iterator[str]:
         file = waiting.pop()
         if not file.is_file():
             continue
-        if file.stat().st_size > _LARGEST_TEXT or len(seen) > _MOST_IMPORTS:
+        if len(seen) > _MOST_IMPORTS:
             raise _Doubtful
-        for name in _IMPORT.findall(file.read_text("utf-8", "replace")):
-            target = file.parent / Path(name).expanduser()
+        for name in _IMPORT.findall(read_regular(file, _LARGEST_TEXT).decode("utf-8", "replace")):
+            # Of a user that there is not, this leaves the name as it is: a path that is not there either.
+            target = file.parent / os.path.expanduser(name)
             if target not in seen:
                 seen.add(target)
                 waiting.append(target)
@@ -155,8 +157,11 @@ def _imports(files: Iterable[Path]) -> Iterator[str]:
 def _repository(root: Path, budget: list[int]) -> Iterator[str]:
     """The branch, the last commits and every file of the working tree: the CLI tells the model what has changed."""
     directory = root / ".git"
-    if directory.is_file():  # of a worktree or a submodule: it names the directory
-        directory = root / directory.read_text("utf-8").removeprefix("gitdir:").strip()
+    if not directory.is_dir():  # of a worktree or a submodule: it names the directory
+        named = named_in(directory, GIT_FILE)
+        if named is None:
+            raise _Doubtful
+        directory = Path(named)
     for name in _GIT:
         yield _facts(directory / name)
     yield from _tree(root, budget)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..git_pointer import GIT_FILE, named_in
+
 _TRUSTED = "hasTrustDialogAccepted"
 ALL_PROJECTS = "*"
 
@@ -73,7 +75,7 @@ def is_below(project: Path, directories: Iterable[str]) -> bool:
 def project_roots(project: Path) -> list[Path]:
     """The directories under whose names Claude Code may know a project: itself, the root of its git repository, and
     the main working tree if that is another. Blocks on the disk."""
-    root = next((place for place in (project, *project.parents) if (place / ".git").exists()), None)
+    root = next((place for place in (project, *project.parents) if os.path.exists(place / ".git")), None)
     if root is None:
         return [project]
     return list(dict.fromkeys([project, root, *_main_tree(root)]))
@@ -82,21 +84,9 @@ def project_roots(project: Path) -> list[Path]:
 def _main_tree(root: Path) -> list[Path]:
     """The main working tree of a linked one, whose `.git` is a file that leads to `MAIN/.git/worktrees/NAME`."""
     link = root / ".git"
-    try:
-        if link.is_dir():
-            return []
-        target = (root / link.read_text(encoding="utf-8")[:4096].strip().removeprefix("gitdir:").strip()).resolve()
-    except (OSError, ValueError):
+    target = Path(named_in(link, GIT_FILE) or root)
+    if target.parent.name != "worktrees" or target.parent.parent.name != ".git":
         return []
     # The other end must lead back: a checkout could name the repository of another project, to have its approvals.
-    if target.parent.name != "worktrees" or target.parent.parent.name != ".git" or not _leads_back(target, link):
-        return []
-    return [target.parent.parent.parent]
-
-
-def _leads_back(target: Path, link: Path) -> bool:
-    try:
-        back = (target / "gitdir").read_text(encoding="utf-8")[:4096].strip()
-    except (OSError, ValueError):
-        return False
-    return Path(back).resolve() == link.resolve()
+    leads_back = named_in(target / "gitdir") == os.path.realpath(link)
+    return [target.parent.parent.parent] if leads_back else []

@@ -10,7 +10,7 @@ organisation does not allow is there, barred, with the reason.
 
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -33,6 +33,7 @@ _OPEN_TO_SESSIONS = (
     "from a .mcp.json that sessions in a sandbox can write to; if it says what you want, "
     "`claude-code-mcp mcp import {} {}` copies it into the file of the hub"
 )
+_SETTINGS = ("settings.json", "settings.local.json")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -58,6 +59,8 @@ class ConfigProblem:
     file: Path
     entry: str | None
     message: str
+    open_to_sessions: bool = False
+    """Whether it is a file of the project that sandboxed sessions can write to."""
 
     def __str__(self) -> str:
         where = f"{self.file}: {_KEY}.{self.entry}" if self.entry else str(self.file)
@@ -87,6 +90,12 @@ class HubConfig:
 
     servers: Mapping[str, ConfiguredServer] = field(default_factory=dict)
     problems: Sequence[ConfigProblem] = ()
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a whole file is missing from it, as in the middle of an edit. One that sandboxed sessions can write
+        to is never missed: what it says counts for nothing."""
+        return any(problem.entry is None and not problem.open_to_sessions for problem in self.problems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +151,10 @@ def hub_paths(
 def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, trust_project: bool = False) -> HubConfig:
     """Everything that the files say. Without trust, servers of `.mcp.json` count only when a person approved them for
     the project: a checkout must not be able to start programs by itself. An approval is of a name, as in Claude Code;
-    so it says nothing of a file that sandboxed sessions can write to, whose entries do not count at all. A person who
-    wants one copies it into our own file, which is an approval of what it says."""
-    reader = _Reader(environment)
+    so it says nothing of a file that sandboxed sessions can write to, whose entries do not count at all: they are
+    shown, barred, where nothing else has their name. A person who wants one copies it into our own file, which is an
+    approval of what it says. Nor do such settings of a project count, which one session would write for all."""
+    reader = _Reader(environment, _open_files(paths))
     claude = reader.read(paths.claude_file)
     roots = project_roots(paths.project) if paths.project else []
     approvals = _approvals(reader, paths, claude, roots, trust_project)
@@ -159,19 +169,22 @@ def read_configuration(paths: ConfigPaths, environment: Mapping[str, str], *, tr
     candidates += reader.entries(reader.read(paths.own_file), paths.own_file, ConfigScope.OWN)
     for root in roots:
         candidates += reader.entries(project_entry(claude, root), paths.claude_file, ConfigScope.LOCAL)
+    shown: list[ConfiguredServer] = []
     for file in project_files(paths):
-        candidates += reader.entries(reader.read(file), file, ConfigScope.PROJECT)
+        found = shown if file in reader.open_files else candidates
+        found += reader.entries(reader.read(file), file, ConfigScope.PROJECT)
     candidates += reader.entries(claude, paths.claude_file, ConfigScope.USER)
     servers: dict[str, ConfiguredServer] = {}
-    for server in candidates:
-        servers.setdefault(server.name, _bar(server, approvals, paths.programs))
+    for server in (*candidates, *shown):
+        servers.setdefault(server.name, _bar(server, approvals, reader.open_files))
     return HubConfig(servers, reader.problems)
 
 
 def with_later_denials(configuration: HubConfig, paths: ConfigPaths, environment: Mapping[str, str]) -> HubConfig:
-    """The configuration as it was read, without what the organisation or the user no longer allows. Nothing else is
-    read again, and nothing is allowed that was not. Blocks on the disk."""
-    organisation = _organisation(_Reader(environment), paths, (), environment)
+    """The configuration as it was read, without what the organisation, the user or the project no longer allows.
+    Nothing else is read again, and nothing is allowed that was not. Blocks on the disk."""
+    roots = project_roots(paths.project) if paths.project else []
+    organisation = _organisation(_Reader(environment, _open_files(paths)), paths, roots, environment)
     servers = dict(configuration.servers)
     for name, server in servers.items():
         managed = server.scope is ConfigScope.MANAGED
@@ -203,9 +216,21 @@ def watched_files(paths: ConfigPaths) -> list[Path]:
     files += managed_files(paths.managed, paths.user_settings.parent if paths.user_settings is not None else None)
     if paths.project is not None:
         files += [directory / ".mcp.json" for directory in (paths.project, *paths.project.parents)]
-        settings = ("settings.json", "settings.local.json")
-        files += [root / ".claude" / name for root in project_roots(paths.project)[:2] for name in settings]
+        files += _project_settings(project_roots(paths.project), *_SETTINGS)
     return list(dict.fromkeys(files))
+
+
+def _project_settings(roots: Sequence[Path], *names: str) -> list[Path]:
+    """The settings of a project, and of the repository that it is in."""
+    return [root / ".claude" / name for root in roots[:2] for name in names]
+
+
+def _open_files(paths: ConfigPaths) -> frozenset[Path]:
+    """The files of the project that sandboxed sessions can write to."""
+    if paths.project is None:
+        return frozenset()
+    files = [*project_files(paths), *_project_settings(project_roots(paths.project), *_SETTINGS)]
+    return frozenset(file for file in files if paths.programs.is_open(file))
 
 
 def _organisation(
@@ -216,8 +241,7 @@ def _organisation(
     user: Mapping[str, Any] = {}
     projects: list[Mapping[str, Any]] = []
     if paths.user_settings is not None:
-        names = ("settings.json", "settings.local.json")
-        projects = [reader.read(root / ".claude" / name) for root in roots[:2] for name in names]
+        projects = [reader.settled(file) for file in _project_settings(roots, *_SETTINGS)]
         config_dir, user = paths.user_settings.parent, reader.read(paths.user_settings)
     found = read_organisation(paths.managed, environment, config_dir, user, projects)
     reader.problems += [ConfigProblem(paths.managed / SETTINGS, key, problem) for key, problem in found.problems]
@@ -237,9 +261,9 @@ def _approvals(
     if paths.project is None:
         return Approvals()
     trusted = [*(project_entry(claude, root) for root in roots), reader.read(paths.user_settings)]
-    local = [reader.read(root / ".claude" / "settings.local.json") for root in roots[:2]]
-    shared = [reader.read(root / ".claude" / "settings.json") for root in roots[:2]]
-    # A session that can write to the project would approve by its settings what lies above it.
+    # A session that can write to the project would approve by its settings what lies above it, or reject it.
+    local = [reader.settled(file) for file in _project_settings(roots, "settings.local.json")]
+    shared = [reader.settled(file) for file in _project_settings(roots, "settings.json")]
     by_person = is_trusted(claude, [*roots, *paths.project.parents]) and not paths.programs.is_open(paths.project)
     approvals = read_approvals([*trusted, *(local if by_person else ())], [*local, *shared])
     trust_all = approvals.trusts_all or trust_project or is_below(paths.project, paths.trusted)
@@ -270,8 +294,9 @@ def bar_address(configuration: HubConfig, host: str, port: int) -> HubConfig:
 class _Reader:
     """Reads files and their entries; what cannot be used becomes a problem, and takes nothing else down."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], open_files: Collection[Path] = ()) -> None:
         self._environment = environment
+        self.open_files = open_files
         self._contents: dict[Path, Mapping[str, Any]] = {}
         self.organisation = Organisation()
         self.problems: list[ConfigProblem] = []
@@ -284,25 +309,32 @@ class _Reader:
             self._contents[file] = self._read(file)
         return self._contents[file]
 
+    def settled(self, file: Path) -> Mapping[str, Any]:
+        """The object in a file, if no sandboxed session can write to that; else it is as if it were not there."""
+        return {} if file in self.open_files else self.read(file)
+
     def _read(self, file: Path) -> Mapping[str, Any]:
         try:
             content = decode_with_comments(read_text(file))
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except (OSError, ValueError) as error:
-            self.problems.append(ConfigProblem(file, None, f"cannot be read: {error}"))
+            self._of_file(file, f"cannot be read: {error}")
             return {}
         if isinstance(content, dict):
             return content
-        self.problems.append(ConfigProblem(file, None, "must be an object"))
+        self._of_file(file, "must be an object")
         return {}
+
+    def _of_file(self, file: Path, message: str) -> None:
+        self.problems.append(ConfigProblem(file, None, message, file in self.open_files))
 
     def entries(self, content: Mapping[str, Any], file: Path | None, scope: ConfigScope) -> Iterator[ConfiguredServer]:
         if file is None:
             return
         key, entries = section_of(content)
         if not isinstance(entries, dict):
-            self.problems.append(ConfigProblem(file, None, f"{key} must be an object"))
+            self._of_file(file, f"{key} must be an object")
             return
         defaults = input_defaults(content)
         for name, raw in entries.items():
@@ -317,7 +349,7 @@ class _Reader:
                 self.problems.append(ConfigProblem(file, name, str(error)))
 
 
-def _bar(server: ConfiguredServer, approvals: Approvals, programs: ProgramPlace = AS_CONFIGURED) -> ConfiguredServer:
+def _bar(server: ConfiguredServer, approvals: Approvals, open_files: Collection[Path] = ()) -> ConfiguredServer:
     """The server, barred where it is not to be used."""
     # What locks comes first: an entry must not get out of the lock by calling itself disabled.
     if server.locked:
@@ -326,7 +358,7 @@ def _bar(server: ConfiguredServer, approvals: Approvals, programs: ProgramPlace 
     if isinstance(config, StdioConfig) and is_this_server(config.command, config.args):
         return replace(server, barred=_ITSELF, locked=True)
     unapproved = approvals.objection(server.name) if server.scope is ConfigScope.PROJECT else None
-    if server.scope is ConfigScope.PROJECT and server.file is not None and programs.is_open(server.file):
+    if server.scope is ConfigScope.PROJECT and server.file in open_files:
         unapproved = unapproved or _OPEN_TO_SESSIONS.format(server.file, server.name)
     if unapproved is not None:
         return replace(server, barred=unapproved, locked=True)

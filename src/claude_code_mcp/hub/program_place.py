@@ -9,11 +9,14 @@ What the arguments of a configured program name is the operator's to judge: a sc
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .config_entry import ServerConfig, StdioConfig, for_directory, names_relative_path
+
+_MOST_LINKS = 40
+"""More of them no system follows."""
 
 
 class NotStarted(Exception):
@@ -48,11 +51,40 @@ class ProgramPlace:
         return placed
 
     def is_open(self, path: str | Path) -> bool:
-        """Whether a sandboxed session can write to what this path leads to. Blocks on the disk."""
-        real = Path(os.path.realpath(path))
-        if self.directory is not None and real.is_relative_to(os.path.realpath(self.directory)):
+        """Whether a sandboxed session can write to what this path leads to, or have it lead elsewhere: a link that it
+        can replace is its own, whatever that leads to now. Blocks on the disk."""
+        if not self.open_to_sessions or self._is_ours(path):
             return False
-        return any(real.is_relative_to(directory) for directory in self.open_to_sessions)
+        places = [Path(os.path.realpath(path)), *_passed(path)]
+        return any(place.is_relative_to(directory) for place in places for directory in self.open_to_sessions)
+
+    def _is_ours(self, path: str | Path) -> bool:
+        """Whether it lies in the directory for programs, by its name and in fact."""
+        if self.directory is None:
+            return False
+        real = os.path.realpath(self.directory)
+        by_name = any(Path(os.path.abspath(path)).is_relative_to(own) for own in (self.directory, real))
+        return by_name and Path(os.path.realpath(path)).is_relative_to(real)
+
+
+def _passed(path: str | Path) -> Iterator[Path]:
+    """Everything that the system looks at on its way along a path, links and what they lead to."""
+    place = Path(os.path.abspath(path))
+    waiting, place, links = list(reversed(place.parts[1:])), Path(place.anchor), 0
+    while waiting and links <= _MOST_LINKS:
+        part = waiting.pop()
+        if part == os.pardir:
+            place = place.parent
+            continue
+        yield place / part
+        try:
+            target = Path(os.readlink(place / part))
+        except OSError:  # no link, or not there
+            place = place / part
+            continue
+        links += 1
+        waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+        place = Path(target.anchor) if target.is_absolute() else place
 
 
 AS_CONFIGURED = ProgramPlace()

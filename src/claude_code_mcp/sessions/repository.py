@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..private_files import read_regular
-
-_LONGEST = 4096
-_GIT_FILE = "gitdir:"
+from ..git_pointer import GIT_FILE, named_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +30,12 @@ def find_repository(directory: str, permitted: Callable[[str], bool]) -> Reposit
         kind = _kind(place / ".git")
         if kind is None:
             continue
-        git_dir = str(place / ".git") if kind == "directory" else _named_in(place / ".git", _GIT_FILE, place)
+        git_dir = str(place / ".git") if kind == "directory" else named_in(place / ".git", GIT_FILE)
         if git_dir is None or not permitted(str(place)) or not permitted(git_dir):
             return None
         common_dir = git_dir
         if _kind(Path(git_dir, "commondir")) is not None:
-            named = _named_in(Path(git_dir, "commondir"), "", Path(git_dir))
+            named = named_in(Path(git_dir, "commondir"))
             if named is None or not permitted(named):
                 return None
             common_dir = named
@@ -54,18 +51,6 @@ def _kind(path: Path) -> str | None:
     except (OSError, ValueError):
         return None
     return "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else None
-
-
-def _named_in(file: Path, prefix: str, base: Path) -> str | None:
-    """The directory that the line in a file names, without links in its path; None if there is no such line."""
-    try:
-        text = read_regular(file, _LONGEST).decode("utf-8", "surrogateescape")
-    except (OSError, ValueError):
-        return None
-    line = text.removesuffix("\n").removesuffix("\r")
-    if not line.startswith(prefix) or "\n" in line or "\0" in line:
-        return None
-    return os.path.realpath(os.path.join(base, line.removeprefix(prefix).strip()))
 
 
 def foreign_settings(configuration: str, repository: Repository) -> Iterator[str]:
