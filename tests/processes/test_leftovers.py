@@ -14,6 +14,7 @@ from claude_code_mcp.processes import leftovers
 from claude_code_mcp.processes.environment import MARK
 from claude_code_mcp.processes.leftovers import end_stale, is_stale, new_mark, started_at, sweep, sweep_stale
 from tests.claude.conftest import PATIENCE, gone, mark_of_a_dead_server, runs
+from tests.support.waiting import until
 
 Leave = Callable[[str | None], int]
 
@@ -141,3 +142,26 @@ async def test_a_mark_that_is_not_ours_to_read_is_left_alone(leave: Leave, stran
     stranger = leave(strange)
     await sweep_stale()
     assert runs(stranger)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_process_whose_first_thread_has_ended_is_found_by_the_others() -> None:
+    """As one that is being killed on a busy machine, where its threads end one after the other."""
+    ends_first = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print(flush=True)
+ctypes.CDLL(None).syscall({'x86_64': 60}.get(os.uname().machine, 93), 0)  # exit, of this thread alone
+"""
+    environment = {**os.environ, MARK: mark_of_a_dead_server()}
+    command = [sys.executable, "-c", ends_first]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+            assert is_stale(process.pid)
+            end_stale(process.pid)
+            assert process.wait(PATIENCE) == -signal.SIGKILL
+        finally:
+            process.kill()

@@ -160,12 +160,35 @@ def _end_all(wanted: Callable[[str], bool]) -> int:
 def _mark_of(process: psutil.Process) -> str | None:
     """The mark of a living process, None if it has none; empty if that cannot be told yet."""
     try:
-        environment = process.environ()
-        if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+        if process.pid == os.getpid():
             return None
-        return environment.get(MARK) or None if environment else _unreadable_mark(process)
+        environment = _environment(process)
+        mark = environment.get(MARK) if environment else _mark_of_threads(process.pid)
+        if mark:
+            return None if has_ended(process.pid) else mark
+        return None if environment or has_ended(process.pid) else _unreadable_mark(process)
     except (psutil.Error, OSError):
         return None
+
+
+def _environment(process: psutil.Process) -> dict[str, str]:
+    try:
+        return dict(process.environ())
+    except psutil.ZombieProcess:  # its first thread has ended; others may go on
+        return {}
+
+
+def _mark_of_threads(pid: int) -> str | None:
+    """The mark that other threads show: the first one of a process that is being killed may have ended before them,
+    and shows no environment then, while they still run."""
+    if sys.platform != "linux":
+        return None
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/environ", "rb") as file:
+            for variable in file.read().split(b"\0"):
+                if variable.startswith(f"{MARK}=".encode()):
+                    return variable.partition(b"=")[2].decode("ascii", "replace")
+    return None
 
 
 def _unreadable_mark(process: psutil.Process) -> str | None:
