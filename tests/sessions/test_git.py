@@ -275,10 +275,12 @@ async def test_whoever_may_work_everywhere_is_told_more(tmp_path: Path, repo: Pa
 
 
 def test_outside_of_a_sandbox_only_harmless_reasons_are_passed_on() -> None:
-    errors = "fatal: bad config line 1 in file /root/secret\nerror: Your local changes to the following files would be "
+    errors = (
+        "fatal: bad config line 1 in file /elsewhere/secret\nerror: Your local changes to the following files would be "
+    )
     errors += "overwritten by merge:\n\ta.txt\nhint: something"
     assert Reply(1, "", errors).reason == (
         "error: Your local changes to the following files would be overwritten by merge:\n\ta.txt"
     )
-    assert "/root/secret" in Reply(1, "", errors, enclosed=True).reason
-    assert "/root" not in Reply(128, "", "fatal: bad config line 1 in file /root/secret").reason
+    assert "/elsewhere/secret" in Reply(1, "", errors, enclosed=True).reason
+    assert "/elsewhere" not in Reply(128, "", "fatal: bad config line 1 in file /elsewhere/secret").reason
