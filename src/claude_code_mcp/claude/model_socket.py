@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import h11
 
 from ..model.usage import Usage
-from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, send_body
+from ..network.http_exchange import ClientGone, ExchangeFailed, HttpPeer, end_to_end, pass_answer, send_body
 from ..private_files import bind_below
 from .response_meter import ResponseMeter
 
@@ -137,12 +137,15 @@ class ModelSocket:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections) >= _MOST_CONNECTIONS:
-            writer.close()  # a session has no more of the server's descriptors
-            return
         self._connections.add(task)
+        client = HttpPeer(reader, writer, h11.SERVER)
         try:
-            await self._forward(HttpPeer(reader, writer, h11.SERVER))
+            if len(self._connections) > _MOST_CONNECTIONS:  # they are descriptors of the server
+                await client.answer(
+                    503, f"claude-code-mcp: a session may have {_MOST_CONNECTIONS} connections at once."
+                )
+            else:
+                await self._forward(client)
         except ClientGone:
             pass  # a turn that was interrupted, for one
         except (OSError, TimeoutError, ExchangeFailed) as error:
@@ -181,8 +184,9 @@ class ModelSocket:
         try:
             authority = self._endpoint.netloc.rpartition("@")[2]
             await remote.send(forwarded_request(request, authority, self._secrets, self._added))
+            metered = _Metered(traffic)
             sending = asyncio.ensure_future(_send_until_gone(client, remote))
-            answering = asyncio.ensure_future(_answer(client, remote, traffic))
+            answering = asyncio.ensure_future(pass_answer(client, remote, metered, last=True, seconds=_SILENT_SECONDS))
             try:
                 # The client may leave at any time, and what nobody waits for any more is not to cost anything.
                 await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
@@ -190,6 +194,7 @@ class ModelSocket:
                 for task in (sending, answering):
                     task.cancel()
                 await asyncio.wait([sending, answering])
+                metered.finish()  # also when the session has hung up in the middle
             if not answering.cancelled():
                 answering.result()
         finally:
@@ -204,45 +209,41 @@ async def _send_until_gone(client: HttpPeer, remote: HttpPeer) -> None:
             pass
 
 
-async def _answer(client: HttpPeer, remote: HttpPeer, traffic: ModelTraffic | None) -> None:
-    meter: ResponseMeter | None = None
-    framed = False
-    try:
-        while True:
-            event = await remote.event(_SILENT_SECONDS)
-            if isinstance(event, h11.InformationalResponse):
-                if event.status_code == 101:
-                    raise ExchangeFailed("it switched to another protocol, which nobody asked for")
-                continue  # the answer itself follows
-            if isinstance(event, h11.Response):
-                headers = [*end_to_end(event.headers), (b"Connection", b"close")]
-                framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
-                if traffic is not None:
-                    meter = ResponseMeter(event.status_code)
-                    traffic.meters.add(meter)
-                await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
-            elif isinstance(event, h11.Data):
-                if meter is not None and traffic is not None:
-                    # First: who reads on the other side may end the turn with it.
-                    _metered(meter, traffic, bytes(event.data))
-                await client.send(h11.Data(data=event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                if meter is not None:
-                    meter.complete = meter.complete or framed  # else it may have been cut off
-                await client.send(h11.EndOfMessage())
-                return
-            else:
-                raise ExchangeFailed("it closed the connection without an answer")
-    finally:
-        # Also when the session has hung up in the middle: what was sent until then was used.
-        if meter is not None and traffic is not None:
-            traffic.finish(meter)
+class _Metered:
+    """Counts an answer of the model on its way, before anybody reads it: who does may end the turn with it. Of one that
+    costs nothing it counts nothing."""
 
+    def __init__(self, traffic: ModelTraffic | None) -> None:
+        self._traffic = traffic
+        self._meter: ResponseMeter | None = None
+        self._framed = False
 
-def _metered(meter: ResponseMeter, traffic: ModelTraffic, piece: bytes) -> None:
-    meter.feed(piece)
-    if meter.complete:  # the session may keep the connection open for as long as it likes
-        traffic.finish(meter)
+    def begin(self, answer: h11.Response) -> None:
+        self._framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in answer.headers)
+        if self._traffic is not None:
+            self._meter = ResponseMeter(answer.status_code)
+            self._traffic.meters.add(self._meter)
+
+    def text(self, data: bytes) -> bytes:
+        return data
+
+    def feed(self, data: bytes) -> bytes:
+        if self._meter is not None:
+            self._meter.feed(data)
+            if self._meter.complete:  # the session may keep the connection open for as long as it likes
+                self.finish()
+        return data
+
+    def end(self) -> bytes:
+        if self._meter is not None:
+            self._meter.complete = self._meter.complete or self._framed  # else it may have been cut off
+            self.finish()
+        return b""
+
+    def finish(self) -> None:
+        """No more of it will pass: what has passed until now was used."""
+        if self._meter is not None and self._traffic is not None:
+            self._traffic.finish(self._meter)
 
 
 def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None:

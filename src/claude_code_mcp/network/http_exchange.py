@@ -7,7 +7,7 @@ that the two cannot disagree about where a request ends. Headers of one hop stay
 import asyncio
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import h11
 
@@ -132,7 +132,7 @@ async def exchange(
     """
     await server.send(request)
     sending = asyncio.ensure_future(send_body(client, server))
-    answering = asyncio.ensure_future(_pass_answer(client, server, SecretMask(credential), last=last))
+    answering = asyncio.ensure_future(pass_answer(client, server, SecretMask(credential), last=last))
     try:
         await asyncio.wait([sending, answering], return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or not isinstance(sending.exception(), ClientGone):
@@ -167,19 +167,39 @@ async def send_body(client: HttpPeer, server: HttpPeer) -> bool:
             return True
 
 
-async def _pass_answer(client: HttpPeer, server: HttpPeer, mask: "SecretMask", *, last: bool) -> None:
+class AnswerFilter(Protocol):
+    """What becomes of an answer on its way; each call comes before the client gets what it is about."""
+
+    def begin(self, answer: h11.Response) -> None:
+        """The answer begins; those that only announce it are not told of."""
+
+    def text(self, data: bytes) -> bytes:
+        """The value of a header."""
+
+    def feed(self, data: bytes) -> bytes:
+        """A piece of the body; what is returned is passed on."""
+
+    def end(self) -> bytes:
+        """The answer has ended as it said that it would, or with the connection; returns the rest to be passed on."""
+
+
+async def pass_answer(
+    client: HttpPeer, server: HttpPeer, mask: AnswerFilter, *, last: bool, seconds: float = IDLE
+) -> None:
+    """Passes one whole answer on; ExchangeFailed if either side fails, or the server is silent for so long."""
     while True:
-        event = await server.event()
-        if isinstance(event, h11.InformationalResponse):
+        event = await server.event(seconds)
+        if isinstance(event, h11.InformationalResponse):  # the answer itself follows
             if event.status_code == 101:
                 raise ExchangeFailed("it switched to another protocol, which nobody asked for")
         elif isinstance(event, h11.Response):
+            mask.begin(event)
             headers = [(name, mask.text(value)) for name, value in end_to_end(event.headers)]
             if last or not _keeps_open(event):
                 headers.append((b"Connection", b"close"))
             await client.send(h11.Response(status_code=event.status_code, reason=event.reason, headers=headers))
         elif isinstance(event, h11.Data):
-            data = mask.feed(event.data)
+            data = mask.feed(bytes(event.data))
             if data:
                 await client.send(h11.Data(data=data))
         elif isinstance(event, h11.EndOfMessage):
@@ -207,6 +227,9 @@ class SecretMask:
     def __init__(self, credential: Credential | None) -> None:
         self._secret = credential.secret.encode() if credential is not None else b""
         self._held = b""
+
+    def begin(self, answer: h11.Response) -> None:
+        """Nothing depends on how it begins."""
 
     def text(self, data: bytes) -> bytes:
         return data.replace(self._secret, b"*" * len(self._secret)) if self._secret else data
